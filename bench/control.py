@@ -21,7 +21,6 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.sides import discard, gated_stream, running, wait_for_batches
 from bench.stage import Stage
-from headrace.gate.control.rates import LawName
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.gate import Gate
 
@@ -117,8 +116,8 @@ class Driven:
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     """Each job under both laws, in turn."""
     for job in JOBS if scale.control_batches >= 8 else JOBS[1:2]:
-        driven = {law: drive(stage, job, law, scale.control_batches) for law in LawName}
-        yield from figures(job, driven[LawName.PID], driven[LawName.LEARNED])
+        driven = {law: drive(stage, job, law, scale.control_batches) for law in ("pid", "learned")}
+        yield from figures(job, driven["pid"], driven["learned"])
 
 
 def figures(job: Job, pid: Driven, learned: Driven) -> Iterator[Figure]:
@@ -147,7 +146,7 @@ def figures(job: Job, pid: Driven, learned: Driven) -> Iterator[Figure]:
     yield figure("processed", "rows/s", "per_s", AtLeast(0.97))
 
 
-def drive(stage: Stage, job: Job, law: LawName, batches: int) -> Driven:
+def drive(stage: Stage, job: Job, law: str, batches: int) -> Driven:
     """Run one job under one law, on a backlog that is never used up."""
     count = batches * len(FACTORS)
     topic = stage.topics.random(PARTITIONS, 30 * count * 1_000, VALUE_BYTES)

@@ -9,7 +9,7 @@ import sqlalchemy
 from sqlalchemy import Table
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.ledger.batch_rows import Values, control_row, error_values, failure_rows
 from headrace.gate.ledger.connection import normalize_url
 from headrace.gate.ledger.database import insert_rows

@@ -30,7 +30,7 @@ from bench.simulation import (
 )
 from bench.stage import Stage
 from bench.table import number
-from headrace.gate.control.rates import BatchProgress
+from headrace.gate.control.law import BatchProgress
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.gate import Gate
 

@@ -22,7 +22,7 @@ from bench.simulation import (
     phases,
     run,
 )
-from headrace.gate.control.rates import EstimatorSettings, LawName
+from headrace.gate.control.laws import EstimatorSettings
 
 FOLDER: Final = Path(__file__).parents[1] / "docs/images/worlds"
 
@@ -104,7 +104,7 @@ def picture(world: str) -> str:
     """Draw a world under both laws, PID first, as SVG."""
     duration_s, settings, disturbances = WORLDS[world]
     results = []
-    for law in LawName:
+    for law in ("pid", "learned"):
         stage = SimulatedStage("orders", estimator=EstimatorSettings(law), **settings)
         scenario = Scenario((stage,), duration_s, tuple(disturbances), name=world)
         results.append((str(law), run(scenario, Policy.HOP_BY_HOP, Random(0))))

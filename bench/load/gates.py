@@ -13,9 +13,9 @@ import sqlalchemy
 from pyspark.sql import DataFrame
 
 from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.limits import BatchLimits
 from headrace.gate.control.plan import plan
-from headrace.gate.control.rates import EstimatorSettings
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.handler import GatedHandler
 from headrace.gate.execution.handler_runs import RunContext

@@ -6,8 +6,8 @@ from enum import StrEnum
 from graphlib import TopologicalSorter
 from typing import ClassVar
 
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.pressure import HopSettings
-from headrace.gate.control.rates import EstimatorSettings
 
 
 class Shape(StrEnum):

@@ -20,12 +20,14 @@ from headrace.core.ranges import TopicPartition
 from headrace.gate.control.bisection import Bisection, Isolated, IsolationBudget, Run
 from headrace.gate.control.hop import ChunkRate, HopController, Upstream
 from headrace.gate.control.input_queue import InputQueue, takes_per_s
+from headrace.gate.control.law import BatchProgress
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.limits import BatchLimits, PartitionLimit
 from headrace.gate.control.parts import size
 from headrace.gate.control.plan import Plan, plan
 from headrace.gate.control.pressure import Epoch, PressureSignal, RateLimit, UpstreamThrottle
 from headrace.gate.control.rate_law import is_limited
-from headrace.gate.control.rates import BatchProgress, EstimatorSettings, QueryRates
+from headrace.gate.control.rates import QueryRates
 from headrace.gate.control.size_ceiling import SizeCeiling
 
 _GATE: Final = "gate"

@@ -11,8 +11,8 @@ from statistics import fmean, pstdev
 from bench.simulation.scenario import Policy, Scenario, SimulatedStage, Slow
 from bench.simulation.simulated_stage import RunningStage, SimulatedBatch
 from headrace.gate.control.hop import Upstream
+from headrace.gate.control.law import BatchProgress
 from headrace.gate.control.pressure import PressureSignal
-from headrace.gate.control.rates import BatchProgress
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ import math
 import pytest
 from bench.recovery import INTERVAL_MS, Script, in_simulation, settled_after
 
-from headrace.gate.control.rates import BatchProgress
+from headrace.gate.control.law import BatchProgress
 
 
 def batches(*durations_ms: int) -> list[BatchProgress]:

@@ -6,7 +6,7 @@ from uuid import uuid4
 from tests.gate.execution.events import gated_source, planned, progress
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.execution.listener import GateListener
 from headrace.gate.ledger.ledger import Ledger
 from headrace.spark_versions import PLANS_FROM_START

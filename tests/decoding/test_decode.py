@@ -23,7 +23,7 @@ import headrace
 from headrace.decoding.decode_task import DecodeTask, LinkedReporter
 from headrace.decoding.formats import Format
 from headrace.errors import DecodeError, LedgerError, OptionError
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.execution import rejections
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.batch_reader import SparkBatchReader

@@ -13,6 +13,7 @@ from bench.__main__ import BENCHMARKS
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks, code_spans, commands, prose, slug
 from tests.services.lakes import DELTA
 
+from headrace.gate.control.dead import DeadReason
 from headrace.gate.execution.spark_session import RECOMMENDED_CONF
 from headrace.gate.kafka.client.config import CONSUMER_OPTIONS, PRODUCER_OPTIONS
 from headrace.gate.kafka.kafka_options import OPTIONS as KAFKA_OPTIONS
@@ -151,6 +152,13 @@ def test_the_page_of_options_has_every_option_and_no_other() -> None:
 
 COLUMNS: Final = {"topic", "partition", "offset", "timestamp", "timestampType", "headers"}
 """Rows of the same page that are no options."""
+
+
+def test_the_page_of_failures_has_every_reason_why_a_batch_is_dead_and_no_other() -> None:
+    page = (ROOT / "docs/failures.md").read_text()
+    table = page.partition("| a batch is `dead` because |")[2].partition("\n\n")[0]
+    reasons = [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()[2:]]
+    assert reasons == list(DeadReason)
 
 
 def options_page() -> str:

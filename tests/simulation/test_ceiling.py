@@ -3,7 +3,7 @@
 from bench.simulation import Load, Scenario, SimulatedBatch, SimulatedStage
 from tests.simulation.scenarios import ran
 
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 
 MINUTE = 60
 

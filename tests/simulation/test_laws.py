@@ -9,7 +9,9 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from headrace.gate.control.rates import BatchProgress, EstimatorSettings, LawName, QueryRates
+from headrace.gate.control.law import BatchProgress
+from headrace.gate.control.laws import EstimatorSettings
+from headrace.gate.control.rates import QueryRates
 
 INTERVAL_MS = 1000
 BEST_PER_S = 20_000
@@ -27,6 +29,9 @@ KINDS: dict[str, Callable[[int], float]] = {
     "steps": lambda batch: 4.0 if 40 <= batch < 80 else 0.5 if batch >= 120 else 1.0,
 }
 """By how much a record costs more, by the number of the batch."""
+
+
+BOTH = ("pid", "learned")
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Run:
     per_s: float
 
 
-def run(world: World, law: LawName, seed: int) -> Run:
+def run(world: World, law: str, seed: int) -> Run:
     dice, rates = Random(f"{world} {seed}"), QueryRates()
     rates.add("gate", EstimatorSettings(law), INTERVAL_MS)
     rate, start_ms, records = 100.0, 0, 0
@@ -70,7 +75,7 @@ def run(world: World, law: LawName, seed: int) -> Run:
 
 
 @cache
-def runs(world: World, law: LawName, seeds: int) -> list[Run]:
+def runs(world: World, law: str, seeds: int) -> list[Run]:
     return [run(world, law, seed) for seed in range(seeds)]
 
 
@@ -80,13 +85,13 @@ def settled(parts: list[float]) -> int:
     return next((n for n in range(len(near) - 5) if all(near[n : n + 6])), len(near))
 
 
-def settling(world: World, law: LawName, seeds: int) -> list[float]:
+def settling(world: World, law: str, seeds: int) -> list[float]:
     """Batches to settle: from a cold start, after slower, back, and faster; medians."""
     found = [each.parts for each in runs(world, law, seeds)]
     return [median(settled(parts[at : at + 40]) for parts in found) for at in (0, 40, 80, 120)]
 
 
-def jitter(world: World, law: LawName, seeds: int) -> float:
+def jitter(world: World, law: str, seeds: int) -> float:
     """By how much of itself the rate changes from batch to batch, once it has settled."""
     settled_runs = [each.parts[40:100] for each in runs(world, law, seeds)]
     return fmean(fmean(abs(b - a) / a for a, b in pairwise(parts)) for parts in settled_runs)
@@ -94,14 +99,14 @@ def jitter(world: World, law: LawName, seeds: int) -> float:
 
 def compared(world: World, seeds: int) -> tuple[float, float]:
     """The learned law's throughput and 95th percentile of the batch time, over PID's."""
-    pid, learned = (runs(world, law, seeds) for law in LawName)
+    pid, learned = (runs(world, law, seeds) for law in BOTH)
     p95 = [fmean(quantiles(each.took_ms, n=20)[-1] for each in law) for law in (pid, learned)]
     per_s = [fmean(each.per_s for each in law) for law in (pid, learned)]
     return per_s[1] / per_s[0], p95[1] / p95[0]
 
 
 def check_settling(world: World, seeds: int, slack: float = 0.0) -> str:
-    pid, learned = (settling(world, law, seeds) for law in LawName)
+    pid, learned = (settling(world, law, seeds) for law in BOTH)
     # Half of one batch cannot be demanded; a change is known after the batch that shows it.
     most = [max(batches / 2, 1.5 if number else 3) for number, batches in enumerate(pid)]
     if world.noise == 0:
@@ -129,7 +134,7 @@ def test_it_settles_in_half_of_pids_batches_or_as_soon_as_anybody_can(
 @pytest.mark.parametrize("fixed_s", FIXED)
 def test_its_rate_changes_by_a_third_of_pids_at_most(fixed_s: float) -> None:
     world = World("steady", fixed_s, 0.2)
-    pid, learned = (jitter(world, law, 8) for law in LawName)
+    pid, learned = (jitter(world, law, 8) for law in BOTH)
     assert learned < pid / 3
 
 
@@ -154,7 +159,7 @@ def test_what_is_documented_of_both_laws_holds() -> None:
         for noise, fixed_s in product((0.0, 0.1, 0.2), FIXED)
     ]
     for fixed_s in FIXED:
-        pid, learned = (jitter(World("steady", fixed_s, 0.2), law, seeds) for law in LawName)
+        pid, learned = (jitter(World("steady", fixed_s, 0.2), law, seeds) for law in BOTH)
         lines.append(f"jitter at 20 %, a = {fixed_s}: pid {pid:.3f}, learned {learned:.3f}")
         assert learned < 0.3 * pid
     figures = {world: compared(world, seeds) for world in all_worlds()}

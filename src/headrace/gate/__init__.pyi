@@ -16,11 +16,14 @@ from headrace.gate.backfill.schedule import (
     parse_schedule as parse_schedule,
 )
 from headrace.gate.backfill.scheduler import (
-    MAX_BACKFILLS as MAX_BACKFILLS,
     BackfillScheduler as BackfillScheduler,
     OwnerSettings as OwnerSettings,
 )
 from headrace.gate.control.batch_cost import SourceCost as SourceCost
+from headrace.gate.control.dead import (
+    MAX_BACKFILLS as MAX_BACKFILLS,
+    BackfillLimits as BackfillLimits,
+)
 from headrace.gate.control.hop import (
     ChunkRate as ChunkRate,
     HopController as HopController,
@@ -28,6 +31,8 @@ from headrace.gate.control.hop import (
 )
 from headrace.gate.control.input_queue import InputQueue as InputQueue, takes_per_s as takes_per_s
 from headrace.gate.control.interval import rounded_up as rounded_up
+from headrace.gate.control.law import LawTerms as LawTerms, Shown as Shown
+from headrace.gate.control.laws import EstimatorSettings as EstimatorSettings
 from headrace.gate.control.limits import (
     LAST_MS as LAST_MS,
     OperatorAction as OperatorAction,
@@ -48,7 +53,6 @@ from headrace.gate.control.pressure import (
     require_level as require_level,
 )
 from headrace.gate.control.rate_law import Reason as Reason
-from headrace.gate.control.rates import EstimatorSettings as EstimatorSettings, LawName as LawName
 from headrace.gate.control.schema_fit import (
     FIT_BATCHES as FIT_BATCHES,
     LOOKED_AT as LOOKED_AT,

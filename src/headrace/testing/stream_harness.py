@@ -23,6 +23,7 @@ from headrace.gate import (
     MAX_BACKFILLS,
     NO_RETRIES,
     BackfillEvent,
+    BackfillLimits,
     BackfillScheduler,
     Batch,
     DeadLetter,
@@ -425,11 +426,13 @@ class StreamHarness:
         self, events: list[BackfillEvent], max_backfills: int, program: _Program
     ) -> BackfillScheduler:
         owner = new_owner()
+        executor = program.handler.executor(owner, limits=BackfillLimits(max_backfills))
         return BackfillScheduler(
             program.ledger,
-            program.handler.executor(owner, max_backfills=max_backfills).run,
+            executor.run,
             self.reader,
-            OwnerSettings(owner, max_backfills=max_backfills),
+            OwnerSettings(owner),
+            limits=executor.limits,
             budget=UnlimitedBudget(),
             clock=self.clock,
             on_event=events.append,

@@ -11,6 +11,7 @@ from headrace.core.timing import WallClock
 from headrace.gate.backfill.monitor import BackfillEvent
 from headrace.gate.backfill.schedule import Cost
 from headrace.gate.backfill.scheduler import BackfillScheduler, OwnerSettings
+from headrace.gate.control.dead import BackfillLimits
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import BatchRecord, PlannedBatch, PlannedRange, without
@@ -130,7 +131,8 @@ class Backfill(BackfillScheduler):
             ledger,
             self.runner.run,
             self.runner,
-            OwnerSettings(owner, LEASE_MS, max_backfills, poll_ms),
+            OwnerSettings(owner, LEASE_MS, poll_ms),
+            limits=BackfillLimits(max_backfills),
             budget=self.budget,
             on_event=self.events.append,
             clock=clock,

@@ -97,7 +97,7 @@ def test_however_many_fail_again_and_again_those_behind_them_have_their_turn(
     keys_ = [one_that_failed(ledger, batch_number(number)) for number in range(9)]
     for key in keys_[:5]:
         assert ledger.batches.claim(key, "other", LEASE_MS)
-        assert ledger.batches.release(key, "other", ERROR, max_backfills=10)
+        assert ledger.batches.release(key, "other", ERROR, is_dead=False)
     assert ledger.batches.claim(keys_[5], "one that crashes", LEASE_MS)
     clock.now_ms += LEASE_MS
     backoff = Backoff(first_ms=2 * LEASE_MS, most_ms=3 * LEASE_MS)
@@ -134,7 +134,7 @@ def test_the_earliest_created_whose_wait_is_over_is_next(
     for key, failures in ((first, 2), (second, 1)):
         for _ in range(failures):
             assert ledger.batches.claim(key, "other", LEASE_MS)
-            assert ledger.batches.release(key, "other", ERROR, max_backfills=10)
+            assert ledger.batches.release(key, "other", ERROR, is_dead=False)
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1_000))
     monitor.refresh()
 
@@ -246,7 +246,7 @@ def test_a_batch_that_an_operator_asked_for_is_ready_at_once(
 ) -> None:
     key = one_that_failed(ledger, batch_number(0))
     assert ledger.batches.claim(key, "me", LEASE_MS)
-    ledger.batches.release(key, "me", ERROR, max_backfills=9)
+    ledger.batches.release(key, "me", ERROR, is_dead=False)
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=HOUR_MS))
     monitor.refresh()
     assert monitor.next_ready(clock()) is None

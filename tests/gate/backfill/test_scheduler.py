@@ -244,7 +244,7 @@ def test_named_batches_run_once_each_in_order_without_a_wait(
 ) -> None:
     failed = failed_batches(ledger, 4)
     assert ledger.batches.claim(failed[0], "before", LEASE_MS)
-    assert ledger.batches.release(failed[0], "before", ERROR, max_backfills=10)  # would wait now
+    assert ledger.batches.release(failed[0], "before", ERROR, is_dead=False)  # would wait now
     assert ledger.batches.claim(failed[3], "other", LEASE_MS)
 
     def some_fail(batch: BatchRecord, offsets: Offsets) -> None:

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from headrace.errors import OptionError
 from headrace.gate.control.interval import IntervalLaw
+from headrace.gate.control.law import BatchProgress, BatchStats, FinishedPart
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.pid import PIDRateEstimator
-from headrace.gate.control.rates import EstimatorSettings
 
 Call = tuple[int, int, int, int]
 
@@ -157,11 +158,22 @@ def test_a_longer_delay_never_gives_a_higher_rate(
     assert all(later <= sooner for sooner, later in pairwise(rates))
 
 
+def gains_of(proportional: float, integral: float, derivative: float) -> dict[str, float]:
+    return {
+        "backpressure.pid.proportional": proportional,
+        "backpressure.pid.integral": integral,
+        "backpressure.pid.derived": derivative,
+    }
+
+
 def test_settings_make_the_estimator_they_describe() -> None:
-    made = EstimatorSettings("pid", 1, 1, 0.5, 7).pid(20)
+    made = EstimatorSettings("pid", gains_of(1, 1, 0.5), 7).start(20)
     same = PIDRateEstimator(20, 1, 1, 0.5, 7)
     for call in [(20, 30, 20, 5), (40, 20, 30, 5), (60, 90, 10, 0), (80, 1, 30, 90)]:
-        assert made.compute(*call) == same.compute(*call)
+        stats = BatchStats(*call)
+        progress = BatchProgress(0, stats.processing_delay_ms, stats.num_elements, 0)
+        part = FinishedPart(progress, stats, 20, None)
+        assert made.batch(part, None) == same.compute(*call)
 
 
 def test_an_unknown_estimator_is_refused_with_the_names_there_are() -> None:
@@ -176,10 +188,9 @@ def test_an_unknown_estimator_is_refused_with_the_names_there_are() -> None:
 def test_settings_come_back_from_their_text_to_the_last_bit(
     proportional: float, integral: float, derivative: float, min_rate: float
 ) -> None:
-    gains = proportional, integral, derivative, min_rate
-    settings = EstimatorSettings("learned", *gains, IntervalLaw(5_000, 0.7))
+    settings = EstimatorSettings("learned", {}, min_rate, IntervalLaw(5_000, 0.7))
     assert EstimatorSettings.from_text(settings.to_text()) == settings
-    settings = EstimatorSettings("pid", *gains)
+    settings = EstimatorSettings("pid", gains_of(proportional, integral, derivative), min_rate)
     assert EstimatorSettings.from_text(settings.to_text()) == settings
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.errors import OptionError
 from headrace.gate.control.batch_cost import BatchCost, SourceCost
 from headrace.gate.control.interval import AutoInterval, IntervalLaw
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 
 PID, LEARNED = EstimatorSettings("pid"), EstimatorSettings("learned")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from headrace.gate.control.law import BatchProgress, BatchStats, batch_stats
 from headrace.gate.control.pid import PIDRateEstimator
-from headrace.gate.control.rates import BatchProgress, BatchStats, batch_stats
 
 
 def batch(start_ms: int, duration_ms: int, records: int = 100, left_over: int = 0) -> BatchProgress:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.services.ledgers import new_ledger
 
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.ledger.ledger import Ledger
 
 GATES = ("orders", "payments")

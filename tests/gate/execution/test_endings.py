@@ -236,6 +236,7 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
         executor.run,
         READER,
         OwnerSettings("beside"),
+        limits=executor.limits,
         budget=UnlimitedBudget(),
         clock=lambda: 0,
     )

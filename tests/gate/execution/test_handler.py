@@ -15,7 +15,7 @@ from tests.gate.ledger.samples import stored
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import LEASE_MS
-from headrace.gate.control.rates import BatchProgress
+from headrace.gate.control.law import BatchProgress
 from headrace.gate.execution.batch import Batch, Handler
 from headrace.gate.execution.executor import BatchExecutor
 from headrace.gate.execution.gate_state import shared_ledger, state_of

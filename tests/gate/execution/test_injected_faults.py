@@ -255,7 +255,7 @@ class Story:
                 )
             except LedgerError:
                 away = LedgerError("away")  # the lease of the backfill runs out
-                batches.release(row.batch_key, "a backfill", away, max_backfills=100)
+                batches.release(row.batch_key, "a backfill", away, is_dead=False)
 
     def tell(self) -> None:
         for _ in range(self.dice.randint(2, 5)):

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,8 +33,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.errors import BrokerError, MachineryError, NotProcessedError
-from headrace.gate.backfill.scheduler import MAX_BACKFILLS
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.dead import MAX_BACKFILLS, BackfillLimits
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.sink_outage import OutageSettings
 from headrace.gate.execution.batch import Batch, Handler
 from headrace.gate.execution.executor import BatchExecutor
@@ -52,6 +53,7 @@ from headrace.gate.ledger.records import BatchRecord, DeadLetterStatus, PlannedR
 from headrace.gate.ledger.transitions import Status
 from headrace.testing import MemoryReader
 
+LIMITS = BackfillLimits()
 WHOLE = (OffsetRange("orders-topic", 0, 0, 8), OffsetRange("orders-topic", 1, 100, 105))
 EVERYTHING = places(WHOLE)
 DEFER = parse_on_failure("defer")
@@ -78,7 +80,7 @@ class Scene:
         *,
         policy: OnFailure | None = None,
         reader: MemoryReader = READER,
-        max_backfills: int = MAX_BACKFILLS,
+        limits: BackfillLimits = LIMITS,
         control_wait_s: float = 0,
         **options: Any,
     ) -> BatchExecutor:
@@ -86,8 +88,7 @@ class Scene:
             ledger=self.ledger,
             handler=handler,
             owner=owner,
-            max_backfills=max_backfills,
-            policy=policy or isolate(max_runs=1_000),
+            policy=replace(policy or isolate(max_runs=1_000), backfills=limits),
             reader=reader,
             health=self.health,
             dice=self.dice,
@@ -125,12 +126,14 @@ class Scene:
         options.setdefault("sleep", self.pass_something)
         claimed = self.ledger.batches.claim(key, "a backfill", LEASE_MS)
         assert claimed is not None
-        executor = self.executor("a backfill", handler, max_backfills=max_backfills, **options)
+        limits = BackfillLimits(max_backfills)
+        executor = self.executor("a backfill", handler, limits=limits, **options)
         error = executor.run(claimed)
         if error is None:
             self.ledger.batches.backfilled(key, "a backfill")
         else:
-            self.ledger.batches.release(key, "a backfill", error, max_backfills=max_backfills)
+            is_dead = claimed.backfills + 1 >= max_backfills
+            self.ledger.batches.release(key, "a backfill", error, is_dead=is_dead)
         return error
 
     def backfill_all(self, handler: Handler) -> None:

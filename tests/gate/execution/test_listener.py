@@ -18,7 +18,7 @@ from headrace.core.system import new_owner
 from headrace.errors import LedgerError
 from headrace.gate.control.batch_cost import SourceCost
 from headrace.gate.control.interval import IntervalLaw
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.execution.gate_state import state_of
 from headrace.gate.execution.listener import GateListener
 from headrace.gate.ledger.error_report import BAD_VALUE, ErrorReport
@@ -204,7 +204,7 @@ def test_a_batch_now_and_then_of_which_nothing_is_read_is_not_logged(
     assert warnings() == []
 
 
-PID = EstimatorSettings("pid", derivative=0.5)
+PID = EstimatorSettings("pid", {"backpressure.pid.derived": 0.5})
 PID_FROM_100 = {"backpressure.rateEstimator": "pid", "backpressure.initialRate": 100}
 
 

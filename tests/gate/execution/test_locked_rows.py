@@ -23,7 +23,7 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.execution.listener import GateListener
 from headrace.gate.ledger.connection import OF_A_QUERY
 from headrace.gate.ledger.ledger import Ledger

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame
@@ -26,6 +26,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.errors import OptionError
+from headrace.gate.control.law import Law
+from headrace.gate.control.laws import DEFAULT_LAW, LAWS, EstimatorSettings
 from headrace.gate.control.sink_outage import OutageSettings, SinkOutage
 from headrace.gate.execution.batch import Batch, Handler
 from headrace.gate.execution.executor import BatchExecutor
@@ -449,3 +451,19 @@ class TimesOut(KeyedSink):
 
     def refuse(self, bad: Place) -> None:
         raise TimeoutError(f"{bad} took more than 5 s")
+
+
+def test_the_law_decides_the_rate_after_an_outage(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = replace(LAWS[DEFAULT_LAW], name="third", after_outage=lambda rate_in_force: 700.0)
+    monkeypatch.setitem(cast("dict[str, Law]", LAWS), third.name, third)
+    law = EstimatorSettings("third").to_text()
+    gate.ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator=law)
+    with gate.ledger._database.writing() as connection:
+        connection.exec_driver_sql("UPDATE gate SET rate_per_s = 900")
+    sink = Away(until_s=3)
+    sink.now_s = lambda: gate.now_s
+    executor = gate.starts(sink)
+    gate.run(executor)
+    assert gate.ledger.rates.current("orders") == executor.rate_after_outage == 700.0

@@ -26,7 +26,7 @@ from headrace.errors import HandlerExitError, LedgerError
 from headrace.gate.backfill.monitor import Done
 from headrace.gate.backfill.schedule import UnlimitedBudget
 from headrace.gate.backfill.scheduler import BackfillScheduler, OwnerSettings
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.gate_state import shared_ledger
 from headrace.gate.execution.handler import GatedHandler
@@ -445,6 +445,7 @@ def test_a_backfill_says_what_happened_too(
         executor.run,
         READER,
         OwnerSettings("a backfill"),
+        limits=executor.limits,
         budget=UnlimitedBudget(),
         clock=lambda: 0,
     )

@@ -190,7 +190,7 @@ class Readers:
 
     def _give_back(self, reader: Reader, much: int) -> None:
         if read := _one_of(reader, much, Status.BACKFILLING):
-            status = self.ledger.batches.release(read.key, OWNER, ERROR, max_backfills=4)
+            status = self.ledger.batches.release(read.key, OWNER, ERROR, is_dead=much % 4 == 3)
             assert status is not None
             read.status = status
 

@@ -8,6 +8,7 @@ from tests.gate.ledger.samples import a_batch, batch_number, declare_clicks, sto
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import GateInUseError, LedgerError
+from headrace.gate.control.dead import BackfillLimits, why_dead
 from headrace.gate.ledger.error_report import OWNER_GONE, ErrorReport
 from headrace.gate.ledger.gates import GateClaim
 from headrace.gate.ledger.ledger import Ledger
@@ -151,10 +152,14 @@ def test_transitions_h_and_f_claim_a_batch_from_a_backfill_whose_lease_has_run_o
         ledger.batches.renew(first.batch_key, "gone", LEASE_MS),
         ledger.batches.backfilled(first.batch_key, "gone"),
         ledger.batches.mark_dead(first.batch_key, "gone", ERROR),
-        ledger.batches.release(first.batch_key, "gone", ERROR, max_backfills=9) is not None,
+        ledger.batches.release(first.batch_key, "gone", ERROR, is_dead=False) is not None,
     ):
         assert not end
     assert ledger.batches.get(first.batch_key) == second
+
+
+def is_last(claimed: BatchRecord, most: int) -> bool:
+    return why_dead(claimed, BackfillLimits(most), ERROR) is not None
 
 
 def test_transition_h_counts_attempts_until_transition_i_ends_them(
@@ -167,7 +172,7 @@ def test_transition_h_counts_attempts_until_transition_i_ends_them(
         assert taken is not None
         clock.now_ms += 60
         error = ErrorReport("ValueError", f"no {attempt}", "")
-        status = ledger.batches.release(key, "me", error, max_backfills=3)
+        status = ledger.batches.release(key, "me", error, is_dead=is_last(taken, 3))
         batch = stored(ledger, key)
         assert (batch.status, batch.error, batch.end_time_ms) == (status, error, clock())
         assert (batch.owner, batch.lease_until_ms) == (None, None)
@@ -185,7 +190,7 @@ def test_however_often_the_live_stream_has_begun_a_batch_it_has_all_its_backfill
         taken = ledger.batches.claim(key, "me", LEASE_MS)
         assert taken is not None
         assert (taken.attempts, taken.backfills) == (12 + failed, failed)
-        status = ledger.batches.release(key, "me", ERROR, max_backfills=3)
+        status = ledger.batches.release(key, "me", ERROR, is_dead=is_last(taken, 3))
     assert status is Status.DEAD
 
 
@@ -307,7 +312,7 @@ def test_those_that_wait_after_a_backfill_can_be_left_out(
         ledger.batches.fail(key, ERROR)
         for _ in range(failures):
             ledger.batches.claim(key, "me", LEASE_MS)
-            ledger.batches.release(key, "me", ERROR, max_backfills=9)
+            ledger.batches.release(key, "me", ERROR, is_dead=False)
     ledger.batches.claim(crashed, "gone", LEASE_MS)
     clock.now_ms += LEASE_MS
 

@@ -263,7 +263,7 @@ def test_what_is_done_of_a_batch_in_parts_is_processed(ledger: Ledger, status: S
     done = Progress(done=frozenset(["0", "10"]))
     ledger.batches.keep_progress(key, "me", done, letter)
     if status is Status.FAILED:
-        ledger.batches.release(key, "me", ERROR, max_backfills=5)
+        ledger.batches.release(key, "me", ERROR, is_dead=False)
     else:
         ledger.batches.mark_dead(key, "me", ERROR)
     kind = FindingKind.OPEN if status is Status.FAILED else FindingKind.DEAD

@@ -39,7 +39,7 @@ def test_a_retry_is_due_at_once_and_not_again_after_it_failed(
     assert [each.batch_key for each in due] == [keys[0]]
     assert ledger.batches.claim(keys[0], "me", 60_000) is not None
     clock.sleep(1)
-    ledger.batches.release(keys[0], "me", ValueError("again"), max_backfills=9)
+    ledger.batches.release(keys[0], "me", ValueError("again"), is_dead=False)
     assert stored(ledger, keys[0]).status is Status.FAILED
     assert ledger.batches.failed("orders", waits_ms=waits_ms) == ()
 

@@ -81,7 +81,7 @@ def a_backfill(ledger: Ledger) -> None:
     ledger.batches.claim(first.batch_key, "me", 1_000)
     ledger.batches.backfilled(first.batch_key, "me")
     ledger.batches.claim(second.batch_key, "me", 1_000)
-    ledger.batches.release(second.batch_key, "me", ERROR, max_backfills=5)
+    ledger.batches.release(second.batch_key, "me", ERROR, is_dead=False)
 
 
 CALLS: dict[str, Callable[[Ledger], object]] = {

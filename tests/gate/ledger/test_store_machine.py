@@ -338,17 +338,19 @@ class LedgerMachine(RuleBasedStateMachine):
             self.model.end(key, Status.SUCCESS, self.clock(), error=None)
 
     @precondition(lambda self: self.model.keys(Status.BACKFILLING))
-    @rule(data=st.data(), owner=owners, most=st.integers(1, 3), outcome_unknown=st.booleans())
-    def give_back(self, data: st.DataObject, owner: str, most: int, outcome_unknown: bool) -> None:
+    @rule(data=st.data(), owner=owners, is_dead=st.booleans(), outcome_unknown=st.booleans())
+    def give_back(
+        self, data: st.DataObject, owner: str, is_dead: bool, outcome_unknown: bool
+    ) -> None:
         key = data.draw(st.sampled_from(self.model.keys(Status.BACKFILLING)))
         report = ErrorReport("ValueError", "no", "")
         moves = self.model.owner_of(key) == owner
         status = self.ledger.batches.release(
-            key, owner, report, max_backfills=most, outcome_unknown=outcome_unknown
+            key, owner, report, is_dead=is_dead, outcome_unknown=outcome_unknown
         )
         if moves:
             found = self.model.batches[key]
-            expected = Status.FAILED if found.backfills + 1 < most else Status.DEAD
+            expected = Status.DEAD if is_dead else Status.FAILED
             self.model.end(
                 key,
                 expected,

@@ -127,10 +127,10 @@ WRITES: dict[str, Write] = {
     ),
     "backfilled": Write(taken, lambda ledger: ledger.batches.backfilled(KEY, "me", records=8)),
     "give_back, by arrow H": Write(
-        taken, lambda ledger: ledger.batches.release(KEY, "me", ERROR, max_backfills=3)
+        taken, lambda ledger: ledger.batches.release(KEY, "me", ERROR, is_dead=False)
     ),
     "give_back, by arrow I": Write(
-        taken, lambda ledger: ledger.batches.release(KEY, "me", ERROR, max_backfills=1)
+        taken, lambda ledger: ledger.batches.release(KEY, "me", ERROR, is_dead=True)
     ),
     "bury": Write(taken, lambda ledger: ledger.batches.mark_dead(KEY, "me", ERROR)),
     "keep_progress": Write(

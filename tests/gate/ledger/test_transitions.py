@@ -119,12 +119,12 @@ CALLS = {
         {"records": 9, **ENDED},
     ),
     "release": Call(
-        lambda ledger, key, by: ledger.batches.release(key, by, ERROR, max_backfills=2),
+        lambda ledger, key, by: ledger.batches.release(key, by, ERROR, is_dead=False),
         {BACKFILLING: FAILED},
         {"error": ERROR, "attempts": 2, "backfills": 1, **ENDED},
     ),
     "release the last": Call(
-        lambda ledger, key, by: ledger.batches.release(key, by, ERROR, max_backfills=1),
+        lambda ledger, key, by: ledger.batches.release(key, by, ERROR, is_dead=True),
         {BACKFILLING: DEAD},
         {"error": ERROR, "attempts": 2, "backfills": 1, **ENDED},
     ),

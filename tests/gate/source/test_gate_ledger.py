@@ -16,11 +16,11 @@ from tests.services.waiting import wait_until
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.system import is_gone, new_owner, number_of, this_process
 from headrace.errors import GateInUseError, LedgerError
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.limits import BatchLimits
 from headrace.gate.control.plan import plan
 from headrace.gate.control.pressure import RateLimit
 from headrace.gate.control.rate_law import Reason
-from headrace.gate.control.rates import EstimatorSettings
 from headrace.gate.ledger.gates import GateQuery
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import PlannedRange, RateSample, batch_key
@@ -31,7 +31,7 @@ from headrace.testing import ManualClock
 
 RUN = "run"
 END = StreamOffset({}, "orders", RUN, {"orders": "first"})
-SETTINGS = EstimatorSettings(proportional=0.5)
+SETTINGS = EstimatorSettings("pid", {"backpressure.pid.proportional": 0.5})
 GATE = GateIdentity("orders", 10_000, SETTINGS, "kafka", "broker:9092")
 
 

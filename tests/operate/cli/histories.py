@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 
 from headrace.core.ranges import OffsetRange
 from headrace.gate.control.batch_cost import SourceCost
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.receivers import ReceiverRecord
 from headrace.gate.ledger.records import BatchRecord, GateRecord, PlannedRange

@@ -17,8 +17,8 @@ from tests.operate.cli.histories import (
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.limits import OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.gate.control.rates import EstimatorSettings
 from headrace.gate.control.schema_fit import FitCount
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger

@@ -1,6 +1,8 @@
 """``headrace why``: a batch's size from the top, of a ledger that a planner could have written."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.operate.cli.conftest import Complain
@@ -9,7 +11,8 @@ from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.gate.control.batch_cost import SourceCost
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.law import Law, Shown
+from headrace.gate.control.laws import LAWS, EstimatorSettings
 from headrace.gate.control.size_ceiling import SizeCeiling
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import PlannedBatch, PlannedRange, RateSample
@@ -188,3 +191,34 @@ def test_what_limits_is_said_once(url: str, reason: str, caps: str, size: str) -
     of = {each["about"]: each["sentence"] for each in found["sentences"]}
     assert of["caps"] == caps
     assert of["size"].endswith(size)
+
+
+@pytest.mark.parametrize(
+    ("law", "said"),
+    [
+        (EstimatorSettings("pid").to_text().replace("pid", "vegas"), "The law learnt 5,000/s from"),
+        ("of another version", "The law learnt 5,000/s from"),
+        (EstimatorSettings("learned").to_text(), "learned learnt 5,000/s from"),
+    ],
+)
+def test_a_sample_by_a_law_that_is_not_in_force_is_explained(url: str, law: str, said: str) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator=law)
+    (found,) = rows(url, "why orders")
+    of = {each["about"]: each["sentence"] for each in found["sentences"]}
+    assert of["law"].startswith(said)
+    assert rows(url, "status orders")
+
+
+def test_a_law_says_itself_what_a_rate_comes_from(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = (Shown("asked for", 70.0), Shown("Q", -2.0, is_change=True))
+    third = replace(LAWS["pid"], name="third", shown=lambda *_: shown)
+    monkeypatch.setitem(cast("dict[str, Law]", LAWS), third.name, third)
+    law = EstimatorSettings("third").to_text()
+    with Ledger.open(url) as ledger:
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator=law)
+    (found,) = rows(url, "why orders")
+    of = {each["about"]: each["sentence"] for each in found["sentences"]}
+    assert of["law"].endswith("(5,000/s); 70/s asked for, Q -2.")

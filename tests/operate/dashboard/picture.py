@@ -17,7 +17,7 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import PlannedBatch, PlannedRange, RateSample
 

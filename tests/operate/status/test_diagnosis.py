@@ -6,7 +6,7 @@ import pytest
 
 from headrace.gate.control.batch_cost import SourceCost
 from headrace.gate.control.interval import IntervalLaw
-from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.operate.status.trends import Measured, diagnose
 
 

@@ -13,12 +13,6 @@ from headrace.errors import (
     DataLossError,
     HandlerExitError,
     HeadraceError,
-    JournalError,
-    MachineryError,
-    OptionError,
-    SetupError,
-    SinkAwayError,
-    SourceError,
 )
 from headrace.gate.backfill.monitor import (
     BackfillEvent,
@@ -35,6 +29,7 @@ from headrace.gate.backfill.monitor import (
     Skipped,
 )
 from headrace.gate.backfill.schedule import BackfillBudget, Cost, Schedule, Timetable
+from headrace.gate.control.dead import BackfillLimits, why_dead
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import BatchRecord, PlannedRange, without
@@ -42,39 +37,24 @@ from headrace.gate.ledger.transitions import Status
 
 _LOG: Final = logging.getLogger("headrace.backfill")
 
-MAX_BACKFILLS: Final = 100
-"""Number of failed backfills after which a batch is dead. With their waits these are some four
-days: longer than a sink is away over a weekend, shorter than the week for which Kafka keeps records
-by default.
-"""
-
-_BLAMELESS: Final = (SourceError, JournalError, MachineryError, SetupError, SinkAwayError)
-
-_NEVER: Final = 2**31 - 1
-"""Backfills after which a batch is dead that cannot be read: nothing was wrong with its records."""
-
-
 _RETENTION_MS: Final = 60_000
 """The time between two looks at where the logs begin (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerSettings:
-    """Owner of batches, and the times and limits of its runs.
+    """Owner of batches, and the times of its runs.
 
     Attributes:
         owner: Names this run of an application; no other one has the name.
         lease_ms: How long a batch is this owner's without a renewal (ms). Too short, and a pause
             loses the batch to another owner; too long, and after a crash it waits as long.
-        max_backfills: How many backfills of a batch fail before it is dead: 1 or more. Too few, and
-            an outage makes dead what could have been processed.
         poll_ms: How often a scheduler looks for something to do (ms), besides `wake`. Too long, and
             the time that the live stream leaves is not used to its end.
     """
 
     owner: str
     lease_ms: int = LEASE_MS
-    max_backfills: int = MAX_BACKFILLS
     poll_ms: int = 100
 
 
@@ -132,6 +112,7 @@ class BackfillScheduler:
         run: Runs a batch of the gate.
         source: Of the gate.
         settings: Of the owner.
+        limits: Of the gate's policy: when a batch is dead.
         budget: How much may be run at once.
         clock: Answers the time, in ms since the epoch.
         on_event: Receives what happens, in the thread in which it happens.
@@ -146,6 +127,7 @@ class BackfillScheduler:
         source: RangeSource,
         settings: OwnerSettings,
         *,
+        limits: BackfillLimits,
         budget: BackfillBudget,
         clock: WallClock,
         on_event: Callable[[BackfillEvent], None] = lambda _event: None,
@@ -156,6 +138,7 @@ class BackfillScheduler:
         self._source = source
         self._owner = settings.owner
         self._settings = settings
+        self._limits = limits
         self._budget = budget
         self._clock = clock
         self._on_event = on_event
@@ -249,7 +232,8 @@ class BackfillScheduler:
         still_open = batch.open_ranges(ranges)
         there = without(still_open, gone)
         lost = without(still_open, [one.offsets for one in there])
-        if lost and not there and not batch.done_records:
+        is_gone = bool(lost) and not there
+        if is_gone and why_dead(batch, self._limits, is_gone=True) is not None:
             return self._mark_dead(batch, lost)
         known = self._ledger.history.losses_of([batch_key]).get(batch_key, ())
         if new := without(lost, [loss.offsets for loss in known]):
@@ -322,15 +306,14 @@ class BackfillScheduler:
         else:
             # An exception because of a stop says nothing of why the batch fails.
             report = (self._stopped() and batch.error) or ErrorReport.of(error)
-            blameless = isinstance(error, _BLAMELESS)
-            blameless = blameless or type(error) is OptionError
             ended = isinstance(error, BaseException) and not isinstance(error, Exception)
             ended = ended or isinstance(error, HandlerExitError)
             status = self._ledger.batches.release(
                 key,
                 owner,
                 report,
-                max_backfills=_NEVER if blameless else self._settings.max_backfills,
+                # The count of the claimed row holds: nobody else runs the batch under this lease.
+                is_dead=why_dead(batch, self._limits, error) is not None,
                 outcome_unknown=self._stopped() or ended,
             )
             if status is Status.FAILED:

@@ -60,6 +60,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.gate.control.batch_cost import MOST_FIXED, BatchCost, Records, SourceCost
+from headrace.gate.control.law import NO_TERMS, FinishedPart, Law, LawTerms, Options
 
 _MOST_GROWTH: Final = 8.0
 """Largest growth of a batch over the largest since the last change."""
@@ -463,3 +464,22 @@ class LearnedBatches:
 
     def _tilt(self, place: int) -> float:
         return _TILT if (place % 2 == 0) is self._turn else -_TILT
+
+
+class _GateLearned:
+    """Fill the interval, by the costs that `LearnedBatches` learns under every law."""
+
+    def __init__(self, _options: Options, min_rate: float, _interval_ms: int) -> None:
+        self._min_rate = min_rate
+
+    def batch(self, part: FinishedPart, rate_in_force: float | None) -> float | None:
+        """Return the rate that fills the interval; None while the costs are unknown."""
+        del rate_in_force
+        return None if part.filling_per_s is None else max(part.filling_per_s, self._min_rate)
+
+    def terms(self) -> LawTerms:
+        """Return no terms: the cost of a batch explains the rate."""
+        return NO_TERMS
+
+
+LEARNED: Final = Law("learned", _GateLearned, fills_interval=True)

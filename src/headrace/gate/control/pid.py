@@ -13,8 +13,18 @@ gains P, I, Q::
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.core.options import require_number
+from headrace.gate.control.law import (
+    NO_TERMS,
+    FinishedPart,
+    Law,
+    LawOption,
+    LawTerms,
+    Options,
+    Shown,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +165,48 @@ class PIDRateEstimator:
             derivative=0.0 - by_derivative,
         )
         return new_rate
+
+
+class _GatePID:
+    def __init__(self, options: Options, min_rate: float, interval_ms: int) -> None:
+        proportional, integral, derivative = (options[option.name] for option in _GAINS)
+        self._estimator = PIDRateEstimator(
+            interval_ms, proportional, integral, derivative, min_rate
+        )
+
+    def batch(self, part: FinishedPart, rate_in_force: float | None) -> float | None:
+        """Compute a rate from the estimator's own last rate, as Spark does."""
+        del rate_in_force
+        # PID takes the rate of a small batch, most of which is its fixed cost, for all that the
+        # job can process, and would go down under the limit that made it small: it is not told.
+        # One that took longer than its interval says that the job cannot process even that.
+        if part.progress.is_limited and part.progress.own_ms <= part.interval_ms:
+            return None
+        return self._estimator.compute(*part.stats)
+
+    def terms(self) -> LawTerms:
+        """Return what the three terms added to the rate before."""
+        terms = self._estimator.terms
+        if terms is None:
+            return NO_TERMS
+        return LawTerms(terms.proportional, terms.integral, terms.derivative)
+
+
+def _shown(_options: Options, rate_per_s: float, terms: LawTerms) -> tuple[Shown, ...]:
+    if terms.proportional is None:
+        return ()
+    added = [term or 0.0 for term in terms]
+    return (
+        Shown("before", rate_per_s - sum(added)),
+        *(Shown(name, term, is_change=True) for name, term in zip("PID", added, strict=True)),
+    )
+
+
+_GAINS: Final = (
+    LawOption("backpressure.pid.proportional", 1.0),
+    LawOption("backpressure.pid.integral", 0.2),
+    LawOption("backpressure.pid.derived", 0.0),
+)
+"""The arguments of `PIDRateEstimator`, in their order."""
+
+PID: Final = Law("pid", _GatePID, options=_GAINS, shown=_shown)

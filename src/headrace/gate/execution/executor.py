@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BatchSplitError, LedgerError, NotProcessedError, OptionError
 from headrace.gate.control.bisection import UNLIKE, Isolated, IsolationBudget
+from headrace.gate.control.dead import BackfillLimits, why_dead
 from headrace.gate.control.parts import size
 from headrace.gate.control.sink_outage import OnOutage
 from headrace.gate.execution.batch_reader import BatchReader
@@ -71,6 +72,8 @@ class BatchExecutor:
         """Records of it that a backfill is to run."""
         self.had_no_sink = False
         """Whether the last live batch waited for a sink that was away."""
+        self.rate_after_outage: float | None = None
+        """The rate in force since it did (records/s); None where the outage has not changed it."""
 
     def run_live(self, df: DataFrame, attached: Attached, number: int) -> bool:
         """Run a batch of the stream, attached to this owner just now, and write its outcome down.
@@ -111,6 +114,7 @@ class BatchExecutor:
                     has_parts=batch.planned_records >= UNLIKE,
                 )
             self.had_no_sink = self._waiting.end(is_back=error is None, left=self._left)
+            self.rate_after_outage = self._waiting.rate_after_outage
             # Step 6: write down the success, or do what the failure policy says.
             if error is None:
                 self._ledger.batches.succeed(batch.batch_key, owner=self._context.owner)
@@ -166,7 +170,7 @@ class BatchExecutor:
         # A whole that may be in the sink keeps its key, and one that a backfill has run.
         keeps_key = self._runs.is_unknown(batch) or batch.backfills > 0
         is_too_large = batch.planned_records > allowed and not keeps_key
-        final = batch.backfills + 1 >= self._context.max_backfills
+        final = self._is_last(batch)
         terms = IsolationTerms(
             final=final,
             max_records=allowed,
@@ -313,7 +317,16 @@ class BatchExecutor:
 
     def _has_surely_raised(self, batch: BatchRecord) -> bool:
         """Whether runs with an unknown outcome, of a batch or its parts, count as failed."""
-        return batch.backfills >= min(self._context.max_backfills, _SURELY_RAISES) - 1
+        return self._is_last(batch) or batch.backfills + 1 >= _SURELY_RAISES
+
+    def _is_last(self, batch: BatchRecord) -> bool:
+        """Whether a batch is dead if this backfill of it fails."""
+        return why_dead(batch, self.limits) is not None
+
+    @property
+    def limits(self) -> BackfillLimits:
+        """The policy's limits of backfills."""
+        return self._policy.backfills
 
     def _isolate(
         self,

@@ -18,7 +18,7 @@ from headrace.core.system import this_program
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError
 from headrace.gate.backfill.schedule import LiveStream
-from headrace.gate.control.rates import BatchProgress
+from headrace.gate.control.law import BatchProgress
 from headrace.gate.ledger.connection import OF_A_QUERY, Timeouts
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger
@@ -82,7 +82,7 @@ class StreamState:
         self._helped: set[str] = set()
         self._waited_ms: dict[str, int] = {}
         self._limited: set[str] = set()
-        self._had_no_sink: set[str] = set()
+        self._rates_after_outage: dict[str, float | None] = {}
         self._on_batch_end: Callable[[], None] | None = None
         self._query: StreamingQuery | None = None
         self._ending = threading.Lock()
@@ -160,7 +160,9 @@ class StreamState:
             if is_limited:
                 self._limited.add(batch)
 
-    def batch_was_helped(self, batch: str, *, had_no_sink: bool = False) -> None:
+    def batch_was_helped(
+        self, batch: str, *, had_no_sink: bool = False, rate_after_outage: float | None = None
+    ) -> None:
         """A batch failed at first, or waited for its sink or for another process that had it.
 
         Its duration is not typical of such a batch.
@@ -168,7 +170,7 @@ class StreamState:
         with self._changing:
             self._helped.add(batch)
             if had_no_sink:
-                self._had_no_sink.add(batch)
+                self._rates_after_outage[batch] = rate_after_outage
 
     def batch_waited(self, batch: str, waited_ms: int) -> None:
         """A batch waited for the handler."""
@@ -186,9 +188,10 @@ class StreamState:
                 waited_ms=self._waited_ms.pop(batch, 0),
                 went_through=batch not in self._helped,
                 is_limited=batch in self._limited,
-                had_no_sink=batch in self._had_no_sink,
+                had_no_sink=batch in self._rates_after_outage,
+                rate_after_outage=self._rates_after_outage.pop(batch, None),
             )
-            for each in (self._helped, self._limited, self._had_no_sink):
+            for each in (self._helped, self._limited):
                 each.discard(batch)
         self.handler_ended(progress.start_ms, progress.end_ms)
         return ended

@@ -13,8 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.core.system import is_gone
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
-from headrace.gate.backfill.scheduler import MAX_BACKFILLS
 from headrace.gate.control.bisection import Isolated
+from headrace.gate.control.dead import BackfillLimits
 from headrace.gate.control.rate_law import is_limited
 from headrace.gate.control.size_ceiling import SizeCeiling, known_ceiling
 from headrace.gate.execution.batch import Batch, HandlerTransaction, bind, call_handler, renumber
@@ -149,12 +149,17 @@ class GatedHandler:
         watch_for_stops(at_signals=isinstance(query, StreamingQuery))
 
     def executor(
-        self, owner: str, *, control_wait_s: float = 0, max_backfills: int = MAX_BACKFILLS
+        self, owner: str, *, control_wait_s: float = 0, limits: BackfillLimits | None = None
     ) -> BatchExecutor:
-        """Return what runs backfills with this handler as an owner; never two runs at a time."""
-        turn = Turn(self._lock)
+        """Return what runs backfills with this handler as an owner; never two runs at a time.
+
+        ``limits`` replaces the policy's.
+        """
+        policy = self._context.policy
+        if limits is not None:
+            policy = replace(policy, backfills=limits)
         return BatchExecutor(
-            replace(self._context, owner=owner, turn=turn, max_backfills=max_backfills),
+            replace(self._context, owner=owner, turn=Turn(self._lock), policy=policy),
             control_wait_s=control_wait_s,
             on_isolated=self._ceiling.note_isolated,
         )
@@ -199,8 +204,11 @@ class GatedHandler:
             if self._executor.run_live(df, owned, batch_id):
                 self._ceiling.note_passed(record)
             else:
-                had_no_sink = self._executor.had_no_sink
-                self._state.batch_was_helped(record.batch_key, had_no_sink=had_no_sink)
+                self._state.batch_was_helped(
+                    record.batch_key,
+                    had_no_sink=self._executor.had_no_sink,
+                    rate_after_outage=self._executor.rate_after_outage,
+                )
         finally:
             self._state.batch_waited(record.batch_key, self._live_turn.take_waited_ms())
 

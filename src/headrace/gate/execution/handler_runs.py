@@ -17,7 +17,6 @@ from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS, LeaseRenewal
 from headrace.decoding import new_run, reported_to
 from headrace.errors import HandlerExitError, NotProcessedError, OptionError
-from headrace.gate.backfill.scheduler import MAX_BACKFILLS
 from headrace.gate.control.parts import WHOLE, Progress, Ranges, above
 from headrace.gate.control.schema_fit import (
     FIT_BATCHES,
@@ -171,7 +170,6 @@ class RunContext:
         records: Reads what the handler rejects. Default: the reader.
         owner: Names this run of a program; no other one has the name. Default: a new name.
         lease_ms: How long a batch is this owner's without a renewal (ms). Default: 30 000.
-        max_backfills: How many backfills of a batch fail before it is dead. Default: 100.
         turn: Entered while the handler runs, so that it is never called twice at a time; says
             whether it was free, None where nobody knows. Default: nobody else calls the handler.
         health: What is known of the handler; one for all who call it. Default: a new one.
@@ -188,7 +186,6 @@ class RunContext:
     records: RecordReader | None = None
     owner: str = field(default_factory=new_owner)
     lease_ms: int = LEASE_MS
-    max_backfills: int = MAX_BACKFILLS
     turn: AbstractContextManager[bool | None] = field(default_factory=nullcontext)
     health: HandlerHealth = field(default_factory=HandlerHealth)
     checks_fit: bool = True

@@ -27,7 +27,9 @@ from headrace.core.system import is_gone, is_here
 from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError, OptionError
 from headrace.gate.control.batch_cost import SourceCost
-from headrace.gate.control.rates import BatchProgress, EstimatorSettings, LearntRate, QueryRates
+from headrace.gate.control.law import BatchProgress
+from headrace.gate.control.laws import EstimatorSettings
+from headrace.gate.control.rates import LearntRate, QueryRates
 from headrace.gate.execution.gate_state import all_states, record_end, state_of
 from headrace.gate.ledger.error_report import ErrorReport, root_cause
 from headrace.gate.ledger.ledger import Ledger
@@ -367,7 +369,8 @@ class GateListener(JsonStreamingQueryListener):
             _LOG.warning("The gate %r learns no rate: %s", gate, error)
         else:
             rates = self._rates.setdefault(run, QueryRates())
-            rates.add(gate, settings, declared.interval_ms, _known_cost(gate, declared.batch_cost))
+            cost = _known_cost(gate, declared.batch_cost)
+            rates.add(gate, settings, declared.interval_ms, cost, declared.rate_per_s)
         return _GateRun(ledger, checkpoint_id)
 
 
@@ -465,9 +468,7 @@ def _sample(report: BatchReport, learnt: LearntRate) -> RateSample:
         processing_delay_ms=learnt.stats.processing_delay_ms,
         scheduling_delay_ms=learnt.stats.scheduling_delay_ms,
         processing_rate_per_s=learnt.processing_rate_per_s,
-        proportional=learnt.terms.proportional if learnt.terms else None,
-        integral=learnt.terms.integral if learnt.terms else None,
-        derivative=learnt.terms.derivative if learnt.terms else None,
+        **learnt.terms._asdict(),
         query_batch_id=report.query_batch_id,
         batch_key=report.batch,
     )

@@ -8,6 +8,7 @@ from headrace.core.backoff import Backoff
 from headrace.core.options import LONGEST_INTERVAL_MS, duration_ms
 from headrace.errors import OptionError
 from headrace.gate.control.bisection import IsolationBudget
+from headrace.gate.control.dead import BackfillLimits
 from headrace.gate.control.sink_outage import OnOutage, OutageSettings
 
 Last = Literal["stop", "defer", "isolate"]
@@ -34,6 +35,7 @@ class OnFailure:
         budget: How much isolation may take; what is left then is deferred.
         topic: Where dead letters go besides the ledger; None for nowhere.
         outage: What happens first where the sink is away.
+        backfills: When a batch that was deferred is dead.
     """
 
     retries: int = 0
@@ -42,6 +44,7 @@ class OnFailure:
     budget: IsolationBudget = field(default_factory=IsolationBudget)
     topic: str | None = None
     outage: OutageSettings = field(default_factory=OutageSettings)
+    backfills: BackfillLimits = field(default_factory=BackfillLimits)
 
     @property
     def skips(self) -> bool:

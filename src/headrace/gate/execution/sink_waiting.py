@@ -39,8 +39,11 @@ class SinkWaiting:
         self._has_looked = False
         self._in_parts: set[str] = set()
         """Exceptions by which a part of the sink was away, and other parts of a batch passed."""
-        self._is_halved = False
-        """Whether the rate was halved, and no batch has gone through at once since."""
+        self._is_eased = False
+        """Whether the law has been told, and no batch has gone through at once since."""
+        self.rate_after_outage: float | None = None
+        """The rate that the last outage has left in force (records/s); None where it is as before.
+        """
 
     def resume(self, batch: BatchRecord, *, waits: bool) -> bool:
         """Go on where a run before has left this batch; whether that waited for its sink.
@@ -214,7 +217,7 @@ class SinkWaiting:
         Returns whether anything has waited.
         """
         if (outage := self._outage) is None:
-            self._is_halved &= not is_back
+            self._is_eased &= not is_back
             return False
         waited = _span(self._ledger.database_time_ms() - outage.since_ms)
         self._forget()
@@ -251,9 +254,9 @@ class SinkWaiting:
     def _forget(self) -> None:
         """End the outage. A sink that was away may be slow at first; a handler's bug is over."""
         outage, self._outage = self._outage, None
-        at_half = outage is not None and outage.is_certain and not self._is_halved
-        self._is_halved |= at_half
-        self._ledger.sink_outages.end(self._gate, at_half=at_half)
+        by_law = outage is not None and outage.is_certain and not self._is_eased
+        self._is_eased |= by_law
+        self.rate_after_outage = self._ledger.sink_outages.end(self._gate, by_law=by_law)
 
 
 def is_away(error: Exception) -> bool:

@@ -56,6 +56,7 @@ class StreamBackfill:
             self.executor.run,
             self.reader,
             OwnerSettings(self.owner),
+            limits=self.executor.limits,
             budget=InProcessBudget(self._live, wall_clock_ms),
             clock=wall_clock_ms,
             stopped=lambda: has_ended(query),

@@ -337,27 +337,22 @@ class BatchStore(BatchQueries):
         owner: str,
         error: BaseException | ErrorReport,
         *,
-        max_backfills: int,
+        is_dead: bool,
         outcome_unknown: bool = False,
     ) -> Status | None:
-        """Move a batch from ``backfilling`` to ``failed`` (transition H), or at last ``dead`` (I).
+        """Move a batch from ``backfilling`` to ``failed`` (transition H), or to ``dead`` (I).
 
-        It is dead when ``max_backfills`` of it have failed, this one counted; however often the
-        live stream has begun it.
+        This counts one more failed backfill. Whether it was the last one is decided by
+        `headrace.gate.control.dead.why_dead` from the row that the owner has claimed: under its
+        lease nobody else changes the count.
 
         Returns:
             Its status now, or None if it was not the owner's; nothing is changed then.
         """
         values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
-        spared = {**values, "most_backfills": max_backfills}
-
-        def release(connection: Connection) -> Status | None:
-            if changed_rows(connection, transitions.RELEASE, spared):
-                return Status.FAILED
-            died = changed_rows(connection, transitions.RELEASE_AS_DEAD, values)
-            return Status.DEAD if died else None
-
-        return self._database.write(release)
+        if is_dead:
+            return Status.DEAD if self._changes(transitions.RELEASE_AS_DEAD, values) else None
+        return Status.FAILED if self._changes(transitions.RELEASE, values) else None
 
     def put_back(self, batch_key: str, owner: str) -> bool:
         """Move a batch from ``backfilling`` to ``failed`` (transition J): a part of it is done."""
@@ -410,8 +405,7 @@ class BatchStore(BatchQueries):
         if batch.status is Status.IN_PROGRESS:
             changed_rows(connection, transitions.FAIL, gone)
         elif batch.status is Status.BACKFILLING:
-            spared = gone | {"most_backfills": batch.backfills + 2}
-            changed_rows(connection, transitions.RELEASE, spared)
+            changed_rows(connection, transitions.RELEASE, gone)
         values = {"batch": batch.batch_key, "why": why, "call": transitions.new_call_id()}
         return changed_rows(connection, transitions.SUPERSEDE, values) > 0
 

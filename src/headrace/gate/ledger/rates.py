@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 
 from headrace.errors import LedgerError
+from headrace.gate.control.laws import rate_after_outage
 from headrace.gate.control.sink_outage import SinkOutage
 from headrace.gate.ledger import transitions
 from headrace.gate.ledger.database import Store, changed_rows, make_durable
@@ -227,7 +228,8 @@ _END: Final = (
     .where(_of_gate, gate.c.sink_outage.is_not(None))
     .values(sink_outage=None, sink_retry_ms=None)
 )
-_END_AT_HALF: Final = _END.values(rate_per_s=gate.c.rate_per_s / 2)
+_END_AND_TELL: Final = _END.returning(gate.c.rate_per_s, gate.c.estimator)
+_GO_ON_AT: Final = update(gate).where(_of_gate).values(rate_per_s=bindparam("new_rate"))
 
 RUN_AT_ONCE: Final = (
     update(gate).where(_of_gate, gate.c.sink_outage.is_not(None)).values(sink_retry_ms=NowMs())
@@ -249,9 +251,25 @@ class SinkOutageStore(Store):
         text = storable(outage.to_text())
         self._database.change(_KEEP, {"of": gate_name, "text": text})
 
-    def end(self, gate_name: str, *, at_half: bool = False) -> None:
-        """End the outage; the rate goes on at its value, or at half of it."""
-        self._database.change(_END_AT_HALF if at_half else _END, {"of": gate_name})
+    def end(self, gate_name: str, *, by_law: bool = False) -> float | None:
+        """End the outage. Return the new rate (records/s), or None where it goes on as it is.
+
+        Args:
+            gate_name: The gate.
+            by_law: Whether the gate's law decides the rate with which it goes on.
+        """
+
+        # The law decides the number, and this only stores it: durable with the end of the outage,
+        # for the planner of another process, or of this one after a crash, is to obey it.
+        def end(connection: Connection) -> float | None:
+            gone = connection.execute(_END_AND_TELL, {"of": gate_name}).one_or_none()
+            if not by_law or gone is None or gone.rate_per_s is None:
+                return None
+            new_rate = rate_after_outage(gone.estimator, gone.rate_per_s)
+            connection.execute(_GO_ON_AT, {"of": gate_name, "new_rate": new_rate})
+            return new_rate
+
+        return self._database.write(end)
 
     def is_asked(self, gate_name: str) -> bool:
         """Whether an operator wants the waiting batch to be run at once."""

@@ -268,7 +268,6 @@ BACKFILLED: Final = _update_by(
 RELEASE: Final = _update_by(
     BACKFILL_FAILED,
     _OWNED,
-    batch_table.c.backfills + 1 < bindparam("most_backfills"),
     outcome_unknown=_UNKNOWN_IF_SAID,
     **_FAILED,
 )

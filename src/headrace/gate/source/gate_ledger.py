@@ -21,9 +21,9 @@ from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.core.system import is_gone, new_owner, number_of
 from headrace.core.timing import GATE_LEASE_MS, Clock, LeaseRenewal, cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
+from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.limits import OperatorActionKind, OperatorLimits
 from headrace.gate.control.plan import Plan
-from headrace.gate.control.rates import EstimatorSettings
 from headrace.gate.ledger.connection import OF_A_QUERY, Timeouts, redact_url
 from headrace.gate.ledger.gates import GateClaim, GateQuery
 from headrace.gate.ledger.ledger import Ledger

@@ -10,8 +10,8 @@ from headrace.core import options as text_of
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
 from headrace.gate.control.interval import AUTO, SHORTEST_INTERVAL_MS, IntervalLaw
+from headrace.gate.control.laws import DEFAULT_LAW, LAW_OPTIONS, EstimatorSettings, law_options
 from headrace.gate.control.limits import BatchLimits, PartitionLimit
-from headrace.gate.control.rates import EstimatorSettings, LawName
 from headrace.gate.control.sink_outage import OutageSettings
 from headrace.gate.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
 
@@ -43,9 +43,7 @@ STREAM_ONLY: Final = (
     "backpressure.enabled",
     "backpressure.initialRate",
     "backpressure.rateEstimator",
-    "backpressure.pid.proportional",
-    "backpressure.pid.integral",
-    "backpressure.pid.derived",
+    *LAW_OPTIONS,
     "backpressure.pid.minRate",
     "maxRatePerPartition",
     "minRatePerPartition",
@@ -290,27 +288,11 @@ def _limits(raw: Mapping[str, str]) -> BatchLimits:
 
 
 def _estimator(raw: Mapping[str, str]) -> EstimatorSettings:
-    law = raw.get("backpressure.rateEstimator", LawName.LEARNED)
-
-    def gain(term: str, default: float) -> float:
-        name = f"backpressure.pid.{term}"
-        if name in raw and law == LawName.LEARNED:
-            raise OptionError(
-                f"{name} is {raw[name]!r}, a gain of the law {LawName.PID}, and"
-                f" backpressure.rateEstimator is {law}; set that to {LawName.PID}, or leave the"
-                " gain out."
-            )
-        return text_of.number(name, raw.get(name, str(default)), above_zero=False)
-
+    law = raw.get("backpressure.rateEstimator", DEFAULT_LAW)
     settings = EstimatorSettings(
-        name=law,
-        proportional=gain("proportional", 1.0),
-        integral=gain("integral", 0.2),
-        derivative=gain("derived", 0.0),
-        min_rate=_min_rate(raw),
-        auto=interval_law(raw),
+        law, law_options(law, raw), min_rate=_min_rate(raw), auto=interval_law(raw)
     )
-    settings.pid(_interval_ms(raw))  # refuses what the estimator would
+    settings.start(_interval_ms(raw))  # refuses what the law would
     return settings
 
 

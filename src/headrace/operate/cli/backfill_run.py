@@ -5,7 +5,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from itertools import groupby
 from typing import Final, Self
@@ -28,6 +28,7 @@ from headrace.gate import (
     OF_A_QUERY,
     STOP,
     BackfillEvent,
+    BackfillLimits,
     BackfillScheduler,
     Batch,
     BatchExecutor,
@@ -60,7 +61,6 @@ from headrace.operate.cli.shared_options import start_spark
 from headrace.operate.status.sentences import SHORT
 from headrace.operate.status.sources import SourceAccess
 
-_NO_LIMIT: Final = 2**31 - 1
 _CANCEL_S: Final = 5.0
 
 
@@ -124,21 +124,24 @@ class ManualBackfill:
             scheduler.close()
 
     def _scheduler_of(self, source: SourceAccess) -> BackfillScheduler:
-        settings = OwnerSettings(self._owner, max_backfills=self._job.max_backfills)
         reader = SparkBatchReader(self._spark, source.connector, source.options)
         context = RunContext(
             ledger=self._ledger,
             handler=_without_exit(self._job.handler),
-            policy=parse_on_failure(self._job.policy),
+            policy=replace(
+                parse_on_failure(self._job.policy),
+                backfills=BackfillLimits(self._job.max_backfills),
+            ),
             reader=reader,
             owner=self._owner,
-            max_backfills=self._job.max_backfills,
         )
+        executor = BatchExecutor(context)
         return BackfillScheduler(
             self._ledger,
-            BatchExecutor(context).run,
+            executor.run,
             reader,
-            settings,
+            OwnerSettings(self._owner),
+            limits=executor.limits,
             budget=self._budget,
             on_event=self._report,
             clock=wall_clock_ms,
@@ -163,7 +166,7 @@ class ManualBackfill:
                 self._current.batch_key,
                 self._owner,
                 report,
-                max_backfills=_NO_LIMIT,
+                is_dead=False,
                 outcome_unknown=True,
             )
 

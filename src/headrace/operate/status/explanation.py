@@ -7,8 +7,9 @@ from typing import Final
 
 from headrace.gate import (
     BatchRecord,
+    EstimatorSettings,
     GateRecord,
-    LawName,
+    LawTerms,
     Ledger,
     OperatorAction,
     OperatorActionKind,
@@ -16,10 +17,11 @@ from headrace.gate import (
     PlannedRange,
     RateSample,
     Reason,
+    Shown,
     known_ceiling,
 )
 from headrace.operate.status import words as out
-from headrace.operate.status.trends import batch_cost_of, law_of
+from headrace.operate.status.trends import batch_cost_of, law_of, settings_of
 
 _LOOKED_BACK: Final = 20
 """Rate samples before a batch, among which is the one that gave its rate."""
@@ -72,10 +74,10 @@ class Explanation:
         lag: Those that waited before it.
         reason: Reason for the size of the batch as a whole.
         rate_per_s: The rate in force (records/s), with all that limits it.
-        law: The law in force now, ``pid`` or ``learned``.
+        law: The law in force now.
         learnt_per_s: The rate that the law had learnt until then.
         learnt_from: The batch in Spark that it was learnt from last.
-        proportional, integral, derivative: Parts that PID's terms added to that rate.
+        proportional, integral, derivative: Parts that the law's terms added to that rate.
         fixed_ms, record_us: What a batch costs before its first record (ms), and a record (µs), as
             known now.
         limiting: What limited the partitions, that which left most first.
@@ -123,9 +125,13 @@ def explain(ledger: Ledger, gate: GateRecord, number: int | None = None) -> Expl
     learnt = next((each for each in samples if each.rate_per_s is not None), None)
     operator = _in_force(ledger, gate.name, batch.created_time_ms)
     ranges = ledger.batches.ranges(batch.batch_key)
+    settings = settings_of(gate)
     found = _facts(gate, batch, ranges, learnt, operator)
     now_ms = ledger.database_time_ms()
-    sentences = [*_sentences(found, now_ms, learnt, operator), *_sink(gate, batch, now_ms)]
+    sentences = [
+        *_sentences(found, settings, now_ms, learnt, operator),
+        *_sink(gate, batch, now_ms),
+    ]
     current = ledger.operator_limits.of(gate.name).describe()
     if current is not None and current != found.operator:
         sentences.append(Said("now", f"Now in force: {current}."))
@@ -202,7 +208,11 @@ def _is_over(limit: OperatorAction, then_ms: int) -> bool:
 
 
 def _sentences(
-    found: Explanation, now_ms: int, learnt: RateSample | None, operator: OperatorLimits
+    found: Explanation,
+    settings: EstimatorSettings | None,
+    now_ms: int,
+    learnt: RateSample | None,
+    operator: OperatorLimits,
 ) -> Iterator[Said]:
     name = f"Batch {found.key[:8] if found.number is None else found.number}"
     when = f"planned {out.full_time(found.planned_ms, now_ms)}"
@@ -211,9 +221,9 @@ def _sentences(
     yield Said("size", f"{has}, {when}; {'' if is_clause else 'limited by: '}{found.reason}.")
     yield Said("lag", _lag(found))
     yield Said("rate", _rate(found, operator))
-    yield Said("law", _learnt(found, learnt))
+    yield Said("law", _learnt(settings, learnt))
     if found.fixed_ms is not None and found.record_us is not None:
-        yield Said("batch cost", _cost(found))
+        yield Said("batch cost", _cost(found, settings))
     for each in found.limiting:
         left = f", and leave {out.plural(each.left_over, 'record')}" if each.left_over else ""
         kind = Reason.CEILING if each.reason.startswith(Reason.CEILING) else each.reason
@@ -286,31 +296,38 @@ def _rate(found: Explanation, operator: OperatorLimits) -> str:
     return f"{out.count(rate)}/s, {whose}: {at_most} in an interval of {interval}."
 
 
-def _learnt(found: Explanation, sample: RateSample | None) -> str:
+def _learnt(settings: EstimatorSettings | None, sample: RateSample | None) -> str:
     if sample is None or sample.rate_per_s is None:
-        return f"The law, {found.law or 'of another version'}, had learnt no rate yet."
+        law = settings.name if settings else "of another version"
+        return f"The law, {law}, had learnt no rate yet."
     source = "a batch" if sample.query_batch_id is None else f"batch {sample.query_batch_id}"
     took = out.duration(sample.processing_delay_ms)
     speed = out.count(sample.processing_rate_per_s)
     text = (
-        f"{found.law or 'The law'} learnt {out.count(sample.rate_per_s)}/s from {source}, which"
+        f"{settings.name if settings else 'The law'} learnt {out.count(sample.rate_per_s)}/s from"
+        f" {source}, which"
         f" processed {out.plural(sample.records, 'record')} in {took} ({speed}/s)"
     )
-    if found.law == LawName.PID and sample.proportional is not None:
-        terms = sample.proportional, sample.integral, sample.derivative
-        before = sample.rate_per_s - sum(each or 0 for each in terms)
-        p, i, d = (out.signed(each) for each in terms)
-        text += f"; {out.count(before)}/s before, P {p}, I {i}, D {d}"
+    if settings is not None:
+        terms = LawTerms(sample.proportional, sample.integral, sample.derivative)
+        shown = settings.shown(sample.rate_per_s, terms)
+        text += "; " * bool(shown) + ", ".join(map(_shown, shown))
     return f"{text}."
 
 
-def _cost(found: Explanation) -> str:
+def _shown(ground: Shown) -> str:
+    if ground.is_change:
+        return f"{ground.name} {out.signed(ground.per_s)}"
+    return f"{out.count(ground.per_s)}/s {ground.name}"
+
+
+def _cost(found: Explanation, settings: EstimatorSettings | None) -> str:
     fixed_ms, record_us = found.fixed_ms or 0, found.record_us or 0
     text = (
         f"As known now, a batch costs a = {out.duration(fixed_ms)} before its first record, and"
         f" b = {out.fine_duration(record_us / 1000)} a record"
     )
-    if found.law != LawName.LEARNED or record_us <= 0:
+    if settings is None or not settings.fills_interval or record_us <= 0:
         return f"{text}."
     most = max(found.interval_ms - fixed_ms, 0) * 1000 / record_us
     text += f": without a margin for noise, {out.count(most)} records fill the interval."

@@ -255,7 +255,7 @@ class GateSnapshot:
         rate_per_s: The rate that its law has learnt; what operators and later stages allow comes on
             top of it.
         processing_rate_per_s: Rate at which the last reported batch was processed.
-        proportional, integral, derivative: Parts that PID's terms added to the last rate.
+        proportional, integral, derivative: Parts that the law's terms added to the last rate.
         law: The law in force: ``pid`` or ``learned``.
         fixed_ms: Cost of a batch before its first record (ms), as learnt.
         record_us: Cost of a record (µs), as learnt.

@@ -258,12 +258,18 @@ def batch_cost_of(gate: GateRecord) -> SourceCost | None:
         return None
 
 
-def law_of(gate: GateRecord) -> str | None:
-    """The law in force; None where another version wrote it."""
+def settings_of(gate: GateRecord) -> EstimatorSettings | None:
+    """Return the law in force and its settings; None where another version wrote them."""
     try:
-        return EstimatorSettings.from_text(gate.estimator).name
+        return EstimatorSettings.from_text(gate.estimator)
     except OptionError:
         return None
+
+
+def law_of(gate: GateRecord) -> str | None:
+    """Return the name of the law in force; None where another version wrote it."""
+    settings = settings_of(gate)
+    return None if settings is None else settings.name
 
 
 def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample]) -> str | None:
@@ -284,9 +290,8 @@ def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample])
 def _low_rate(
     gate: GateRecord, batches: Sequence[BatchRecord], samples: Sequence[RateSample]
 ) -> str | None:
-    try:
-        settings = EstimatorSettings.from_text(gate.estimator)
-    except OptionError:
+    settings = settings_of(gate)
+    if settings is None:
         return None
     taught = [each for each in samples if each.rate_per_s is not None][:BATCHES]
     return diagnose(
