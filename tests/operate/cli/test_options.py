@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from headrace.errors import OptionError
 from headrace.gate.kafka.kafka_source import KAFKA
 from headrace.gate.ledger.ledger import Ledger
+from headrace.journal.receivers.option import option
 from headrace.operate.cli.printing import full_time, short_time
 from headrace.operate.cli.receive import OptionValues, options_from
 from headrace.operate.cli.shared_options import moment_ms, secret_of, source_options
@@ -147,7 +148,7 @@ class Inner:
         most_per_s: At most so many (records/s). Default: None, no limit.
     """
 
-    most_per_s: float | None = None
+    most_per_s: float | None = field(default=None, metadata=option("--most-per-s"))
 
 
 @dataclass(frozen=True)
@@ -165,12 +166,12 @@ class Outer:
         inner: The others.
     """
 
-    names: tuple[str, ...]
-    key_file: str
+    names: tuple[str, ...] = field(metadata=option("--name"))
+    key_file: str = field(metadata=option("--tls-key"))
     hidden: str = "none"
-    loud: bool = True
-    quiet: bool = False
-    size: int = 3
+    loud: bool = field(default=True, metadata=option("--loud/--no-loud"))
+    quiet: bool = field(default=False, metadata=option("--quiet"))
+    size: int = field(default=3, metadata=option("--size"))
     inner: Inner = field(default_factory=Inner)
 
 
@@ -179,17 +180,7 @@ def made() -> typer.Typer:
     app = typer.Typer()
 
     @app.command()
-    @options_from(
-        Outer,
-        names={
-            "names": "--name",
-            "key_file": "--tls-key",
-            "loud": "--loud/--no-loud",
-            "quiet": "--quiet",
-            "size": "--size",
-            "most_per_s": "--most-per-s",
-        },
-    )
+    @options_from(Outer)
     def show(given: OptionValues, *, more: int = 0) -> None:
         typer.echo(json.dumps({**asdict(given.make(Outer, hidden="own")), "more": more}))
 

@@ -11,7 +11,7 @@ from typing import Final, Self
 from headrace.certificates import server_context, validity_trouble
 from headrace.core.options import require_name
 from headrace.errors import OptionError
-from headrace.journal.receivers.settings import HttpSettings, TcpSettings, TlsFiles, require_token
+from headrace.journal.receivers.settings import ListeningSettings, TlsFiles, require_token
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
@@ -92,7 +92,7 @@ class Access:
         OptionError: A file of certificates or of tokens cannot be used.
     """
 
-    def __init__(self, settings: HttpSettings | TcpSettings) -> None:
+    def __init__(self, settings: ListeningSettings) -> None:
         self._tls = settings.tls
         self.tokens = _tokens(settings)
         self._seen = _versions(settings.tls)
@@ -148,7 +148,7 @@ def _trouble(tls: TlsFiles, context: ssl.SSLContext | None) -> str | None:
     return why and f"The certificate of {tls.certificate_file} {why}"
 
 
-def _tokens(settings: HttpSettings | TcpSettings) -> Tokens:
+def _tokens(settings: ListeningSettings) -> Tokens:
     if settings.token_file is not None:
         return Tokens.of_file(settings.token_file)
     return Tokens({} if settings.token is None else {_UNNAMED: settings.token})

@@ -5,11 +5,11 @@ import errno
 import logging
 import socket
 from collections.abc import Hashable
-from typing import Final, Generic, Self, TypeVar
+from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from headrace.errors import ReceiverError
 from headrace.journal.receivers.access import Access
-from headrace.journal.receivers.settings import HttpSettings, TcpSettings
+from headrace.journal.receivers.settings import ListeningSettings
 
 Answer = TypeVar("Answer")
 
@@ -98,11 +98,22 @@ def set_unless_done(future: asyncio.Future[Answer], value: Answer) -> None:
         future.set_result(value)
 
 
-Listening = TypeVar("Listening", HttpSettings, TcpSettings)
+def authority(host: str, port: int, own_host: str | None = None) -> str:
+    """Return host and port for a URL; a host that stands for all addresses is ``own_host``."""
+    if own_host is not None and host in ("", "0.0.0.0", "::"):  # noqa: S104
+        host = own_host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+Listening = TypeVar("Listening", bound=ListeningSettings)
 
 
 class ListeningReceiver(Generic[Listening]):
-    """Base of the receivers that listen on a port."""
+    """Base of the receivers that listen on a port of TCP."""
+
+    scheme: ClassVar[str]
+    """The scheme of the address; that within TLS has an ``s`` behind it."""
+    path: ClassVar[str] = ""
 
     def __init__(self, settings: Listening) -> None:
         self.settings: Listening = settings
@@ -127,6 +138,18 @@ class ListeningReceiver(Generic[Listening]):
     def port(self) -> int:
         """The port it listens on; before that, the one of the settings."""
         return self._port
+
+    def address(self, own_host: str | None = None) -> str:
+        """Return the URL that senders use, as `Listener.address` says."""
+        tls = "" if self.settings.tls.certificate_file is None else "s"
+        place = authority(self.settings.host, self._port, own_host)
+        return f"{self.scheme}{tls}://{place}{self.path}"
+
+    def close(self) -> None:
+        """Close the port, unless `receive` has it; a second call does nothing."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
 
     def _take_listener(self) -> tuple[socket.socket, Access]:
         """The open port, for the caller to close, and who may send there."""

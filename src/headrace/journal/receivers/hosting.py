@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from headrace.core.system import needs_extra
 from headrace.core.timing import wall_clock_ms
@@ -26,6 +26,7 @@ from headrace.journal.receivers.intake import Intake, IntakeStatistics
 from headrace.journal.receivers.journal_cap import CapSettings, JournalCap
 from headrace.journal.receivers.lane_health import LaneHealth
 from headrace.journal.receivers.memory_budget import warm_up
+from headrace.journal.receivers.option import option
 from headrace.journal.receivers.settings import IntakeSettings, require_port
 from headrace.journal.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
 from headrace.journal.storage import probe
@@ -67,6 +68,35 @@ class Receiver(Protocol):
         ...
 
 
+class PlacedReceiver(Receiver, Protocol):
+    """A receiver that can say where records come in: those of ``headrace receive``."""
+
+    def address(self, own_host: str | None = None) -> str:
+        """Return the URL that senders use, for the log.
+
+        ``own_host`` is this machine's, in place of one that stands for all of its addresses.
+        """
+        ...
+
+
+@runtime_checkable
+class Listener(PlacedReceiver, Protocol):
+    """A receiver whose senders connect to it."""
+
+    def listen(self) -> object:
+        """Open what senders connect to before `receive` does, so that its address is known.
+
+        Raises:
+            OptionError: A file of certificates or of tokens cannot be used.
+            ReceiverError: The port cannot be opened.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close what `listen` has opened, unless `receive` has; a second call does nothing."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Hosting:
     """Destination and rate limits of a receiver's records.
@@ -91,10 +121,10 @@ class Hosting:
         OptionError: There is a gate, and no ledger; the cap needs a gate, or is below one block.
     """
 
-    journal: str
-    lane: int = 0
-    gate: str | None = None
-    ledger: str | None = field(default=None, repr=False)
+    journal: str = field(metadata=option("--journal", sample="journal"))
+    lane: int = field(default=0, metadata=option("--lane"))
+    gate: str | None = field(default=None, metadata=option("--gate"))
+    ledger: str | None = field(default=None, repr=False, metadata=option("--ledger"))
     limits: ReceiverLimits = field(default_factory=ReceiverLimits)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
     cap: CapSettings = field(default_factory=CapSettings)

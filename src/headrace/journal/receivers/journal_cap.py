@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from headrace.gate import Ledger
 from headrace.journal import BlockRef, Journal
 from headrace.journal.receivers.event_log import event
 from headrace.journal.receivers.intake import Intake
+from headrace.journal.receivers.option import option
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
@@ -49,7 +50,7 @@ class CapSettings:
         OptionError: A value is out of its range.
     """
 
-    max_journal_bytes: int | None = None
+    max_journal_bytes: int | None = field(default=None, metadata=option("--max-journal-bytes"))
     max_unread_s: float | None = None
 
     def __post_init__(self) -> None:

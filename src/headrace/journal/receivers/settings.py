@@ -2,11 +2,12 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from headrace.core.options import require_number, require_whole
 from headrace.errors import OptionError
+from headrace.journal.receivers.option import option
 
 MIB: Final = 1024 * 1024
 _CONNECTION_BYTES: Final = 80 * 1024
@@ -42,7 +43,10 @@ class IntakeSettings:
 
     block_interval_ms: float = 200
     block_bytes: int = 8 * MIB
-    max_memory_bytes: int = 256 * MIB
+    # The sample has room for any block: the command checks both again, with the option's value.
+    max_memory_bytes: int = field(
+        default=256 * MIB, metadata=option("--max-memory-bytes", sample=2**62)
+    )
 
     def __post_init__(self) -> None:
         require_number("block_interval_ms", self.block_interval_ms, "ms", above=True)
@@ -96,9 +100,9 @@ class TlsFiles:
         OptionError: There is a key, or there are authorities, without a certificate.
     """
 
-    certificate_file: str | None = None
-    key_file: str | None = None
-    client_ca_file: str | None = None
+    certificate_file: str | None = field(default=None, metadata=option("--tls-certificate"))
+    key_file: str | None = field(default=None, metadata=option("--tls-key"))
+    client_ca_file: str | None = field(default=None, metadata=option("--tls-client-ca"))
 
     def __post_init__(self) -> None:
         if self.certificate_file is None and (self.key_file or self.client_ca_file):
@@ -106,6 +110,39 @@ class TlsFiles:
                 "A key or authorities of senders are given without the receiver's certificate; name"
                 " that file too."
             )
+
+
+class ListeningSettings(Protocol):
+    """Settings of a receiver whose senders connect to it, with a token and within TLS."""
+
+    @property
+    def host(self) -> str:
+        """Where to listen."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """The port; 0 for any that is free."""
+        ...
+
+    @property
+    def token(self) -> str | None:
+        """What senders must show; None where they need not."""
+        ...
+
+    @property
+    def token_file(self) -> str | None:
+        """A file with tokens, in place of the one."""
+        ...
+
+    @property
+    def tls(self) -> TlsFiles:
+        """The receiver's certificate."""
+        ...
+
+
+TOKEN_VARIABLE: Final = "HEADRACE_TOKEN"  # noqa: S105  # its name
+_TOKEN: Final = option("--token-file", variable=TOKEN_VARIABLE, instead="token_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +181,23 @@ class TcpSettings:
         OptionError: A value is out of its range.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 7070
-    acknowledge: bool = False
-    proxy_protocol: bool = False
-    token: str | None = field(default=None, repr=False)
-    token_file: str | None = None
+    command_help: ClassVar[
+        str
+    ] = """Take lines over TCP, each a record; with --acknowledge, answer senders what is durable.
+
+    While more come than the gate's query processes nothing is read, and senders block.
+    With a token, a sender's first line must be 'token', a space and the token.
+    SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
+    Exit status 0: it was ended so.
+    Exit status 1: there was an error.
+    """
+
+    host: str = field(default="127.0.0.1", metadata=option("--host"))
+    port: int = field(default=7070, metadata=option("--port"))
+    acknowledge: bool = field(default=False, metadata=option("--acknowledge"))
+    proxy_protocol: bool = field(default=False, metadata=option("--proxy-protocol"))
+    token: str | None = field(default=None, repr=False, metadata=_TOKEN)
+    token_file: str | None = field(default=None, metadata=option("--token-file"))
     tls: TlsFiles = field(default_factory=TlsFiles)
     check_json: bool = False
     id_field: str | None = None
@@ -204,10 +252,20 @@ class HttpSettings:
         OptionError: A value is out of its range.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8080
-    token: str | None = field(default=None, repr=False)
-    token_file: str | None = None
+    command_help: ClassVar[
+        str
+    ] = """Take records by POST /records: JSON, NDJSON or raw bytes; 200 when they are durable.
+
+    429 with Retry-After while more come than the gate's query processes.
+    SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
+    Exit status 0: it was ended so.
+    Exit status 1: there was an error.
+    """
+
+    host: str = field(default="127.0.0.1", metadata=option("--host"))
+    port: int = field(default=8080, metadata=option("--port"))
+    token: str | None = field(default=None, repr=False, metadata=_TOKEN)
+    token_file: str | None = field(default=None, metadata=option("--token-file"))
     tls: TlsFiles = field(default_factory=TlsFiles)
     check_json: bool = True
     wait_s: float = 1
@@ -263,14 +321,28 @@ class MqttSettings:
         OptionError: A value is out of its range, or does not go with another.
     """
 
-    url: str
-    topics: tuple[str, ...]
-    client_id: str
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    ca_file: str | None = None
-    certificate_file: str | None = None
-    key_file: str | None = None
+    command_help: ClassVar[
+        str
+    ] = """Subscribe to topics of an MQTT 5 broker (QoS 1); PUBACK when a message is durable.
+
+    While more come than the gate's query processes, they wait in the broker.
+    SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
+    Exit status 0: it was ended so.
+    Exit status 1: there was an error; the broker refuses the user, for one.
+    """
+
+    url: str = field(metadata=option("--url", sample="mqtt://localhost"))
+    topics: tuple[str, ...] = field(metadata=option("--topic", sample=("#",)))
+    client_id: str = field(metadata=option(sample="headrace", pattern="headrace-{journal}-{lane}"))
+    username: str | None = field(default=None, metadata=option("--username"))
+    password: str | None = field(
+        default=None,
+        repr=False,
+        metadata=option("--password-file", variable="HEADRACE_MQTT_PASSWORD"),
+    )
+    ca_file: str | None = field(default=None, metadata=option("--tls-ca"))
+    certificate_file: str | None = field(default=None, metadata=option("--tls-certificate"))
+    key_file: str | None = field(default=None, metadata=option("--tls-key"))
     receive_maximum: int = 1_000
     session_expiry_s: int = 7 * 24 * 3600
     keepalive_s: int = 30

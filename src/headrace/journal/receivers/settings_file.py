@@ -3,8 +3,7 @@
 Its keys are the fields of the settings' classes that are no options of the command line, and all
 that is said of a key comes from there: type and default from the field, unit and range from its
 sentence in the docstring, the check from the class. Keys of all receivers come first, those of one
-kind in its section, ``[http]``, ``[tcp]`` or ``[mqtt]``. All of a file is checked, whichever of
-them reads it.
+kind in its section, such as ``[http]``. All of a file is checked, whichever of them reads it.
 """
 
 import difflib
@@ -23,55 +22,18 @@ from typing import Any, Final, get_type_hints
 from headrace.errors import OptionError
 from headrace.journal.receivers.hosting import Hosting
 from headrace.journal.receivers.journal_cap import CapSettings
-from headrace.journal.receivers.settings import (
-    HttpSettings,
-    IntakeSettings,
-    MqttSettings,
-    TcpSettings,
-)
+from headrace.journal.receivers.option import option_of
+from headrace.journal.receivers.registry import RECEIVERS
+from headrace.journal.receivers.settings import IntakeSettings
 from headrace.journal.receivers.shared_rate import ReceiverLimits
-
-OPTIONS: Final[Mapping[str, str]] = {
-    "journal": "--journal",
-    "lane": "--lane",
-    "gate": "--gate",
-    "ledger": "--ledger",
-    "max_rate": "--max-rate",
-    "max_journal_bytes": "--max-journal-bytes",
-    "max_memory_bytes": "--max-memory-bytes",
-    "host": "--host",
-    "port": "--port",
-    "acknowledge": "--acknowledge",
-    "proxy_protocol": "--proxy-protocol",
-    "token": "--token-file",  # its name
-    "token_file": "--token-file",
-    "certificate_file": "--tls-certificate",
-    "key_file": "--tls-key",
-    "client_ca_file": "--tls-client-ca",
-    "ca_file": "--tls-ca",
-    "url": "--url",
-    "topics": "--topic",
-    "username": "--username",
-    "password": "--password-file",
-}
-"""The settings that operators turn, by their options: no keys of the file."""
 
 SHARED: Final = ""
 """The name of the part above the sections."""
 
 _PARTS: Final[Mapping[str, tuple[type, ...]]] = {
     SHARED: (IntakeSettings, ReceiverLimits, CapSettings, Hosting),
-    "http": (HttpSettings,),
-    "tcp": (TcpSettings,),
-    "mqtt": (MqttSettings,),
+    **{name: (settings,) for name, (_, settings) in RECEIVERS.items()},
 }
-_NEEDED: Final[Mapping[type, Mapping[str, Any]]] = {
-    IntakeSettings: {"max_memory_bytes": 2**62},  # an option, which is checked with the keys later
-    Hosting: {"journal": "journal"},
-    MqttSettings: {"url": "mqtt://localhost", "topics": ("#",), "client_id": "headrace"},
-}
-"""Values that classes cannot be made without, so that the others are checked."""
-
 _UNITS: Final = ("s", "ms", "bytes")
 _WORDS: Final[Mapping[type, str]] = {
     bool: "true or false",
@@ -122,7 +84,7 @@ def _keys(part: str) -> dict[str, Key]:
     for kind in _PARTS[part]:
         told = sentences(kind)
         for each, hint, nested in described_fields(kind):
-            if nested is None and each.name not in OPTIONS:
+            if nested is None and option_of(each).name is None:
                 default = None if each.default is MISSING else each.default
                 keys[each.name] = Key(each.name, _plain(hint), default, told[each.name])
     return keys
@@ -135,6 +97,19 @@ def _plain(hint: Any) -> type:
     return hint
 
 
+def _options(kind: type) -> Iterator[tuple[str, str]]:
+    for each, _, nested in described_fields(kind):
+        if nested is not None:
+            yield from _options(nested)
+        if (name := option_of(each).name) is not None:
+            yield each.name, name
+
+
+_OPTIONS: Final = dict(
+    each for kinds in _PARTS.values() for kind in kinds for each in _options(kind)
+)
+"""The settings that operators turn, by their options: no keys of the file."""
+
 KEYS: Final[Mapping[str, Mapping[str, Key]]] = {part: _keys(part) for part in _PARTS}
 """The keys of each part of the file."""
 
@@ -145,7 +120,7 @@ class SettingsFile:
 
     Attributes:
         values: By the names of the fields; a key that the file does not have is left out.
-        section: The kind: ``http``, ``tcp`` or ``mqtt``.
+        section: The kind, such as ``http``.
     """
 
     values: Mapping[str, Any]
@@ -186,13 +161,15 @@ def _checked(told: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if name in _PARTS:
             continue
         if isinstance(value, dict):
-            raise OptionError(f"the section [{name}] is none of [http], [tcp] and [mqtt].")
+            *known, last = (f"[{each}]" for each in RECEIVERS)
+            raise OptionError(f"the section [{name}] is none of {', '.join(known)} and {last}.")
         parts[SHARED][name] = _value(SHARED, name, value)
     for name, kinds in _PARTS.items():
         for kind in kinds:
-            own = {each.name for each in fields(kind)}
-            values = {key: value for key, value in parts[name].items() if key in own}
-            kind(**{**_NEEDED.get(kind, {}), **values})
+            samples = {each.name: option_of(each).sample for each in fields(kind)}
+            needed = {key: value for key, value in samples.items() if value is not None}
+            values = {key: value for key, value in parts[name].items() if key in samples}
+            kind(**{**needed, **values})
     return parts
 
 
@@ -210,8 +187,8 @@ def _value(part: str, name: str, value: object) -> Any:
 
 def _unknown(part: str, name: str) -> str:
     there = _shown(part, name)
-    if name in OPTIONS:
-        return f"{there} is no key of the file; give the option {OPTIONS[name]}."
+    if (given_by := _OPTIONS.get(name)) is not None:
+        return f"{there} is no key of the file; give the option {given_by}."
     elsewhere = [other for other in KEYS if other != part and name in KEYS[other]]
     if elsewhere:
         places = " or ".join(f"[{each}]" if each else "before the sections" for each in elsewhere)

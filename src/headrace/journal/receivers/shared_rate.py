@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from headrace.core.options import require_number
@@ -14,6 +14,7 @@ from headrace.core.timing import WarnOnce
 from headrace.errors import LedgerError
 from headrace.gate import Demand, Ledger, ReceiverReport, StreamRate, catch_up_rate, fair_shares
 from headrace.journal.receivers.event_log import event, readable
+from headrace.journal.receivers.option import option
 
 POLL_S: Final = 0.5
 """Interval at which the rate is read (s), so that a new one is everywhere within a second."""
@@ -51,7 +52,7 @@ class ReceiverLimits:
         OptionError: A value is out of its range.
     """
 
-    max_rate: float | None = None
+    max_rate: float | None = field(default=None, metadata=option("--max-rate"))
     max_bytes_rate: float | None = None
     initial_rate: float = 1000.0
 

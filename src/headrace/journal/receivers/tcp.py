@@ -293,6 +293,8 @@ class TcpReceiver(ListeningReceiver[TcpSettings]):
             Default: 5.
     """
 
+    scheme = "tcp"
+
     def __init__(self, settings: TcpSettings | None = None, *, stop_s: float = 5) -> None:
         super().__init__(settings or TcpSettings())
         self._stop_s = stop_s

@@ -1,12 +1,13 @@
 """``headrace receive``: take records from senders into a journal, and acknowledge them."""
 
+import contextlib
 import inspect
 import ipaddress
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -15,20 +16,19 @@ import typer
 
 from headrace.errors import OptionError
 from headrace.journal.receivers import (
-    OPTIONS,
+    RECEIVERS,
+    TOKEN_VARIABLE,
     Hosting,
-    HttpReceiver,
-    HttpSettings,
-    MqttReceiver,
-    MqttSettings,
-    Receiver,
+    Listener,
+    Option,
+    PlacedReceiver,
     SettingsFile,
-    TcpReceiver,
-    TcpSettings,
     default_file,
     described_fields,
     event_of,
     host,
+    make_receiver,
+    option_of,
     sentences,
 )
 from headrace.operate.cli.printing import TextLines, logged
@@ -46,7 +46,29 @@ Settings = TypeVar("Settings")
 
 
 class OptionValues(dict[str, Any]):
-    """The values of options, by the names of the fields that they were made from."""
+    """The values of options, by the names of the fields that they were made from.
+
+    What a command does not show is among them after `complete`.
+    """
+
+    def complete(self, kind: type) -> None:
+        """Add secrets of these settings, from their files or variables, and names of the lane's.
+
+        Raises:
+            OptionError: A file of a secret cannot be read.
+        """
+        for each, _, _ in described_fields(kind):
+            given_by = option_of(each)
+            if given_by.pattern is not None:
+                journal = self["journal"].rstrip("/").rpartition("/")[2]
+                self[each.name] = given_by.pattern.format(journal=journal, lane=self["lane"])
+            elif given_by.variable is not None:
+                self[each.name] = self._secret(each.name, given_by, given_by.variable)
+
+    def _secret(self, name: str, given_by: Option, variable: str) -> str | None:
+        if given_by.instead is None:
+            return secret_of(self[_file_of(name)], str(given_by.name), variable)
+        return os.environ.get(variable) if self[given_by.instead] is None else None
 
     def with_file(self, file: SettingsFile) -> "OptionValues":
         """Return these values and those of a settings file."""
@@ -61,34 +83,43 @@ class OptionValues(dict[str, Any]):
         values = dict(others)
         for each, _, nested in described_fields(kind):
             if each.name not in values and (nested is not None or each.name in self):
-                values[each.name] = self.make(nested) if nested else self[each.name]
+                value = self.make(nested) if nested else self[each.name]
+                values[each.name] = tuple(value) if isinstance(value, list) else value
         return kind(**values)
 
 
-def options_from(
-    *kinds: type, names: Mapping[str, str]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def options_from(*kinds: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command options for fields of settings; it gets their `OptionValues` first.
 
     Args:
-        kinds: The settings' dataclasses; fields that are dataclasses have options for theirs.
-        names: The names of the options, by their fields.
+        kinds: The settings' dataclasses, whose fields say their options (`option`); fields that are
+            dataclasses have options for theirs. A parameter of the command's own replaces one.
     """
-    made = [each for kind in kinds for each in _parameters(kind, names)]
+    made = [each for kind in kinds for each in _parameters(kind)]
 
-    return lambda command: with_parameters(command, made, OptionValues)
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command).parameters
+        return with_parameters(
+            command, [each for each in made if each.name not in own], OptionValues
+        )
+
+    return give
 
 
-def _parameters(kind: type, names: Mapping[str, str]) -> Iterator[inspect.Parameter]:
+def _parameters(kind: type) -> Iterator[inspect.Parameter]:
     helps = sentences(kind)
     for each, hint, nested in described_fields(kind):
         if nested is not None:
-            yield from _parameters(nested, names)
-        if (name := names.get(each.name)) is None:
+            yield from _parameters(nested)
+        given_by = option_of(each)
+        if given_by.name is None or given_by.instead is not None:
+            continue
+        if given_by.variable is not None:
+            yield _secret_file(each.name, given_by)
             continue
         default = inspect.Parameter.empty if each.default is MISSING else each.default
         option = typer.Option(
-            name,
+            given_by.name,
             metavar="FILE" if each.name.endswith("_file") else None,
             help=helps[each.name],
         )
@@ -101,8 +132,20 @@ def _parameters(kind: type, names: Mapping[str, str]) -> Iterator[inspect.Parame
         )
 
 
-TOKEN_VARIABLE: Final = "HEADRACE_TOKEN"  # noqa: S105  # its name
-PASSWORD_VARIABLE: Final = "HEADRACE_MQTT_PASSWORD"  # noqa: S105  # its name
+def _secret_file(name: str, given_by: Option) -> inspect.Parameter:
+    """Return the parameter of a secret, which is no word of a command line, where others see it."""
+    text = f"A file with the {name}; or set {given_by.variable}."
+    option = typer.Option(given_by.name, metavar="FILE", help=text)
+    return inspect.Parameter(
+        _file_of(name),
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[Path | None, option],
+    )
+
+
+def _file_of(secret: str) -> str:
+    return f"{secret}_file"
 
 
 receive = typer.Typer(
@@ -110,10 +153,6 @@ receive = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-
-_OWN: Final = ("ledger", "token", "password")
-"""Settings whose options are written out here."""
-_NAMES: Final = {field: name for field, name in OPTIONS.items() if field not in _OWN}
 
 
 def _print_settings(is_asked: bool) -> None:
@@ -154,15 +193,9 @@ LogAsJson = Annotated[
 ]
 
 
-def _add_command(
-    name: str,
-    make: Callable[..., HttpReceiver | TcpReceiver],
-    settings: type,
-    address: str,
-    text: str,
-) -> None:
-    @receive.command(name, help=text)
-    @options_from(Hosting, settings, names=_NAMES)
+def _add_command(name: str, settings: Any) -> None:
+    @receive.command(name, help=settings.command_help)
+    @options_from(Hosting, settings)
     def run(
         given: OptionValues,
         *,
@@ -171,78 +204,15 @@ def _add_command(
         settings_file: SettingsPath = None,
         as_json: LogAsJson = False,
     ) -> None:
-        token = os.environ.get(TOKEN_VARIABLE) if given["token_file"] is None else None
+        given.complete(settings)
         file = SettingsFile.read(settings_file, name)
-        receiver = make(given.with_file(file).make(settings, token=token))
+        receiver = make_receiver(name, given.with_file(file).make(settings))
         hosting = _hosting(context, given.with_file(file), ledger)
-        _run(receiver, hosting, lambda: _listen(receiver, address, given), as_json)
+        _run(receiver, hosting, given, as_json)
 
 
-_add_command(
-    "http",
-    HttpReceiver,
-    HttpSettings,
-    "http{}://{}/records",
-    """Take records by POST /records: JSON, NDJSON or raw bytes; 200 when they are durable.
-
-    429 with Retry-After while more come than the gate's query processes.
-    SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    Exit status 0: it was ended so.
-    Exit status 1: there was an error.
-    """,
-)
-_add_command(
-    "tcp",
-    TcpReceiver,
-    TcpSettings,
-    "tcp{}://{}",
-    """Take lines over TCP, each a record; with --acknowledge, answer senders what is durable.
-
-    While more come than the gate's query processes nothing is read, and senders block.
-    With a token, a sender's first line must be 'token', a space and the token.
-    SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    Exit status 0: it was ended so.
-    Exit status 1: there was an error.
-    """,
-)
-
-
-@receive.command()
-@options_from(
-    Hosting,
-    MqttSettings,
-    names=_NAMES,
-)
-def mqtt(
-    given: OptionValues,
-    *,
-    context: typer.Context,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    password_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help=f"A file with the password; or set {PASSWORD_VARIABLE}."),
-    ] = None,
-    settings_file: SettingsPath = None,
-    as_json: LogAsJson = False,
-) -> None:
-    """Subscribe to topics of an MQTT 5 broker (QoS 1); PUBACK when a message is durable.
-
-    While more come than the gate's query processes, they wait in the broker.
-    SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    Exit status 0: it was ended so.
-    Exit status 1: there was an error; the broker refuses the user, for one.
-    """
-    name = given["journal"].rstrip("/").rpartition("/")[2]
-    own = {
-        "topics": tuple(given["topics"]),
-        "password": secret_of(password_file, "--password-file", PASSWORD_VARIABLE),
-    }
-    given["client_id"] = f"headrace-{name}-{given['lane']}"
-    file = SettingsFile.read(settings_file, "mqtt")
-    settings = given.with_file(file).make(MqttSettings, **own)
-    receiver = MqttReceiver(settings)
-    hosting = _hosting(context, given.with_file(file), ledger)
-    _run(receiver, hosting, lambda: settings.url, as_json)
+for _name, (_, _settings) in RECEIVERS.items():
+    _add_command(_name, _settings)
 
 
 def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hosting:
@@ -255,35 +225,46 @@ def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hostin
     return given.make(Hosting, ledger=ledger)
 
 
-def _listen(receiver: HttpReceiver | TcpReceiver, place: str, given: OptionValues) -> str:
+def _listen(receiver: Listener, given: OptionValues) -> str:
+    receiver.listen()
     host_name: str = given["host"]
-    port = receiver.listen().port
     try:
         loopback = ipaddress.ip_address(host_name).is_loopback
     except ValueError:
         loopback = host_name == "localhost"
-    settings = receiver.settings
-    if settings.token is None and settings.token_file is None and not settings.tls.client_ca_file:
-        if not loopback:
-            _LOG.warning(
-                "Whoever can reach %s can send records; have them show a token: --token-file or"
-                " %s, or a certificate: --tls-client-ca.",
-                host_name,
-                TOKEN_VARIABLE,
-            )
-    elif settings.tls.certificate_file is None and not loopback:
+    if not loopback:
+        _warn_of_others(host_name, given)
+    return receiver.address()
+
+
+def _warn_of_others(host_name: str, given: OptionValues) -> None:
+    """Log what others on the network can do to a receiver with these settings."""
+    if "token_file" not in given:  # senders of this kind cannot show one
+        _LOG.warning(
+            "Whoever can reach %s can send records; let nobody reach it but senders.", host_name
+        )
+    elif not any(given[each] for each in ("token", "token_file", "client_ca_file")):
+        _LOG.warning(
+            "Whoever can reach %s can send records; have them show a token: --token-file or"
+            " %s, or a certificate: --tls-client-ca.",
+            host_name,
+            TOKEN_VARIABLE,
+        )
+    elif given["certificate_file"] is None:
         _LOG.warning(
             "Tokens and records travel to %s unencrypted; name a certificate: --tls-certificate.",
             host_name,
         )
-    authority = f"[{host_name}]:{port}" if ":" in host_name else f"{host_name}:{port}"
-    return place.format("" if settings.tls.certificate_file is None else "s", authority)
 
 
-def _run(receiver: Receiver, hosting: Hosting, listen: Callable[[], str], as_json: bool) -> None:
+def _run(receiver: PlacedReceiver, hosting: Hosting, given: OptionValues, as_json: bool) -> None:
     stream, lines = (sys.stdout, JsonLog()) if as_json else (sys.stderr, TextLines())
     with logged(stream, lines):
-        host(receiver, hosting, listen)
+        if not isinstance(receiver, Listener):
+            host(receiver, hosting, receiver.address)
+            return
+        with contextlib.closing(receiver):
+            host(receiver, hosting, lambda: _listen(receiver, given))
 
 
 class JsonLog(logging.Formatter):

@@ -71,6 +71,9 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
         idle_s: How long an answered connection may wait for its next request (s). Default: 75.
     """
 
+    scheme = "http"
+    path = "/records"
+
     def __init__(
         self,
         settings: HttpSettings | None = None,

@@ -52,6 +52,10 @@ class MqttReceiver:
         self._make_connection = mqtt_connection.MqttConnection
         self._make_context = mqtt_connection.tls_context
 
+    def address(self, own_host: str | None = None) -> str:  # it does not listen
+        """Return the broker's URL."""
+        return self.settings.url
+
     async def receive(self, intake: Intake) -> None:
         """Receive until cancelled, as `Receiver.receive` says. A lost broker is waited for.
 

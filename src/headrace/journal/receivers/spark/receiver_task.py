@@ -17,8 +17,8 @@ from headrace.errors import (
     SetupError,
 )
 from headrace.journal import Journal
-from headrace.journal.receivers import Hosting, HttpReceiver, Intake, Receiver, TcpReceiver
-from headrace.journal.receivers.hosting import serve
+from headrace.journal.receivers import Hosting, Intake, Receiver
+from headrace.journal.receivers.hosting import Listener, serve
 from headrace.journal.receivers.memory_budget import warm_up
 from headrace.journal.receivers.spark.reporting import (
     MAX_LINE_BYTES,
@@ -158,13 +158,17 @@ class _Hosted:
         _check_journal(self._assignment)
         self._receiver = receiver = _made(self._assignment)
 
+        if not isinstance(receiver, Listener):
+            await serve(self, self._assignment.hosting, self._stop)
+            return
+
         def listen() -> str:
-            assert isinstance(receiver, HttpReceiver | TcpReceiver)  # noqa: S101
-            self._address = _address(receiver.listen(), self._own_address)
+            receiver.listen()
+            self._address = receiver.address(self._own_address)
             return self._address
 
-        listens = isinstance(receiver, HttpReceiver | TcpReceiver)
-        await serve(self, self._assignment.hosting, self._stop, listen if listens else None)
+        with contextlib.closing(receiver):
+            await serve(self, self._assignment.hosting, self._stop, listen)
 
 
 def _check_journal(assignment: Assignment) -> None:
@@ -196,15 +200,3 @@ def _made(assignment: Assignment) -> Receiver:
             " must have a method receive, as headrace.journal.receivers.Receiver says."
         )
     return cast("Receiver", receiver)
-
-
-def _address(receiver: HttpReceiver | TcpReceiver, own_address: str) -> str:
-    """Return the receiver's address for senders: of this machine, if it listens on all of them."""
-    host = receiver.settings.host
-    if host in ("", "0.0.0.0", "::"):  # noqa: S104
-        host = own_address
-    place = f"[{host}]:{receiver.port}" if ":" in host else f"{host}:{receiver.port}"
-    tls = "" if receiver.settings.tls.certificate_file is None else "s"
-    if isinstance(receiver, HttpReceiver):
-        return f"http{tls}://{place}/records"
-    return f"tcp{tls}://{place}"
