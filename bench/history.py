@@ -10,12 +10,18 @@ from sqlalchemy import Table
 
 from headrace.core.ranges import OffsetRange
 from headrace.gate.control.laws import EstimatorSettings
-from headrace.gate.ledger.batch_rows import Values, control_row, error_values, failure_rows
 from headrace.gate.ledger.connection import normalize_url
 from headrace.gate.ledger.database import insert_rows
-from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.error_report import ErrorReport, error_values
 from headrace.gate.ledger.ledger import Ledger
-from headrace.gate.ledger.records import DeadLetterStatus, PlannedBatch, PlannedRange, RateSample
+from headrace.gate.ledger.records import (
+    DeadLetterStatus,
+    PlannedBatch,
+    PlannedRange,
+    RateSample,
+    range_rows,
+)
+from headrace.gate.ledger.statements import Values
 from headrace.gate.ledger.tables import batch_range, batch_table, dead_letter, rate
 from headrace.gate.ledger.transitions import Status
 
@@ -137,8 +143,18 @@ def _batch(number: int, newer: int, created_ms: int, *, is_isolated: bool) -> It
 def _ended(
     batch: PlannedBatch, key: str, number: int, created_ms: int, status: Status
 ) -> Iterator[_Row]:
-    row = control_row(batch, key, created_ms, call_id="long ago")
-    row |= {
+    row = {
+        "batch_key": key,
+        "gate": batch.gate,
+        "checkpoint_id": batch.checkpoint_id,
+        "attempts": 1,
+        "created_time_ms": created_ms,
+        "reason": batch.reason,
+        "planned_records": batch.records,
+        "planned_bytes": batch.bytes,
+        "lag": batch.lag,
+        "rate_per_s": batch.rate_per_s,
+        "last_call": "long ago",
         "status": status,
         "query_batch_id": number,
         "start_time_ms": created_ms + 50,
@@ -147,7 +163,7 @@ def _ended(
         **error_values(None if status is Status.SUCCESS else _ERROR),
     }
     yield batch_table, row
-    for each in failure_rows(batch, key):
+    for each in range_rows(batch):
         yield batch_range, each
 
 

@@ -10,8 +10,8 @@ from tests.services.waiting import wait_until
 from headrace.errors import LedgerError
 from headrace.gate.ledger.connection import Timeouts
 from headrace.gate.ledger.database import Database
-from headrace.gate.ledger.engines import UNUSED_S
 from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.postgresql import UNUSED_S
 from headrace.operate.cli import doctor
 from headrace.operate.cli.doctor import Level
 from headrace.testing import ManualClock

@@ -6,7 +6,7 @@ from tests.gate.ledger.samples import a_batch, batch_number, convict, declare_cl
 from tests.gate.ledger.test_dead_letters import LETTER
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger.batch_queries import IsolatedBatches
+from headrace.gate.ledger.batches import IsolatedBatches
 from headrace.gate.ledger.error_report import REJECTED, ErrorReport
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import BatchRecord, DeadLetterStatus, PlannedBatch

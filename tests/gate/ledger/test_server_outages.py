@@ -18,9 +18,9 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
 from headrace.gate.ledger.connection import OF_A_QUERY, normalize_url
-from headrace.gate.ledger.engines import is_outage
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.outages import is_outage
 from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 

@@ -10,8 +10,8 @@ from tests.gate.ledger.samples import batch_number
 from headrace.errors import LedgerError, LedgerSchemaError
 from headrace.gate.ledger.connection import Timeouts
 from headrace.gate.ledger.database import Database
-from headrace.gate.ledger.engines import LOG_BYTES
 from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.sqlite import LOG_BYTES
 
 SOON = Timeouts(lock_s=0.05)
 

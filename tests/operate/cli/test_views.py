@@ -27,7 +27,7 @@ from tests.services.ledgers import gated_ledger, new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.flow.signal_codec import encode
-from headrace.gate.ledger.batch_queries import IsolatedBatches
+from headrace.gate.ledger.batches import IsolatedBatches
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.fleet import IsolationProgress
 from headrace.gate.ledger.gates import GateQuery

@@ -17,7 +17,7 @@ from tests.operate.cli.histories import (
 )
 
 from headrace.gate.control.limits import OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.gate.ledger.batch_queries import IsolatedBatches
+from headrace.gate.ledger.batches import IsolatedBatches
 from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE, ErrorReport
 from headrace.gate.ledger.gates import GateQuery
 from headrace.gate.ledger.records import Unresolved

@@ -1,40 +1,78 @@
-"""Batches: their plans, and their transitions; `batch_queries` has the queries."""
+"""Batches: their plans, their transitions, and the queries of them."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from headrace.core.ranges import shared_offsets
 from headrace.errors import LedgerError
-from headrace.gate.control.parts import Progress
-from headrace.gate.ledger import batch_rows, checkpoints, transitions
-from headrace.gate.ledger.batch_queries import BatchQueries, ranges_of
-from headrace.gate.ledger.batch_rows import (
-    Values,
-    batch_from,
-    control_row,
-    error_values,
-    failure_rows,
-)
-from headrace.gate.ledger.database import changed_rows, insert_rows
+from headrace.gate.control.parts import Progress, is_within
+from headrace.gate.ledger import checkpoints
+from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.dead_letters import insert_letters
-from headrace.gate.ledger.error_report import NOT_RUN_AGAIN, OWNER_GONE, ErrorReport
-from headrace.gate.ledger.gates import refuse_but
+from headrace.gate.ledger.error_report import (
+    BAD_VALUE,
+    NOT_RUN_AGAIN,
+    OWNER_GONE,
+    QUERY_STOPPED,
+    REJECTED,
+    ErrorReport,
+    error_values,
+)
+from headrace.gate.ledger.gates import gate_names, refuse_but
 from headrace.gate.ledger.records import (
     Attached,
     BatchRecord,
     DeadLetter,
     PlannedBatch,
     PlannedRange,
+    Unresolved,
+    batch_from,
+    part_of,
+    range_from,
+    range_rows,
+    unresolved_from,
 )
-from headrace.gate.ledger.tables import batch_range, batch_table
-from headrace.gate.ledger.transitions import Status
+from headrace.gate.ledger.statements import Values, ends_with, execute, statements
+from headrace.gate.ledger.transitions import (
+    BACKFILLED,
+    BEGIN_AGAIN,
+    CLAIM,
+    FAIL,
+    MARK_DEAD,
+    PUT_BACK,
+    RELEASE,
+    RELEASE_AS_DEAD,
+    RESOLVE_ABANDONED,
+    RETRY,
+    STATEMENTS,
+    SUCCEED,
+    SUPERSEDE,
+    Status,
+    new_call_id,
+)
 
-_PLANNED_RECORDS: Final = batch_rows.BATCH.with_only_columns(batch_table.c.planned_records)
+_SQL: Final = statements("batch")
 
 
-class BatchStore(BatchQueries):
+@dataclass(frozen=True, slots=True)
+class IsolatedBatches:
+    """Batches with records that were found bad because the handler raised.
+
+    Attributes:
+        keys: The batches.
+        error: What the handler raised for the newest of the records, without its trace.
+    """
+
+    keys: frozenset[str]
+    error: ErrorReport
+
+
+class BatchStore(Store):
     """The batches of a ledger.
 
     A method with a key and an owner changes nothing if the batch is not in the state that its
@@ -66,35 +104,37 @@ class BatchStore(BatchQueries):
         """
         if batch.records == 0:
             raise LedgerError(f"A batch of gate {batch.gate!r} has no offsets to read.")
-        batch_key, call_id = batch.batch_key, transitions.new_call_id()
-        new = self._database.insert(batch_table).values(created_time_ms=batch_rows.ABOVE_NEWEST)
-        statement = new.on_conflict_do_nothing().returning(batch_table.c.created_time_ms)
-        count = {
-            "of": batch.gate,
-            "batch": batch_key,
-            "call": call_id,
-            "query": query,
-            "by_checkpoint": batch.checkpoint_id,
-        }
-
-        row = control_row(batch, batch_key, self._clock(), call_id)
-        created = {"now_ms": row.pop("created_time_ms"), "of": batch.gate}
+        values = self._planned(batch)
 
         def begin(connection: Connection) -> BatchRecord:
-            # First: it locks the gate's row, so that the next batch of this gate waits for this
-            # one.
-            if changed_rows(connection, batch_rows.COUNT_BEGIN, count) == 0 and query is not None:
+            counted = changed_rows(connection, _SQL["count_begin"], values | {"query": query})
+            if counted == 0 and query is not None:
                 refuse_but(connection, batch.gate, query)
             with self._under(batch.gate):
-                created_ms = connection.scalar(statement, row | created)
-            if created_ms is None:
-                return self._begin_again(connection, batch, batch_key, call_id)
-            insert_rows(connection, batch_range, failure_rows(batch, batch_key))
-            checkpoints.record_plan(connection, batch, batch_key)
+                row = execute(connection, _SQL["new"], values).mappings().one_or_none()
+            if row is None:
+                return self._begin_again(connection, batch, values)
+            execute(connection, _SQL["new_range"], range_rows(batch))
+            checkpoints.record_plan(connection, batch, batch.batch_key)
             checkpoints.advance_position(connection, batch)
-            return batch_from(row | {"created_time_ms": created_ms})
+            return batch_from(row)
 
         return self._database.write(begin)
+
+    def _planned(self, batch: PlannedBatch) -> dict[str, Any]:
+        """Return the values of a new row; each try of the same call has the same."""
+        return {
+            "batch": batch.batch_key,
+            "gate": batch.gate,
+            "checkpoint_id": batch.checkpoint_id,
+            "reason": batch.reason,
+            "planned_records": batch.records,
+            "planned_bytes": batch.bytes,
+            "lag": batch.lag,
+            "rate_per_s": batch.rate_per_s,
+            "call": new_call_id(),
+            "now_ms": self._clock(),
+        }
 
     def begin_checkpoint(self, start: PlannedBatch) -> None:
         """Write down where a checkpoint begins, by empty ranges; what is known already stays."""
@@ -111,35 +151,32 @@ class BatchStore(BatchQueries):
         Raises:
             GateInUseError: Another query stands behind the gate; nothing is changed.
         """
-        row = control_row(batch, batch.batch_key, self._clock(), transitions.new_call_id())
-        row |= {"status": Status.DEAD, "end_time_ms": row["created_time_ms"], **error_values(error)}
-        row["attempts"] = 0  # it stands for batches of which nobody knows how often they ran
-        new = self._database.insert(batch_table).on_conflict_do_nothing()
+        values = self._planned(batch) | error_values(error)
 
         def add(connection: Connection) -> None:
             refuse_but(connection, batch.gate, query)
             with self._under(batch.gate):
-                if changed_rows(connection, new, row) == 0:
+                if changed_rows(connection, _SQL["new_dead"], values) == 0:
                     return
-            insert_rows(connection, batch_range, failure_rows(batch, batch.batch_key))
+            execute(connection, _SQL["new_range"], range_rows(batch))
             checkpoints.record_unknown(connection, batch)
             checkpoints.advance_position(connection, batch)
 
         self._database.write(add)
 
     def _begin_again(
-        self, connection: Connection, batch: PlannedBatch, batch_key: str, call_id: str
+        self, connection: Connection, batch: PlannedBatch, values: Values
     ) -> BatchRecord:
-        stored = {planned.offsets for planned in ranges_of(connection, batch_key)}
+        stored = {planned.offsets for planned in ranges_of(connection, batch.batch_key)}
         if stored != {planned.offsets for planned in batch.ranges if planned.offsets.count}:
             raise LedgerError(
-                f"The ledger {self._database.name} has other ranges for batch {batch_key} of "
+                f"The ledger {self._database.name} has other ranges for batch {batch.batch_key} of "
                 f"gate {batch.gate!r} than the batch itself, so its rows were changed or damaged; "
                 "restore it from a copy."
             )
-        connection.execute(transitions.BEGIN_AGAIN, {"batch": batch_key, "call": call_id})
-        checkpoints.begin_again(connection, batch, batch_key)
-        return _batch(connection, batch_key)
+        execute(connection, STATEMENTS[BEGIN_AGAIN], values)
+        checkpoints.begin_again(connection, batch, batch.batch_key)
+        return _batch(connection, batch.batch_key)
 
     def attach(
         self,
@@ -178,10 +215,10 @@ class BatchStore(BatchQueries):
 
         def attach(connection: Connection) -> Attached | None:
             leased = values | self._leased(None if owner is None else lease_ms)
-            sequence = connection.scalar(batch_rows.NEXT_SEQUENCE_OF, leased)
+            sequence = execute(connection, _SQL["next_sequence_of"], leased).scalar()
             if sequence is None:
                 return None
-            row = connection.execute(batch_rows.ATTACH_AND_RETURN, leased).mappings().one_or_none()
+            row = execute(connection, _SQL["attach"], leased).mappings().one_or_none()
             if row is None:  # It was changed just now; one number is skipped.
                 return None
             return Attached(batch_from(row), ranges_of(connection, batch_key), sequence)
@@ -190,8 +227,8 @@ class BatchStore(BatchQueries):
 
     def retry(self, batch_key: str, owner: str, lease_ms: int) -> bool:
         """Count one attempt more of a batch that its owner runs again in place (transition B)."""
-        values = {"batch": batch_key, "by": owner, "call": transitions.new_call_id()}
-        return self._changes(transitions.RETRY, lambda: values | self._leased(lease_ms))
+        values = {"batch": batch_key, "by": owner, "call": new_call_id()}
+        return self._changes(STATEMENTS[RETRY], lambda: values | self._leased(lease_ms))
 
     def renew(self, batch_key: str, owner: str, lease_ms: int) -> bool:
         """Keep a batch for as long again, from now on, while it is worked on.
@@ -202,9 +239,7 @@ class BatchStore(BatchQueries):
         """
         values = {"batch": batch_key, "by": owner}
         # Losing it makes the lease end one renewal earlier; its owner then renews it again.
-        return self._changes(
-            transitions.RENEW, lambda: values | self._leased(lease_ms), durable=False
-        )
+        return self._changes(_SQL["renew"], lambda: values | self._leased(lease_ms), durable=False)
 
     def succeed(
         self, batch_key: str, *, records: int | None = None, owner: str | None = None
@@ -213,7 +248,7 @@ class BatchStore(BatchQueries):
 
         Its number of records is kept if the caller knows it; a rate sample says it too.
         """
-        return self._changes(transitions.SUCCEED, self._ended(batch_key, owner, records))
+        return self._changes(STATEMENTS[SUCCEED], self._ended(batch_key, owner, records))
 
     def fail(
         self,
@@ -229,12 +264,12 @@ class BatchStore(BatchQueries):
         itself, or that is not known.
         """
         values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
-        return self._changes(transitions.FAIL, values)
+        return self._changes(STATEMENTS[FAIL], values)
 
     def keep_error(self, batch_key: str, error: BaseException | ErrorReport) -> bool:
         """Keep an error that was raised after the commit with a batch that is ``success``."""
         values = {"batch": batch_key, **error_values(ErrorReport.of(error))}
-        return self._changes(batch_rows.KEEP_ERROR, values)
+        return self._changes(_SQL["keep_error"], values)
 
     def lend(self) -> AbstractContextManager[Connection]:
         """Lend a connection to the ledger's database, within a transaction, without a transition.
@@ -273,12 +308,12 @@ class BatchStore(BatchQueries):
         def end(connection: Connection) -> None:
             if progress is not None:
                 parts = _progress_values(connection, batch_key, owner, progress)
-                is_ours = changed_rows(connection, transitions.KEEP_PROGRESS, parts) > 0
+                is_ours = changed_rows(connection, _SQL["keep_progress"], parts) > 0
             else:
                 values = self._ended(batch_key, owner, records)
                 is_ours = any(
                     changed_rows(connection, transition, values)
-                    for transition in (transitions.SUCCEED, transitions.BACKFILLED)
+                    for transition in (STATEMENTS[SUCCEED], STATEMENTS[BACKFILLED])
                 )
             if not is_ours:
                 raise LedgerError(
@@ -301,7 +336,7 @@ class BatchStore(BatchQueries):
 
         def keep(connection: Connection) -> bool:
             values = _progress_values(connection, batch_key, owner, progress)
-            if changed_rows(connection, transitions.KEEP_PROGRESS, values) == 0:
+            if changed_rows(connection, _SQL["keep_progress"], values) == 0:
                 return False
             insert_letters(self._database, connection, batch_key, letters, self._clock())
             return True
@@ -318,10 +353,10 @@ class BatchStore(BatchQueries):
         Returns:
             Its row as it is now, or None if it cannot be claimed; nothing is changed then.
         """
-        claimer = {"batch": batch_key, "by": owner, "call": transitions.new_call_id()}
+        claimer = {"batch": batch_key, "by": owner, "call": new_call_id()}
 
         def claim(connection: Connection) -> BatchRecord | None:
-            if changed_rows(connection, transitions.CLAIM, claimer | self._leased(lease_ms)) == 0:
+            if changed_rows(connection, STATEMENTS[CLAIM], claimer | self._leased(lease_ms)) == 0:
                 return None
             return _batch(connection, batch_key)
 
@@ -329,7 +364,7 @@ class BatchStore(BatchQueries):
 
     def backfilled(self, batch_key: str, owner: str, *, records: int | None = None) -> bool:
         """Move a batch from ``backfilling`` to ``success`` (transition G); its error is cleared."""
-        return self._changes(transitions.BACKFILLED, self._ended(batch_key, owner, records))
+        return self._changes(STATEMENTS[BACKFILLED], self._ended(batch_key, owner, records))
 
     def release(
         self,
@@ -351,16 +386,16 @@ class BatchStore(BatchQueries):
         """
         values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
         if is_dead:
-            return Status.DEAD if self._changes(transitions.RELEASE_AS_DEAD, values) else None
-        return Status.FAILED if self._changes(transitions.RELEASE, values) else None
+            return Status.DEAD if self._changes(STATEMENTS[RELEASE_AS_DEAD], values) else None
+        return Status.FAILED if self._changes(STATEMENTS[RELEASE], values) else None
 
     def put_back(self, batch_key: str, owner: str) -> bool:
         """Move a batch from ``backfilling`` to ``failed`` (transition J): a part of it is done."""
-        return self._changes(transitions.PUT_BACK_REST, self._ended(batch_key, owner, None))
+        return self._changes(STATEMENTS[PUT_BACK], self._ended(batch_key, owner, None))
 
     def mark_dead(self, batch_key: str, owner: str, error: BaseException | ErrorReport) -> bool:
         """Move a batch from ``backfilling`` to ``dead`` (transition I), whatever its attempts."""
-        return self._changes(transitions.MARK_DEAD, self._failed(batch_key, owner, error))
+        return self._changes(STATEMENTS[MARK_DEAD], self._failed(batch_key, owner, error))
 
     def supersede(self, cover: PlannedBatch, why: str, query: str) -> list[str]:
         """Settle the open batches of a gate that its new checkpoint reads again (transition K).
@@ -388,8 +423,8 @@ class BatchStore(BatchQueries):
 
         def supersede(connection: Connection) -> list[str]:
             refuse_but(connection, cover.gate, query)
-            values = {"of": cover.gate, "by_checkpoint": cover.checkpoint_id}
-            rows = connection.execute(batch_rows.OPEN_OF_OTHERS, values).mappings().all()
+            values = {"gate": cover.gate, "checkpoint_id": cover.checkpoint_id}
+            rows = execute(connection, _SQL["open_of_others"], values).mappings().all()
             batches = sorted(map(batch_from, rows), key=lambda batch: batch.created_time_ms)
             return [
                 batch.batch_key
@@ -403,11 +438,11 @@ class BatchStore(BatchQueries):
     def _supersede(self, connection: Connection, batch: BatchRecord, why: str) -> bool:
         gone = self._failed(batch.batch_key, batch.owner, OWNER_GONE) | {"unknown": True}
         if batch.status is Status.IN_PROGRESS:
-            changed_rows(connection, transitions.FAIL, gone)
+            changed_rows(connection, STATEMENTS[FAIL], gone)
         elif batch.status is Status.BACKFILLING:
-            changed_rows(connection, transitions.RELEASE, gone)
-        values = {"batch": batch.batch_key, "why": why, "call": transitions.new_call_id()}
-        return changed_rows(connection, transitions.SUPERSEDE, values) > 0
+            changed_rows(connection, STATEMENTS[RELEASE], gone)
+        values = {"batch": batch.batch_key, "why": why, "call": new_call_id()}
+        return changed_rows(connection, STATEMENTS[SUPERSEDE], values) > 0
 
     def resolve_abandoned(
         self, gate_name: str, *, but: str | None, unowned_before_ms: int
@@ -430,28 +465,193 @@ class BatchStore(BatchQueries):
             "call": values["call"],
         }
         not_run = {
-            "of": gate_name,
+            "gate": gate_name,
             "but": but or "",
+            "query_stopped": QUERY_STOPPED,
             "error_class": NOT_RUN_AGAIN.error_class,
             "error_message": NOT_RUN_AGAIN.message,
         }
 
         def resolve_abandoned(connection: Connection) -> list[str]:
-            connection.execute(batch_rows.LEAVE_INTERRUPTED, not_run)
-            found = sorted(map(tuple, connection.execute(batch_rows.LEFT_BEHIND, left_behind)))
+            execute(connection, _SQL["leave_interrupted"], not_run)
+            found = sorted(map(tuple, execute(connection, _SQL["left_behind"], left_behind)))
             return [
                 key
                 for _, key in found
-                if changed_rows(connection, transitions.RESOLVE_ABANDONED, {**values, "batch": key})
+                if changed_rows(connection, STATEMENTS[RESOLVE_ABANDONED], {**values, "batch": key})
             ]
 
         return self._database.write(resolve_abandoned)
 
+    def isolated(self, gate_name: str, since_ms: int) -> IsolatedBatches | None:
+        """Batches planned since then with records that are bad because the handler raised.
+
+        Batches of which each part passed, and records that the handler rejected, do not count. Of
+        very many such records the newest are looked at. None if there is none.
+        """
+        bad = self._database.rows(
+            _SQL["bad"], gate=gate_name, since_ms=since_ms, rejected=REJECTED, bad_value=BAD_VALUE
+        )
+        if not bad:
+            return None
+        keys = frozenset(row.batch_key for row in bad)
+        return IsolatedBatches(keys, ErrorReport(bad[0].error_class, bad[0].error_message, ""))
+
+    def get(self, batch_key: str) -> BatchRecord | None:
+        """One batch, if it is in the ledger."""
+        return next(iter(self._select("batch", batch=batch_key)), None)
+
+    def ranges(self, batch_key: str) -> tuple[PlannedRange, ...]:
+        """Return the ranges of a batch, by topic, partition and offset; they never change."""
+        return self._database.read(lambda connection: ranges_of(connection, batch_key))
+
+    def servers(self, batch_key: str) -> str | None:
+        """The brokers on which a batch was planned; None where it is not in the ledger."""
+        servers: str | None = self._database.scalar(_SQL["servers"], batch=batch_key)
+        return servers
+
+    def is_over(self, key: str) -> bool:
+        """Whether what has this key, a batch or a part of one, will not be run any more."""
+        batch_key, path = part_of(key)
+        batch = self.get(batch_key)
+        if batch is None:
+            return False
+        return batch.status in {Status.SUCCESS, Status.DEAD} or is_within(path, batch.parts.done)
+
+    def open_batch(self, gate_name: str) -> BatchRecord | None:
+        """The newest batch of the gate's live stream that is ``in_progress``, if there is one."""
+        newest = self._select("newest", gate=gate_name, status=Status.IN_PROGRESS, limit=1)
+        return next(iter(newest), None)
+
+    def live(self, gate_name: str, number: int | None = None) -> BatchRecord | None:
+        """The newest batch of a gate's live stream, or the newest with the engine's ``number``."""
+        newest = self._select("newest", gate=gate_name, number=number, limit=1)
+        return next(iter(newest), None)
+
+    def newest(
+        self,
+        gate_name: str | None = None,
+        limit: int = 100,
+        *,
+        statuses: Collection[Status] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> tuple[BatchRecord, ...]:
+        """The last batches of one gate or of all, newest first; of every status if none is named.
+
+        They were created at ``since_ms`` or later, and before ``until_ms``.
+        """
+        of_each = {"since_ms": since_ms, "until_ms": until_ms, "limit": limit}
+
+        def newest(connection: Connection) -> list[BatchRecord]:
+            # Each gate and status has an index with its own order; there is none over all of them.
+            names = [gate_name] if gate_name is not None else gate_names(connection)
+            places = [{"gate": n, "status": s} for n in names for s in (set(statuses) or [None])]
+            return [
+                batch_from(row)
+                for place in places
+                for row in execute(connection, _SQL["newest"], of_each | place).mappings()
+            ]
+
+        found = self._database.read(newest)
+        return tuple(sorted(found, key=lambda batch: -batch.created_time_ms)[:limit])
+
+    def spans(self, gate_name: str, limit: int) -> list[tuple[int, int | None]]:
+        """When the last batches of a gate's live stream began and ended (ms), newest first.
+
+        One that runs has not ended: None.
+        """
+        rows = self._database.rows(_SQL["spans"], gate=gate_name, limit=limit)
+        return [(row.created_time_ms, row.end_time_ms) for row in rows]
+
+    def failed(
+        self, gate_name: str | None = None, limit: int = 100, *, waits_ms: Sequence[int] = ()
+    ) -> tuple[BatchRecord, ...]:
+        """Return the batches that a backfill could claim now, oldest first, of one gate or of all.
+
+        These batches are ``failed``, or ``backfilling`` with a lease that has run out. ``waits_ms``
+        has the wait after its last run: after 0, 1, 2 ... failed backfills, and the last one after
+        more; batches that still wait are left out.
+        """
+        return self._select(
+            "claimable",
+            gate=gate_name,
+            limit=limit,
+            waits=json.dumps(list(waits_ms)) if waits_ms else None,
+            last=len(waits_ms) - 1,
+            now_ms=self._clock(),
+        )
+
+    def unresolved(
+        self,
+        gate_name: str | None = None,
+        limit: int = 100,
+        *,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        error_class: str | None = None,
+    ) -> tuple[BatchRecord, ...]:
+        """Return the failed, unresolved batches, oldest first, of one gate or of all.
+
+        They are ``failed``, ``backfilling`` or ``dead``; neither dead letters, nor dropped batches.
+        They were created at ``since_ms`` or later, and before ``until_ms``; the class of the
+        exception is named with its module or without.
+        """
+        return self._select(
+            "unresolved",
+            gate=gate_name,
+            limit=limit,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            error_class=error_class,
+            error_name=None if error_class is None else ends_with(f".{error_class}"),
+            query_stopped=QUERY_STOPPED,
+        )
+
+    def count_unresolved(self, gate_name: str) -> Unresolved:
+        """Count a gate's unresolved batches and records."""
+        values = {"gate": gate_name, "query_stopped": QUERY_STOPPED}
+
+        def count(connection: Connection) -> Unresolved:
+            batches, letters = (
+                execute(connection, _SQL[name], values)
+                for name in ("count_unresolved", "count_letters")
+            )
+            return unresolved_from(batches, letters).get(gate_name, Unresolved())
+
+        return self._database.read(count)
+
+    def with_prefix(self, prefix: str, limit: int = 2) -> tuple[BatchRecord, ...]:
+        """Batches whose key begins with these hexadecimal digits, by key."""
+        above = prefix + "g"  # above all digits
+        return self._select("with_prefix", prefix=prefix, above=above, limit=limit)
+
+    def _select(self, name: str, **values: Any) -> tuple[BatchRecord, ...]:
+        rows = self._database.rows(_SQL[name], **values)
+        return tuple(batch_from(row._mapping) for row in rows)
+
+
+def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...]:
+    """Return the ranges of a batch, by topic, partition and offset.
+
+    Raises:
+        LedgerError: Two of them share an offset, so nobody could run each record once.
+    """
+    planned = tuple(
+        range_from(row) for row in execute(connection, _SQL["ranges"], {"batch": batch_key})
+    )
+    if (shared := shared_offsets(one.offsets for one in planned)) is not None:
+        raise LedgerError(
+            f"The ledger has two ranges of batch {batch_key} with the offsets {shared}, so the"
+            " batch is not run; restore the ledger from a copy."
+        )
+    return planned
+
 
 def _progress_values(
     connection: Connection, batch_key: str, owner: str, progress: Progress
-) -> Values:
-    records = connection.scalar(_PLANNED_RECORDS, {"batch_key": batch_key}) or 0
+) -> dict[str, Any]:
+    records = execute(connection, _SQL["planned_records"], {"batch": batch_key}).scalar() or 0
     return {
         "batch": batch_key,
         "by": owner,
@@ -461,5 +661,4 @@ def _progress_values(
 
 
 def _batch(connection: Connection, batch_key: str) -> BatchRecord:
-    row = connection.execute(batch_rows.BATCH, {"batch_key": batch_key})
-    return batch_from(row.mappings().one())
+    return batch_from(execute(connection, _SQL["batch"], {"batch": batch_key}).mappings().one())

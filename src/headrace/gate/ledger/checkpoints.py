@@ -26,8 +26,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import JSONB
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger.batch_rows import offsets_in, offsets_text
 from headrace.gate.ledger.records import PlannedBatch
+from headrace.gate.ledger.statements import offsets_in, offsets_text
 from headrace.gate.ledger.tables import checkpoint, gate, lost, position
 
 _Insert = sqlite.Insert | postgresql.Insert

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from traceback import format_exception
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import sqlalchemy
 from sqlalchemy import (
@@ -26,16 +26,13 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import (
     DBAPIError,
     IntegrityError,
-    OperationalError,
     SQLAlchemyError,
 )
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from headrace.core.timing import WallClock
 from headrace.errors import LedgerError
-from headrace.gate.ledger.batch_rows import Values, error_values
 from headrace.gate.ledger.connection import (
-    PASSWORD_FROM,
     OutageError,
     Retries,
     Timeouts,
@@ -44,35 +41,181 @@ from headrace.gate.ledger.connection import (
     redact_url,
     secrets_of,
 )
-from headrace.gate.ledger.engines import (
+from headrace.gate.ledger.error_report import ErrorReport, error_values
+from headrace.gate.ledger.outages import (
+    described,
+    is_busy,
+    is_locked_by_others,
+    is_outage,
+    is_refusal,
+    sqlite_reason,
+    was_cut,
+)
+from headrace.gate.ledger.postgresql import (
     DURABLE,
     KEEPALIVES,
     READ_COMMITTED,
     REPEATABLE_READ,
-    SEE_SERVER,
     UNAWAITED,
-    advice_on_a_pooler,
-    is_busy,
-    is_locked_by_others,
-    is_of_the_pool,
-    is_outage,
-    is_refusal,
+    has_spoken,
     limit_locks,
     postgresql_engine,
-    remedy,
-    sqlite_engine,
-    sqlite_reason,
-    was_cut,
-    write_ahead_mode,
 )
-from headrace.gate.ledger.error_report import ErrorReport
-from headrace.gate.ledger.lending import Guard, restore_session
+from headrace.gate.ledger.sqlite import sqlite_engine, write_ahead_mode
+from headrace.gate.ledger.statements import Statement, Values, execute
 from headrace.gate.ledger.tables import lease, take_time_from
 from headrace.gate.ledger.transitions import new_call_id
 
 
 class UnknownCommitError(LedgerError):
     """The answer to a commit was lost: it was made, or it was not."""
+
+
+_SAVEPOINT: Final = "headrace_lent"
+
+_ABORTED: Final = "25P02"
+"""PostgreSQL: a statement of the transaction failed, and so the transaction has."""
+
+_NO_SAVEPOINT: Final = frozenset({"3B001", "25P01"})
+"""PostgreSQL: the transaction has no such savepoint, or there is no transaction."""
+
+_ENDED: Final = "it was ended within, as by a COMMIT that was executed"
+
+_ROLLED_BACK: Final = "a conflict that rolls back (INSERT OR ROLLBACK, RAISE(ROLLBACK))"
+
+_FORGET: Final = "; ".join(
+    (
+        "CLOSE ALL",
+        "SET CONSTRAINTS ALL IMMEDIATE",  # a temporary table that waits for a check stays
+        "SET SESSION AUTHORIZATION DEFAULT",
+        "RESET ALL",
+        "DEALLOCATE ALL",
+        "UNLISTEN *",
+        "SELECT pg_advisory_unlock_all()",
+        "DISCARD TEMP",
+    )
+)
+"""Equivalent of PostgreSQL's ``DISCARD ALL`` that can run in a transaction."""
+
+
+class Guard:
+    """Keeps the borrower of a connection from ending the transaction that was begun on it.
+
+    The end itself is refused at once where SQLAlchemy shows it. A COMMIT that is executed as a
+    statement, or by the driver's own connection, is found at the end: the savepoint that was made
+    at the beginning is gone then.
+    """
+
+    def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
+        self._connection = connection
+        self._timeouts = timeouts
+        self._transaction = connection.get_transaction()
+        self._lent = False
+        self._refused: str | None = None
+        self._is_server = connection.dialect.name == "postgresql"
+        begin = f"SAVEPOINT {_SAVEPOINT}"
+        connection.exec_driver_sql(f"{KEEPALIVES}; {begin}" if self._is_server else begin)
+        event.listen(connection, "commit", self._on_commit)
+        event.listen(connection, "rollback", self._on_rollback)
+        event.listen(connection, "before_cursor_execute", self._on_statement)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Refuse, within, whatever would end the transaction."""
+        self._lent = True
+        try:
+            yield
+        finally:
+            self._lent = False
+            if not self._is_whole() and not self._connection.closed:
+                # SQLAlchemy takes the transaction for ended and would not roll it back.
+                self._connection.invalidate()
+
+    def check(self) -> None:
+        """See that the transaction is the one that was begun, and can be committed.
+
+        On a server it leaves nothing on its session then: once it is committed, a pooler may give
+        the session to another client.
+
+        Raises:
+            LedgerError: It was ended, or its end was refused, be that caught; or a statement in it
+                failed and was not undone.
+        """
+        if self._refused is not None:
+            self._refuse(self._refused)
+        if not self._is_whole():
+            self._refuse("it was ended within")
+        end = f"RELEASE SAVEPOINT {_SAVEPOINT}"
+        if self._is_server:
+            end = f"{end}; {_FORGET}; {KEEPALIVES}; {limit_locks(self._timeouts)}"
+        try:
+            self._connection.exec_driver_sql(end)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            if not self._is_server:
+                self._refuse(f"{_ENDED}, or {_ROLLED_BACK}")
+            state = getattr(error.orig, "sqlstate", None)
+            if state == _ABORTED:
+                self._refuse(
+                    "a statement in it failed; let its exception pass, or run it within"
+                    " connection.begin_nested()"
+                )
+            if state not in _NO_SAVEPOINT:
+                raise
+            self._refuse(_ENDED)
+
+    def _is_whole(self) -> bool:
+        now = self._connection.get_transaction()
+        return now is not None and now is self._transaction and now.is_active
+
+    def _on_commit(self, _connection: Connection) -> None:
+        if self._lent:
+            self._refuse("commit() is called within")
+
+    def _on_rollback(self, _connection: Connection) -> None:
+        if self._lent:
+            self._refuse("rollback() or close() is called within")
+
+    def _on_statement(self, _connection: Connection, *_others: Any) -> None:
+        if self._lent and self._is_server:
+            driver: Any = self._connection.connection.driver_connection
+            if has_spoken(driver):
+                # The reason for an ended session would be lost in the pipeline of `executemany`.
+                driver.execute("")
+
+    def _refuse(self, what: str) -> NoReturn:
+        self._refused = what
+        raise LedgerError(
+            f"A transaction lent by batch.transaction() is not committed, for {what}. It is"
+            " committed at the end of its `with`, together with the batch's success; to undo it,"
+            " let an exception leave the `with`."
+        )
+
+
+def restore_session(connection: Connection) -> None:
+    """Undo the rest of a transaction, and the settings of its session while it was lent.
+
+    A session that cannot be restored is ended, so that it is not lent again.
+    """
+    if connection.closed or connection.invalidated:
+        return
+    try:
+        if connection.dialect.name == "sqlite":
+            connection.rollback()
+            # No statement undoes all pragmas. Another connection has the file open before this one
+            # is closed: with the last one SQLite would delete the log by which readers know that
+            # the file is in use.
+            with connection.engine.connect() as another:
+                another.exec_driver_sql("PRAGMA user_version")
+                connection.invalidate()
+        elif connection.in_transaction():
+            # Send both at once: after the transaction, a pooler lends the session to another
+            # client.
+            driver: Any = connection.connection.driver_connection
+            driver.execute(f"ROLLBACK; {_FORGET}")
+    except (connection.dialect.loaded_dbapi.Error, SQLAlchemyError, LedgerError):
+        connection.invalidate()
 
 
 _Answer = TypeVar("_Answer")
@@ -147,13 +290,13 @@ class Database:
         """Execute statements that only read, each for itself."""
         return self._retrying(self._alone.connect, work)
 
-    def rows(self, statement: Executable, **values: Any) -> Sequence[Row[Any]]:
+    def rows(self, statement: Statement | Executable, **values: Any) -> Sequence[Row[Any]]:
         """All rows that one statement finds."""
-        return self.read(lambda connection: connection.execute(statement, values).all())
+        return self.read(lambda connection: execute(connection, statement, values).all())
 
-    def scalar(self, statement: Executable, **values: Any) -> Any:
+    def scalar(self, statement: Statement | Executable, **values: Any) -> Any:
         """The first column of the first row that one statement finds; None where it finds none."""
-        return self.read(lambda connection: connection.scalar(statement, values))
+        return self.read(lambda connection: execute(connection, statement, values).scalar())
 
     def alone(self, work: Callable[[Connection], _Answer], *, durable: bool = True) -> _Answer:
         """Execute one statement that writes; it is durable when this returns, unless not wanted."""
@@ -162,7 +305,7 @@ class Database:
         return self._retrying(lend, work, writes=True)
 
     def change(
-        self, statement: Executable, values: Mapping[str, Any], *, durable: bool = True
+        self, statement: Statement | Executable, values: Mapping[str, Any], *, durable: bool = True
     ) -> int:
         """Run one statement that writes, as `alone` does; how many rows it changed."""
         return self.alone(
@@ -372,33 +515,16 @@ class Database:
                 f"The ledger {self.name} has refused what was written, and everything in"
                 f" the transaction is undone: {said}."
             )
-        return f"The ledger {self.name} cannot be {_described(error, said)}."
-
-
-def _described(error: SQLAlchemyError, said: str) -> str:
-    """Say that a database cannot be reached, or not be used, and the remedy."""
-    advice, is_lost = None, is_of_the_pool(error)
-    if isinstance(error, DBAPIError):
-        advice = remedy(error.orig)
-        is_connecting = isinstance(error, OperationalError) and error.statement is None
-        is_lost = error.connection_invalidated or is_connecting
-    if f", of {PASSWORD_FROM} " in said:
-        return f"reached: {said}"
-    if (of_pooler := advice_on_a_pooler(said)) is not None:
-        return f"used: {said}; {of_pooler}"
-    if advice == SEE_SERVER or (advice is None and is_lost):
-        return f"reached: {said}; {SEE_SERVER}"
-    return f"used: {said}; {advice}" if advice else f"used: {said}"
+        return f"The ledger {self.name} cannot be {described(error, said)}."
 
 
 def changed_rows(
     connection: Connection,
-    statement: Executable,
+    statement: Statement | Executable,
     values: Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> int:
     """Run a statement that writes; how many rows it changed."""
-    asked = {"preserve_rowcount": True}  # without it, an INSERT does not tell
-    return connection.execute(statement, values, execution_options=asked).rowcount
+    return execute(connection, statement, values, counted=True).rowcount
 
 
 def make_durable(connection: Connection) -> None:
@@ -439,7 +565,7 @@ class Store:
         self,
         gate_name: str,
         connection: Connection,
-        statement: Executable,
+        statement: Statement | Executable,
         values: dict[str, Any] | list[dict[str, Any]],
     ) -> int:
         """Insert rows that belong to a gate; how many."""
@@ -460,7 +586,7 @@ class Store:
 
     def _changes(
         self,
-        statement: Executable,
+        statement: Statement | Executable,
         values: Values | Callable[[], Values],
         *,
         durable: bool = True,

@@ -13,12 +13,12 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.gate.control.schema_fit import FitCount
 from headrace.gate.ledger import batch_rows, transitions
-from headrace.gate.ledger.batch_rows import Values, error_values
 from headrace.gate.ledger.database import Database, Store, changed_rows
-from headrace.gate.ledger.error_report import BAD_VALUE, ErrorReport, storable
+from headrace.gate.ledger.error_report import BAD_VALUE, ErrorReport, error_values, storable
 from headrace.gate.ledger.gates import GATES
 from headrace.gate.ledger.pruning import ROWS_AT_ONCE, some_at_once
 from headrace.gate.ledger.records import DeadLetter, DeadLetterRecord, DeadLetterStatus, Rejected
+from headrace.gate.ledger.statements import Values
 from headrace.gate.ledger.tables import NowMs, batch_range, batch_table, dead_letter, pruned
 from headrace.gate.ledger.transitions import Status
 

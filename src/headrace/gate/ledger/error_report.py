@@ -216,3 +216,14 @@ def query_stopped(error: BaseException) -> ErrorReport:
     """
     message = "The query was stopped while this batch ran; it runs again at the next start."
     return ErrorReport(QUERY_STOPPED, message, ErrorReport.of(error).trace)
+
+
+def error_values(error: ErrorReport | None) -> dict[str, str | None]:
+    """Return the columns of ``batch`` that say why a batch failed; None clears them."""
+    if error is None:
+        return dict.fromkeys(("error_class", "error_message", "error_trace"))
+    return {
+        "error_class": error.error_class,
+        "error_message": error.message,
+        "error_trace": error.trace,
+    }

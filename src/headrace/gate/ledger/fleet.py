@@ -18,19 +18,19 @@ from sqlalchemy import (
     select,
 )
 
-from headrace.gate.ledger.batch_rows import (
-    PLANNED_RANGE,
-    UNRESOLVED_COUNTS,
-    WAITING_LETTERS,
-    among,
+from headrace.gate.ledger.batch_rows import PLANNED_RANGE, UNRESOLVED_COUNTS, WAITING_LETTERS, among
+from headrace.gate.ledger.database import Store
+from headrace.gate.ledger.rates import SAMPLE
+from headrace.gate.ledger.receivers import ReceiverRecord, receiver_records
+from headrace.gate.ledger.records import (
+    BatchRecord,
+    PlannedRange,
+    RateSample,
+    Unresolved,
     batch_from,
     range_from,
     unresolved_from,
 )
-from headrace.gate.ledger.database import Store
-from headrace.gate.ledger.rates import SAMPLE
-from headrace.gate.ledger.receivers import ReceiverRecord, receiver_records
-from headrace.gate.ledger.records import BatchRecord, PlannedRange, RateSample, Unresolved
 from headrace.gate.ledger.tables import (
     NowMs,
     action,

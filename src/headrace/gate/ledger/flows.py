@@ -19,8 +19,8 @@ from sqlalchemy import (
     update,
 )
 
-from headrace.gate.ledger.batch_rows import Values, offsets_in, offsets_text
 from headrace.gate.ledger.database import Store, changed_rows
+from headrace.gate.ledger.statements import Values, offsets_in, offsets_text
 from headrace.gate.ledger.tables import NowMs, batch_table, flow_secret, output, signal, stage_state
 from headrace.gate.ledger.transitions import Status
 

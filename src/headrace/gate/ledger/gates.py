@@ -13,7 +13,7 @@ from headrace.core.system import is_gone
 from headrace.errors import GateInUseError, LedgerError
 from headrace.gate.control.pressure import RateLimit
 from headrace.gate.control.size_ceiling import known_ceiling
-from headrace.gate.ledger.batch_rows import NEXT_SEQUENCE, among, batch_from
+from headrace.gate.ledger.batch_rows import NEXT_SEQUENCE, among
 from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.error_report import storable
 from headrace.gate.ledger.operator_limits import (
@@ -21,7 +21,7 @@ from headrace.gate.ledger.operator_limits import (
     CONTROLLED_GATE,
     operator_limits_from,
 )
-from headrace.gate.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd
+from headrace.gate.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd, batch_from
 from headrace.gate.ledger.tables import NowMs, batch_table, gate
 from headrace.gate.ledger.transitions import new_call_id
 
@@ -214,6 +214,11 @@ _SET_CEILING: Final = (
 )
 
 _PRESSURES: Final = select(gate.c.pressures).where(_of_gate)
+
+
+def gate_names(connection: Connection) -> list[str]:
+    """Return the names of all gates, in order."""
+    return list(connection.scalars(select(gate.c.name).order_by(gate.c.name)))
 
 
 class GateStore(Store):

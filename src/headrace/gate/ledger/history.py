@@ -19,7 +19,6 @@ from sqlalchemy import (
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.errors import LedgerError
 from headrace.gate.ledger import batch_rows
-from headrace.gate.ledger.batch_rows import Values, offsets_in
 from headrace.gate.ledger.checkpoints import (
     CHECKPOINTS,
     COUNT_LOSSES,
@@ -40,6 +39,7 @@ from headrace.gate.ledger.pruning import (
     some_at_once,
 )
 from headrace.gate.ledger.records import Covered, Loss, Processed, Pruned
+from headrace.gate.ledger.statements import Values, offsets_in
 from headrace.gate.ledger.tables import batch_range, batch_table, gate, lost, position
 from headrace.gate.ledger.transitions import Status
 

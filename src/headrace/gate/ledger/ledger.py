@@ -13,7 +13,6 @@ from headrace.gate.ledger.batches import BatchStore
 from headrace.gate.ledger.connection import NO_RETRIES, Timeouts
 from headrace.gate.ledger.database import Database
 from headrace.gate.ledger.dead_letters import DeadLetterStore
-from headrace.gate.ledger.engines import OTHER_LEDGER
 from headrace.gate.ledger.fleet import FleetStore
 from headrace.gate.ledger.flows import OutputStore, SignalStore
 from headrace.gate.ledger.gates import GateStore
@@ -24,6 +23,7 @@ from headrace.gate.ledger.proof import ProofStore
 from headrace.gate.ledger.rates import RateStore, SinkOutageStore
 from headrace.gate.ledger.receivers import ReceiverStore
 from headrace.gate.ledger.repairs import RepairStore
+from headrace.gate.ledger.sqlite import OTHER_LEDGER
 from headrace.gate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, NowMs, metadata
 
 _NOW: Final = select(NowMs())

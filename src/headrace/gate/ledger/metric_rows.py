@@ -19,8 +19,9 @@ from sqlalchemy import (
     text,
 )
 
-from headrace.gate.ledger.batch_rows import WAITING_LETTERS, Values
+from headrace.gate.ledger.batch_rows import WAITING_LETTERS
 from headrace.gate.ledger.database import Store
+from headrace.gate.ledger.statements import Values
 from headrace.gate.ledger.tables import (
     NowMs,
     action,

@@ -29,13 +29,13 @@ from sqlalchemy import (
 
 from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
 from headrace.gate.control.parts import Progress, ranges_of as part_of
-from headrace.gate.ledger.batch_queries import ranges_of
-from headrace.gate.ledger.batch_rows import offsets_in
+from headrace.gate.ledger.batches import ranges_of
 from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.dead_letters import rejected_ranges
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.pruning import COVERED
 from headrace.gate.ledger.records import Rejected, was_interrupted
+from headrace.gate.ledger.statements import offsets_in
 from headrace.gate.ledger.tables import accepted, batch_table, checkpoint, lost, pruned
 from headrace.gate.ledger.transitions import Status
 

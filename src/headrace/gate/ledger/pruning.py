@@ -21,9 +21,10 @@ from sqlalchemy import (
     union_all,
 )
 
-from headrace.gate.ledger.batch_rows import Values, letter_waits
+from headrace.gate.ledger.batch_rows import letter_waits
 from headrace.gate.ledger.database import Database, insert_rows
 from headrace.gate.ledger.metric_rows import count_pruned
+from headrace.gate.ledger.statements import Values
 from headrace.gate.ledger.tables import batch_range, batch_table, gate, pruned, rate
 from headrace.gate.ledger.transitions import Status
 

@@ -24,13 +24,13 @@ from sqlalchemy import (
 from headrace.errors import LedgerError
 from headrace.gate.control.laws import rate_after_outage
 from headrace.gate.control.sink_outage import SinkOutage
-from headrace.gate.ledger import transitions
 from headrace.gate.ledger.database import Store, changed_rows, make_durable
 from headrace.gate.ledger.error_report import storable
 from headrace.gate.ledger.pruning import ROWS_AT_ONCE, some_at_once
 from headrace.gate.ledger.records import BatchRecord, RateSample
+from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.tables import NowMs, batch_table, gate, rate
-from headrace.gate.ledger.transitions import Status
+from headrace.gate.ledger.transitions import STATEMENTS, SUCCEED, Status
 
 CURRENT_RATE: Final = select(gate.c.rate_per_s).where(gate.c.name == bindparam("gate"))
 _new_rate = bindparam("new_rate", type_=Double)
@@ -143,8 +143,8 @@ class RateStore(Store):
                 status = self._publish(connection, sample, batch_cost, interval_ms)
                 if sample.batch_key == batch_key and status not in {None, Status.IN_PROGRESS}:
                     return  # the usual one: its handler has ended it
-            connection.execute(transitions.ATTACH, attached | self._leased(None))
-            if changed_rows(connection, transitions.SUCCEED, ended):
+            execute(connection, statements("batch")["attach"], attached | self._leased(None))
+            if changed_rows(connection, STATEMENTS[SUCCEED], ended):
                 make_durable(connection)
 
         # What is learnt is learnt again from the next batch; the end of a batch is not.

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, and_, bindparam, delete, select
 
-from headrace.gate.ledger.batch_rows import offsets_in
 from headrace.gate.ledger.database import Store
+from headrace.gate.ledger.statements import offsets_in
 from headrace.gate.ledger.tables import NowMs, gate, position, receiver
 
 PRESENT_MS: Final = 10_000

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from hashlib import sha256
 from types import MappingProxyType
+from typing import Any, Final
 
 from headrace.core.ranges import OffsetRange, merge
 from headrace.gate.control.limits import OperatorLimits
@@ -444,3 +445,59 @@ class DeadLetterRecord:
     """Target that it was sent to, or the reason it was dropped."""
     sent_value: bytes | None = None
     """Value that was sent instead of the letter's; None if that itself was sent."""
+
+
+_OF_BATCH: Final = frozenset(field.name for field in fields(BatchRecord))
+
+
+def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
+    """Return the batch of a row of ``batch``; columns beside it are left out."""
+    values: dict[str, Any] = {name: value for name, value in row.items() if name in _OF_BATCH}
+    error = None
+    if row["error_class"] is not None:
+        error = ErrorReport(row["error_class"], row["error_message"], row["error_trace"])
+    values["status"] = Status(values["status"])
+    values["outcome_unknown"] = bool(values["outcome_unknown"])  # SQLite has no such type
+    return BatchRecord(**values, error=error)
+
+
+def range_from(row: Sequence[Any]) -> PlannedRange:
+    """Return the range of a row of ``batch_range``."""
+    topic, partition, start, until, latest, reason, topic_id = row
+    return PlannedRange(OffsetRange(topic, partition, start, until), latest, reason, topic_id)
+
+
+def range_rows(batch: PlannedBatch) -> list[dict[str, Any]]:
+    """Return a row of ``batch_range`` for each range of a batch that has offsets."""
+    return [
+        {
+            "batch_key": batch.batch_key,
+            "topic": planned.offsets.topic,
+            "partition": planned.offsets.partition,
+            "start_offset": planned.offsets.start,
+            "until_offset": planned.offsets.until,
+            "bootstrap_servers": batch.bootstrap_servers,
+            "latest_offset": planned.latest,
+            "reason": planned.reason,
+            "topic_id": planned.topic_id,
+        }
+        for planned in batch.ranges
+        if planned.offsets.count
+    ]
+
+
+def unresolved_from(batches: Iterable[Any], letters: Iterable[Any]) -> dict[str, Unresolved]:
+    """Return each gate's unresolved batches and letters, from the rows of two counts."""
+    counts: dict[str, dict[str, int]] = {}
+    for row in batches:
+        counts.setdefault(row.gate, {})[row.status] = row.number
+    waiting = {row.gate: row.number for row in letters}
+    return {
+        name: Unresolved(
+            failed=found.get(Status.FAILED, 0) + found.get(Status.BACKFILLING, 0),
+            dead=found.get(Status.DEAD, 0),
+            letters=waiting.get(name, 0),
+        )
+        for name in counts.keys() | waiting.keys()
+        for found in [counts.get(name, {})]
+    }

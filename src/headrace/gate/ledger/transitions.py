@@ -44,24 +44,9 @@ the answer is the first one's, too. If another process has changed the row since
 
 import secrets
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    ColumnElement,
-    Text,
-    Update,
-    and_,
-    bindparam,
-    case,
-    func,
-    or_,
-    true,
-    update,
-)
-
-from headrace.gate.ledger.tables import LEASE_END, batch_table, has_run_out
+from headrace.gate.ledger.statements import Statement
 
 
 class Status(StrEnum):
@@ -82,215 +67,146 @@ class Kind(StrEnum):
 
 
 class Transition(NamedTuple):
-    """One allowed change of a row: compare with ``before``, set ``after``, add to the counts."""
+    """One allowed change of a row.
 
-    letter: str
-    before: Status | None
+    Attributes:
+        letters: Its letters in the diagram.
+        before: The statuses that it begins in; none for a row that is new.
+        after: The status that it leads to.
+        sets: What else it sets, as SQL.
+        allowed: A condition besides the status, as SQL.
+        attempts: What it adds to the number of attempts, as SQL.
+        backfills: What it adds to the number of failed backfills, as SQL; None sets it to 0.
+    """
+
+    letters: str
+    before: tuple[Status, ...]
     after: Status
-    attempts: int = 0
-    backfills: int = 0
+    sets: str = ""
+    allowed: str = "true"
+    attempts: str = "0"
+    backfills: str | None = "0"
+
+    @property
+    def statement(self) -> Statement:
+        """The update that makes it; a call that is repeated changes nothing more."""
+        made = f"(status = '{self.after}' AND last_call = :call)"
+        before = ", ".join(f"'{status}'" for status in self.before)
+
+        def added(column: str, number: str) -> str:
+            return f"{column} = {column} + CASE WHEN {made} THEN 0 ELSE {number} END"
+
+        changes = [f"status = '{self.after}', last_call = :call"]
+        changes += [self.sets] if self.sets else []
+        changes += [added("attempts", self.attempts)] if self.attempts != "0" else []
+        changes += ["backfills = 0"] if self.backfills is None else []
+        changes += [added("backfills", self.backfills)] if self.backfills not in (None, "0") else []
+        return Statement(
+            f"transition {self.letters}",
+            [
+                f"UPDATE batch SET {', '.join(changes)}",  # noqa: S608  (of constants)
+                f"WHERE batch_key = :batch AND ({made} OR (status IN ({before})",
+                f"  AND {self.allowed}))",
+            ],
+        )
 
 
-PLANNED: Final = Transition("A", None, Status.IN_PROGRESS, attempts=1)
-RUN_AGAIN: Final = Transition("B", Status.IN_PROGRESS, Status.IN_PROGRESS, attempts=1)
-FAILED_RUN_AGAIN: Final = Transition("C", Status.FAILED, Status.IN_PROGRESS, attempts=1)
-SUCCEEDED: Final = Transition("D", Status.IN_PROGRESS, Status.SUCCESS)
-FAILED: Final = Transition("E", Status.IN_PROGRESS, Status.FAILED)
-BACKFILL_BEGAN: Final = Transition("F", Status.FAILED, Status.BACKFILLING)
-BACKFILL_SUCCEEDED: Final = Transition("G", Status.BACKFILLING, Status.SUCCESS)
-BACKFILL_FAILED: Final = Transition("H", Status.BACKFILLING, Status.FAILED, attempts=1, backfills=1)
-BACKFILL_GAVE_UP: Final = Transition("I", Status.BACKFILLING, Status.DEAD)
-PUT_BACK: Final = Transition("J", Status.BACKFILLING, Status.FAILED)
-SUPERSEDED: Final = Transition("K", Status.FAILED, Status.DEAD)
+_LEASED: Final = "owner = :by, lease_until_ms = {now} + CAST(:lease_ms AS bigint)"
+_OWNED: Final = "owner = :by"
+_OWNED_IF_ASKED: Final = "(CAST(:by AS text) IS NULL OR owner = :by)"
+_ERROR: Final = (
+    "error_class = :error_class, error_message = :error_message, error_trace = :error_trace"
+)
+_NO_ERROR: Final = "error_class = NULL, error_message = NULL, error_trace = NULL"
+_ENDED: Final = "end_time_ms = :ended_ms, owner = NULL, lease_until_ms = NULL"
+_DONE: Final = (
+    f"{_ENDED}, records = coalesce(CAST(:counted AS bigint), records), progress = NULL,"
+    " done_records = 0"
+)
+_FAILED: Final = f"{_ENDED}, {_ERROR}"
+_AFRESH: Final = f"start_time_ms = NULL, end_time_ms = NULL, records = NULL, {_NO_ERROR}"
+
+# Once it is unknown whether a batch is in its sink, it stays so.
+_UNKNOWN_IF_SAID: Final = "outcome_unknown = (outcome_unknown OR :unknown)"
+
+
+def _unknown_from(before: Status, after: Status) -> str:
+    """Set it where a run was interrupted, but not by a call that is repeated."""
+    made = f"status = '{after}' AND last_call = :call"
+    return (
+        f"outcome_unknown = (outcome_unknown OR (NOT coalesce({made}, false)"
+        f" AND status = '{before}'))"
+    )
+
+
+_LIVE, _OPEN, _TAKEN = Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING
+
+# B and C are one statement: between two, another process could change the row from one's beginning
+# to the other's.
+BEGIN_AGAIN: Final = Transition(
+    "B, C", (_LIVE, _OPEN), _LIVE, f"{_AFRESH}, {_unknown_from(_LIVE, _LIVE)}", attempts="1"
+)
+RETRY: Final = Transition(
+    "B", (_LIVE,), _LIVE, f"start_time_ms = :now_ms, {_LEASED}", _OWNED, attempts="1"
+)
+SUCCEED: Final = Transition("D", (_LIVE,), Status.SUCCESS, _DONE, _OWNED_IF_ASKED)
+FAIL: Final = Transition("E", (_LIVE,), _OPEN, f"{_FAILED}, {_UNKNOWN_IF_SAID}", _OWNED_IF_ASKED)
+RESOLVE_ABANDONED: Final = Transition(
+    "E", (_LIVE,), _OPEN, f"{_FAILED}, outcome_unknown = true", "(owner IS NULL OR {expired})"
+)
+_FAILED_MEANWHILE: Final = "CASE status WHEN 'backfilling' THEN 1 ELSE 0 END"
+CLAIM: Final = Transition(
+    "F; H, F",
+    (_OPEN, _TAKEN),
+    _TAKEN,
+    f"start_time_ms = :now_ms, end_time_ms = NULL, records = NULL, {_unknown_from(_TAKEN, _TAKEN)},"
+    f" {_LEASED}",
+    "(status = 'failed' OR {expired})",
+    attempts=_FAILED_MEANWHILE,
+    backfills=_FAILED_MEANWHILE,
+)
+BACKFILLED: Final = Transition("G", (_TAKEN,), Status.SUCCESS, f"{_NO_ERROR}, {_DONE}", _OWNED)
+RELEASE: Final = Transition(
+    "H",
+    (_TAKEN,),
+    _OPEN,
+    f"{_FAILED}, {_UNKNOWN_IF_SAID}",
+    _OWNED,
+    attempts="1",
+    backfills="1",
+)
+RELEASE_AS_DEAD: Final = Transition(
+    "I",
+    (_TAKEN,),
+    Status.DEAD,
+    f"{_FAILED}, {_UNKNOWN_IF_SAID}",
+    _OWNED,
+    attempts="1",
+    backfills="1",
+)
+MARK_DEAD: Final = Transition("I", (_TAKEN,), Status.DEAD, _FAILED, _OWNED)
+# Its failures before say nothing of what is left.
+PUT_BACK: Final = Transition("J", (_TAKEN,), _OPEN, _ENDED, _OWNED, backfills=None)
+SUPERSEDE: Final = Transition("K", (_OPEN,), Status.DEAD, "resolution = :why")
 
 TRANSITIONS: Final = (
-    PLANNED,
-    RUN_AGAIN,
-    FAILED_RUN_AGAIN,
-    SUCCEEDED,
-    FAILED,
-    BACKFILL_BEGAN,
-    BACKFILL_SUCCEEDED,
-    BACKFILL_FAILED,
-    BACKFILL_GAVE_UP,
+    BEGIN_AGAIN,
+    RETRY,
+    SUCCEED,
+    FAIL,
+    RESOLVE_ABANDONED,
+    CLAIM,
+    BACKFILLED,
+    RELEASE,
+    RELEASE_AS_DEAD,
+    MARK_DEAD,
     PUT_BACK,
-    SUPERSEDED,
+    SUPERSEDE,
 )
 
-_BATCH = batch_table.c.batch_key == bindparam("batch")
-_OWNED = batch_table.c.owner == bindparam("by")
-_OWNED_IF_ASKED = or_(bindparam("by", type_=Text).is_(None), _OWNED)
-_LEASE_HAS_RUN_OUT: Final = has_run_out()
-_NOBODYS = {"owner": None, "lease_until_ms": None}
-_LEASED: Final[dict[str, Any]] = {"owner": bindparam("by"), "lease_until_ms": LEASE_END}
-_NO_ERROR: Final = dict.fromkeys(("error_class", "error_message", "error_trace"))
-_AFRESH: Final = {"start_time_ms": None, "end_time_ms": None, "records": None, **_NO_ERROR}
-_ERROR: Final[dict[str, Any]] = {name: bindparam(name) for name in _NO_ERROR}
-
-# Once it is, it stays.
-_UNKNOWN_IF_SAID: Final = or_(batch_table.c.outcome_unknown, bindparam("unknown", type_=Boolean))
-_COUNTED = func.coalesce(bindparam("counted", type_=BigInteger), batch_table.c.records)
-_ENDED: Final[dict[str, Any]] = {"end_time_ms": bindparam("ended_ms"), **_NOBODYS}
-_DONE: Final = {**_ENDED, "records": _COUNTED, "progress": None, "done_records": 0}
-_FAILED: Final = {**_ENDED, **_ERROR}
+STATEMENTS: Final = {transition: transition.statement for transition in TRANSITIONS}
 
 
 def new_call_id() -> str:
     """Name one call that changes a batch, and its repetitions."""
     return secrets.token_hex(8)
-
-
-def _update_by(transition: Transition, *allowed: ColumnElement[bool], **values: Any) -> Update:
-    """The update that makes a transition, where it is allowed."""
-    return _update_to(
-        transition, and_(batch_table.c.status == transition.before, *allowed), **values
-    )
-
-
-def _update_to(
-    transition: Transition,
-    allowed: ColumnElement[bool],
-    *,
-    failed: ColumnElement[int] | int | None = None,
-    unknown_from: Status | None = None,
-    **values: Any,
-) -> Update:
-    """The update to where a transition leads, from wherever it is allowed.
-
-    ``failed`` is how many backfills have failed by it, if the transition does not say;
-    ``unknown_from`` is where it comes from when the outcome of a run before is unknown.
-    """
-    made = and_(
-        batch_table.c.status == transition.after, batch_table.c.last_call == bindparam("call")
-    )
-    attempts = transition.attempts if failed is None else failed
-    if failed is None and transition.backfills:
-        failed = transition.backfills
-    if failed is not None:
-        values["backfills"] = batch_table.c.backfills + case((made, 0), else_=failed)
-    if unknown_from is not None:
-        cases = [
-            (made, batch_table.c.outcome_unknown),
-            (batch_table.c.status == unknown_from, true()),
-        ]
-        values["outcome_unknown"] = case(*cases, else_=batch_table.c.outcome_unknown)
-    return (
-        update(batch_table)
-        .where(_BATCH, or_(made, allowed))
-        .values(
-            status=transition.after,
-            attempts=batch_table.c.attempts + case((made, 0), else_=attempts),
-            last_call=bindparam("call"),
-            **values,
-        )
-    )
-
-
-# Transitions B and C in one statement: between two, another process could change the row from one's
-# beginning to the other's.
-BEGIN_AGAIN: Final = _update_to(
-    RUN_AGAIN,
-    batch_table.c.status.in_([RUN_AGAIN.before, FAILED_RUN_AGAIN.before]),
-    unknown_from=RUN_AGAIN.before,
-    **_AFRESH,
-)
-
-ATTACHABLE: Final = and_(
-    _BATCH,
-    batch_table.c.status == Status.IN_PROGRESS,
-    or_(
-        batch_table.c.owner.is_(None),
-        _OWNED,
-        _LEASE_HAS_RUN_OUT,
-        batch_table.c.owner == bindparam("gone", type_=Text),
-    ),
-)
-
-ATTACH: Final = (
-    update(batch_table)
-    .where(ATTACHABLE)
-    .values(
-        query_batch_id=bindparam("number"),
-        start_time_ms=func.coalesce(
-            bindparam("started_ms", type_=BigInteger), bindparam("now_ms", type_=BigInteger)
-        ),
-        **_LEASED,
-    )
-)
-
-# Transition B by the owner itself.
-RETRY: Final = _update_by(RUN_AGAIN, _OWNED, start_time_ms=bindparam("now_ms"), **_LEASED)
-
-RENEW: Final = (
-    update(batch_table)
-    .where(_BATCH, batch_table.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]), _OWNED)
-    .values(lease_until_ms=LEASE_END)
-)
-
-SUCCEED: Final = _update_by(SUCCEEDED, _OWNED_IF_ASKED, **_DONE)
-
-FAIL: Final = _update_by(
-    FAILED,
-    _OWNED_IF_ASKED,
-    outcome_unknown=_UNKNOWN_IF_SAID,
-    **_FAILED,
-)
-
-RESOLVE_ABANDONED: Final = _update_by(
-    FAILED,
-    or_(batch_table.c.owner.is_(None), _LEASE_HAS_RUN_OUT),
-    outcome_unknown=true(),
-    **_FAILED,
-)
-
-# Transition F; or H and then F at once, of a backfill whose lease has run out.
-CLAIM: Final = _update_to(
-    BACKFILL_BEGAN,
-    or_(
-        batch_table.c.status == BACKFILL_BEGAN.before,
-        and_(batch_table.c.status == BACKFILL_FAILED.before, _LEASE_HAS_RUN_OUT),
-    ),
-    failed=case((batch_table.c.status == BACKFILL_FAILED.before, 1), else_=0),
-    unknown_from=BACKFILL_FAILED.before,
-    start_time_ms=bindparam("now_ms"),
-    end_time_ms=None,
-    records=None,
-    **_LEASED,
-)
-
-BACKFILLED: Final = _update_by(
-    BACKFILL_SUCCEEDED,
-    _OWNED,
-    **_NO_ERROR,
-    **_DONE,
-)
-
-RELEASE: Final = _update_by(
-    BACKFILL_FAILED,
-    _OWNED,
-    outcome_unknown=_UNKNOWN_IF_SAID,
-    **_FAILED,
-)
-
-# Transition I, of the last backfill that may fail.
-RELEASE_AS_DEAD: Final = _update_by(
-    BACKFILL_GAVE_UP,
-    _OWNED,
-    failed=1,
-    outcome_unknown=_UNKNOWN_IF_SAID,
-    **_FAILED,
-)
-
-MARK_DEAD: Final = _update_by(BACKFILL_GAVE_UP, _OWNED, **_FAILED)
-
-# Its failures before say nothing of what is left.
-PUT_BACK_REST: Final = _update_by(PUT_BACK, _OWNED, backfills=0, **_ENDED)
-
-SUPERSEDE: Final = _update_by(SUPERSEDED, resolution=bindparam("why"))
-
-# Within a status: the text is whole each time, so a repeated call changes nothing more.
-KEEP_PROGRESS: Final = (
-    update(batch_table)
-    .where(_BATCH, batch_table.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]), _OWNED)
-    .values(progress=bindparam("progress"), done_records=bindparam("done_records"))
-)

@@ -1,0 +1,226 @@
+"""Errors of both databases: which of them waiting may cure, and the remedy of each."""
+
+import re
+import sqlite3
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlalchemy.exc import (
+    DBAPIError,
+    InvalidRequestError,
+    OperationalError,
+    SQLAlchemyError,
+    TimeoutError as PoolTimeoutError,
+)
+
+from headrace.gate.ledger.connection import PASSWORD_FROM, Timeouts
+
+_REASONS: Final = {
+    "SQLITE_BUSY": "has been locked by another process for {lock_s:g} s; find out which program "
+    "holds a transaction open in it, and end that",
+    "SQLITE_CANTOPEN": "cannot be opened; let this user read and write the file and its folder",
+    "SQLITE_CORRUPT": "is damaged; restore it from a copy, or start with a new file",
+    "SQLITE_FULL": "cannot grow, for its disk is full; make room there",
+    "SQLITE_IOERR": "cannot be read or written by its disk; see the system's log, and make room",
+    "SQLITE_NOTADB": "is a file that is not a SQLite database; name another file",
+    "SQLITE_READONLY": "cannot be written; let this user write the file and its folder",
+}
+
+_OF_AN_ADDRESS: Final = frozenset({"host", "hostaddr", "port", "dbname", "user", "connect_timeout"})
+"""Options of PostgreSQL's client that say where a server is, and for whom it is asked."""
+
+SET_FOR_THE_ROLE: Final = (
+    "take the options out of the URL and set them for the role, as ALTER ROLE headrace SET"
+    " search_path = headrace"
+)
+"""Advice for a pooler that rejects session options."""
+
+SEE_SERVER: Final = "see that its server runs, and that the URL is right"
+
+SQLSTATES: Final = {
+    "08": SEE_SERVER,
+    "25006": "let its URL lead to a server that can be written, as the primary after a failover",
+    "25P03": "see what holds its sessions up",
+    "25P04": "raise transaction_timeout for its role",
+    "40": "",
+    "53000": "give its server more resources",
+    "53100": "make room on its server's disk",
+    "53200": "give its server more memory",
+    "53300": "end connections of others, or raise max_connections",
+    "55P03": "",
+    "57014": "raise statement_timeout for its role, or end the transaction that holds the lock",
+    "57P01": SEE_SERVER,
+    "57P02": SEE_SERVER,
+    "57P03": SEE_SERVER,
+    "57P05": "raise idle_session_timeout for its role",
+    "58000": "see its server's log",
+    "58030": "see the disk of its server",
+}
+"""Outages of PostgreSQL by the beginning of their SQLSTATE, each with its remedy; an error with any
+other state is permanent. https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+
+_SQLITE_OUTAGES: Final = (
+    *("SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR_READ", "SQLITE_IOERR_WRITE"),
+    *("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_SHMSIZE"),  # the latter: no room to open a file
+)
+"""Outages of SQLite by the beginning of their name. https://www.sqlite.org/rescode.html"""
+
+_FULL_SERVER: Final = re.compile(
+    "too many clients|too many connections|remaining connection slots|no more connections allowed"
+)
+"""Texts of state 53300 while connecting, where libpq hides the state: PostgreSQL's, PgBouncer's."""
+
+_REFUSED_BY_A_POOLER: Final = {
+    "unsupported startup parameter": SET_FOR_THE_ROLE,
+    "transaction blocks not allowed": "have the pooler lend its connections for transactions or"
+    " sessions, as with PgBouncer's pool_mode = transaction",
+}
+"""Texts of PgBouncer's that no waiting cures, each with its remedy; their states are outages'."""
+
+_UNKNOWN: Final = frozenset({"40003"})
+
+_LOCKED: Final = frozenset({"55P03", "40P01"})
+
+_CONNECTION_EXCEPTION: Final = "08"
+
+
+def is_outage(error: SQLAlchemyError) -> bool:
+    """Whether waiting may cure an error: the database is away, full, read-only or locked.
+
+    Not so if a server is there and refuses: a wrong password, a database that does not exist.
+    """
+    if not isinstance(error, DBAPIError):
+        return is_of_the_pool(error)
+    if advice_on_a_pooler(str(error.orig)) is not None:
+        return False
+    if error.connection_invalidated or remedy(error.orig) is not None:
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        return _sqlite_name(error.orig).startswith(_SQLITE_OUTAGES)
+    is_connecting = isinstance(error, OperationalError) and sqlstate_of(error.orig) is None
+    return is_connecting and not refuses(error.orig)
+
+
+def was_cut(error: SQLAlchemyError) -> bool:
+    """Whether a connection was lost that had been made, with perhaps only the answer."""
+    return isinstance(error, DBAPIError) and error.connection_invalidated
+
+
+def is_of_the_pool(error: SQLAlchemyError) -> bool:
+    """Whether the pool had no connection in time, or each new connection was cut at once."""
+    return isinstance(error, PoolTimeoutError) or type(error) is InvalidRequestError
+
+
+def remedy(error: BaseException | None) -> str | None:
+    """The remedy of an outage of PostgreSQL, perhaps empty; None where it is no outage."""
+    state = sqlstate_of(error) or ("53300" if _FULL_SERVER.search(str(error)) else "")
+    return next((advice for key, advice in SQLSTATES.items() if state.startswith(key)), None)
+
+
+def advice_on_a_pooler(said: str) -> str | None:
+    """The remedy for what a pooler refuses; None where no pooler has."""
+    return next((advice for text, advice in _REFUSED_BY_A_POOLER.items() if text in said), None)
+
+
+def is_refusal(error: SQLAlchemyError) -> bool:
+    """Whether the database has answered a commit with an error, so that everything is undone.
+
+    Not so if it ended the connection, or says that the outcome of the commit is unknown.
+    """
+    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+        return False
+    driver_error: Any = error.orig
+    if isinstance(driver_error, sqlite3.Error):
+        return isinstance(driver_error, sqlite3.IntegrityError) or is_busy(driver_error)
+    state = sqlstate_of(driver_error)
+    if state is None or state in _UNKNOWN or state.startswith(_CONNECTION_EXCEPTION):
+        return False
+    return bool(driver_error.diag.severity_nonlocalized == "ERROR")
+
+
+def is_locked_by_others(error: BaseException | None) -> bool:
+    """Whether a driver's error says that another transaction was waited for too long."""
+    return is_busy(error) or sqlstate_of(error) in _LOCKED
+
+
+def sqlite_reason(error: BaseException | None, timeouts: Timeouts) -> str | None:
+    """Explain a SQLite error and its remedy; None if its own text must do."""
+    reason = _REASONS.get(_sqlite_cause(error))
+    return reason and reason.format(lock_s=timeouts.lock_s)
+
+
+def is_busy(error: BaseException | None) -> bool:
+    """Whether another process kept a file locked for longer than SQLite waits."""
+    return _sqlite_cause(error) == "SQLITE_BUSY"
+
+
+def _sqlite_cause(error: BaseException | None) -> str:
+    """SQLite's name of the cause, such as ``SQLITE_BUSY``; nothing for any other error."""
+    name = _sqlite_name(error) if isinstance(error, sqlite3.Error) else ""
+    return "_".join(name.split("_")[:2])  # SQLITE_READONLY_DIRECTORY is a SQLITE_READONLY
+
+
+def _sqlite_name(error: sqlite3.Error) -> str:
+    name: str = getattr(error, "sqlite_errorname", "")
+    return name
+
+
+def sqlstate_of(error: BaseException | None) -> str | None:
+    """The SQLSTATE of an error of PostgreSQL's driver; None where the server said nothing."""
+    state: str | None = getattr(error, "sqlstate", None)
+    return state
+
+
+def answers(options: Mapping[str, Any]) -> bool:
+    """Whether a server is there and accepts connections; it is asked as a stranger would ask.
+
+    So without TLS's conditions, which its certificate may not meet, and without a secret.
+    """
+    from psycopg import conninfo, pq  # noqa: PLC0415  (a server's driver)
+
+    address = {name: each for name, each in options.items() if name in _OF_AN_ADDRESS and each}
+    stranger = conninfo.make_conninfo(**address, sslmode="prefer").encode()
+    return pq.PGconn.ping(stranger) == pq.Ping.OK
+
+
+def refuses(error: Any) -> bool:
+    """Whether a server answers where none could be connected to, and does not want us.
+
+    libpq does not tell the code of an error while connecting, and its text may be in any language.
+    But it can ask a server whether it accepts connections, without logging in.
+    """
+    from psycopg import conninfo, pq  # noqa: PLC0415  (a server's driver)
+
+    if error.pgconn is None:  # the time was over, or there was no address, before a server was met
+        return False
+    # Without the rights of the session: a standby that cannot write yet belongs to a failover.
+    options = {
+        option.keyword.decode(): option.val.decode()
+        for option in error.pgconn.info
+        if option.val and option.keyword != b"target_session_attrs"
+    }
+    if not answers(options):
+        return False
+    asked = conninfo.make_conninfo(**options).encode()
+    # The server may be reachable again by now, and then accepts the connection.
+    connection = pq.PGconn.connect(asked)
+    try:
+        return connection.status != pq.ConnStatus.OK
+    finally:
+        connection.finish()
+
+
+def described(error: SQLAlchemyError, said: str) -> str:
+    """Say that a database cannot be reached, or not be used, and the remedy."""
+    advice, is_lost = None, is_of_the_pool(error)
+    if isinstance(error, DBAPIError):
+        advice = remedy(error.orig)
+        is_connecting = isinstance(error, OperationalError) and error.statement is None
+        is_lost = error.connection_invalidated or is_connecting
+    if f", of {PASSWORD_FROM} " in said:
+        return f"reached: {said}"
+    if (of_pooler := advice_on_a_pooler(said)) is not None:
+        return f"used: {said}; {of_pooler}"
+    if advice == SEE_SERVER or (advice is None and is_lost):
+        return f"reached: {said}; {SEE_SERVER}"
+    return f"used: {said}; {advice}" if advice else f"used: {said}"

@@ -1,0 +1,182 @@
+-- Batches: their plans, their owners and what is read of them. The transitions between the states of
+-- a batch are in transitions.py.
+
+-- name: count_begin
+-- Counts a request for a batch, once for a call. First in its transaction: it locks the gate's row,
+-- so that the next batch of this gate waits for this one.
+UPDATE gate SET begun = :batch, begins = begins + 1,
+  query_checkpoint_id = CASE WHEN CAST(:query AS text) IS NULL THEN query_checkpoint_id
+    ELSE CAST(:checkpoint_id AS text) END
+WHERE name = :gate
+  AND query_owner = :query  --? query
+  AND NOT EXISTS (SELECT 1 FROM batch WHERE batch_key = :batch AND last_call = :call)
+
+-- name: new
+-- Its time is above that of the gate's batches before, though the clock be set back.
+INSERT INTO batch (batch_key, gate, checkpoint_id, status, attempts, reason, planned_records,
+  planned_bytes, lag, rate_per_s, last_call, created_time_ms)
+SELECT :batch, :gate, :checkpoint_id, 'in_progress', 1, :reason, CAST(:planned_records AS bigint),
+  CAST(:planned_bytes AS bigint), CAST(:lag AS bigint), CAST(:rate_per_s AS double precision), :call,
+  CASE WHEN max(created_time_ms) >= :now_ms THEN max(created_time_ms) + 1
+    ELSE CAST(:now_ms AS bigint) END
+FROM batch WHERE gate = :gate
+ON CONFLICT DO NOTHING RETURNING *
+
+-- name: new_dead
+-- Stands for batches that were planned and whose rows are gone; nobody knows how often they ran.
+INSERT INTO batch (batch_key, gate, checkpoint_id, status, attempts, reason, planned_records,
+  planned_bytes, lag, rate_per_s, last_call, created_time_ms, end_time_ms,
+  error_class, error_message, error_trace)
+VALUES (:batch, :gate, :checkpoint_id, 'dead', 0, :reason, :planned_records,
+  :planned_bytes, :lag, :rate_per_s, :call, :now_ms, :now_ms,
+  :error_class, :error_message, :error_trace)
+ON CONFLICT DO NOTHING
+
+-- name: new_range
+INSERT INTO batch_range (batch_key, topic, partition, start_offset, until_offset, bootstrap_servers,
+  latest_offset, reason, topic_id)
+VALUES (:batch_key, :topic, :partition, :start_offset, :until_offset, :bootstrap_servers,
+  :latest_offset, :reason, :topic_id)
+
+-- name: next_sequence_of
+-- Numbers the next run of the handler of a batch that can be attached. It locks the gate's row, and
+-- `attach` then the batch's: in another order two transactions can deadlock.
+UPDATE gate SET sequence = sequence + 1
+WHERE name = (SELECT gate FROM batch WHERE batch_key = :batch AND status = 'in_progress'
+    AND (owner IS NULL OR owner = :by OR owner = :gone OR {expired}))
+RETURNING sequence
+
+-- name: attach
+-- Gives a batch that the engine runs its number and its owner; a lease that has run out is no bar.
+UPDATE batch SET query_batch_id = :number,
+  start_time_ms = coalesce(CAST(:started_ms AS bigint), :now_ms),
+  owner = :by, lease_until_ms = {now} + CAST(:lease_ms AS bigint)
+WHERE batch_key = :batch AND status = 'in_progress'
+  AND (owner IS NULL OR owner = :by OR owner = :gone OR {expired})
+RETURNING *
+
+-- name: renew
+UPDATE batch SET lease_until_ms = {now} + CAST(:lease_ms AS bigint)
+WHERE batch_key = :batch AND owner = :by AND status IN ('in_progress', 'backfilling')
+
+-- name: keep_progress
+-- Within a status; the text is whole each time, so a repeated call changes nothing more.
+UPDATE batch SET progress = :progress, done_records = :done_records
+WHERE batch_key = :batch AND owner = :by AND status IN ('in_progress', 'backfilling')
+
+-- name: keep_error
+-- Keeps what was raised after the commit.
+UPDATE batch SET error_class = :error_class, error_message = :error_message,
+  error_trace = :error_trace
+WHERE batch_key = :batch AND status = 'success'
+
+-- name: leave_interrupted
+-- Batches that a stop of the query interrupted, and that its next start has not run, have failed.
+UPDATE batch SET error_class = :error_class, error_message = :error_message
+WHERE gate = :gate AND batch_key <> :but AND status = 'failed'
+  AND coalesce(error_class, '') = :query_stopped
+
+-- name: left_behind
+-- Batches that nobody runs; those too that this call has resolved, for a call that is repeated.
+-- Without an order: SQLite would read all batches in it instead of those of these states.
+SELECT created_time_ms, batch_key FROM batch
+WHERE gate = :gate AND batch_key <> :but AND status IN ('in_progress', 'failed')
+  AND (status = 'failed' AND last_call = :call OR status = 'in_progress' AND (
+    {expired} OR owner IS NULL AND created_time_ms < :before_ms))
+
+-- name: open_of_others
+-- Open batches of a gate but for those of one checkpoint; without an order, as `left_behind`.
+SELECT * FROM batch WHERE gate = :gate AND checkpoint_id <> :checkpoint_id
+  AND status IN ('in_progress', 'failed', 'backfilling')
+
+-- name: batch
+SELECT * FROM batch WHERE batch_key = :batch
+
+-- name: planned_records
+SELECT planned_records FROM batch WHERE batch_key = :batch
+
+-- name: gate_of
+SELECT gate FROM batch WHERE batch_key = :batch
+
+-- name: servers
+SELECT bootstrap_servers FROM batch_range WHERE batch_key = :batch LIMIT 1
+
+-- name: ranges
+SELECT topic, partition, start_offset, until_offset, latest_offset, reason, topic_id
+FROM batch_range WHERE batch_key = :batch ORDER BY topic, partition, start_offset
+
+-- name: with_prefix
+SELECT * FROM batch WHERE batch_key >= :prefix AND batch_key < :above
+ORDER BY batch_key LIMIT :limit
+
+-- name: newest
+-- The last batches of a gate, in one of the orders that have an index: there is none over all gates
+-- or all states.
+SELECT * FROM batch WHERE gate = :gate
+  AND status = :status  --? status
+  AND query_batch_id = :number  --? number
+  AND created_time_ms >= :since_ms  --? since_ms
+  AND created_time_ms < :until_ms  --? until_ms
+ORDER BY created_time_ms DESC LIMIT :limit
+
+-- name: spans
+SELECT created_time_ms, end_time_ms FROM batch WHERE gate = :gate
+ORDER BY created_time_ms DESC LIMIT :limit
+
+-- name: claimable
+-- What a backfill could claim. A lease that has run out is a backfill that has failed, though nobody
+-- has counted it yet. `waits` has the waits (ms) after 0, 1, 2 .. failures, as JSON; the last one is
+-- that after more, too. An end that lies ahead is not believed.
+SELECT * FROM (
+  SELECT batch.*, backfills + CASE status WHEN 'failed' THEN 0 ELSE 1 END AS failures,
+    CASE WHEN status = 'backfilling' AND lease_until_ms <= {now} THEN lease_until_ms
+      ELSE coalesce(end_time_ms, start_time_ms, created_time_ms) END AS failed_ms
+  FROM batch
+  WHERE gate IN (SELECT name FROM gate
+    WHERE name = :gate  --? gate
+    )
+    AND status IN ('failed', 'backfilling') AND (status = 'failed' OR {expired})
+) AS open
+WHERE true
+  AND (retry_ms >= failed_ms  --? waits
+  OR failed_ms + {item(:waits, CASE WHEN failures < :last THEN failures ELSE :last END)} <= :now_ms  --? waits
+  OR failed_ms > :now_ms + {longest})  --? waits
+ORDER BY created_time_ms, batch_key LIMIT :limit
+
+-- name: unresolved
+-- Batches that need somebody: neither done, nor dropped, nor run again by the next start.
+SELECT * FROM batch
+WHERE gate IN (SELECT name FROM gate
+  WHERE name = :gate  --? gate
+  )
+  AND status IN ('failed', 'backfilling', 'dead') AND resolution IS NULL
+  AND NOT (status = 'failed' AND coalesce(error_class, '') = :query_stopped)
+  AND created_time_ms >= :since_ms  --? since_ms
+  AND created_time_ms < :until_ms  --? until_ms
+  AND (error_class = :error_class OR error_class LIKE :error_name ESCAPE '/')  --? error_class
+ORDER BY created_time_ms, batch_key LIMIT :limit
+
+-- name: count_unresolved
+SELECT gate, status, count(*) AS number FROM batch
+WHERE gate IN (SELECT name FROM gate
+  WHERE name = :gate  --? gate
+  )
+  AND status IN ('failed', 'backfilling', 'dead') AND resolution IS NULL
+  AND NOT (status = 'failed' AND coalesce(error_class, '') = :query_stopped)
+GROUP BY gate, status
+
+-- name: count_letters
+-- Gate by gate: of a join SQLite would read the index of all dead letters.
+SELECT name AS gate, (SELECT count(*) FROM dead_letter
+    WHERE dead_letter.gate = gate.name AND status = 'waiting') AS number
+FROM gate
+WHERE EXISTS (SELECT 1 FROM dead_letter WHERE dead_letter.gate = gate.name AND status = 'waiting')
+  AND name = :gate  --? gate
+
+-- name: bad
+-- Records that are bad because the handler raised; the newest ones, if there are very many.
+SELECT dead_letter.batch_key, dead_letter.error_class, dead_letter.error_message
+FROM dead_letter JOIN batch ON batch.batch_key = dead_letter.batch_key
+WHERE batch.gate = :gate AND batch.created_time_ms >= :since_ms
+  AND dead_letter.error_class NOT IN (:rejected, :bad_value)
+ORDER BY dead_letter_id DESC LIMIT 1000

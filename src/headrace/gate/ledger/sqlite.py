@@ -1,0 +1,147 @@
+"""A ledger in a SQLite file: how it is opened, and what it refuses."""
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import sqlalchemy
+from sqlalchemy import Connection, Engine, NullPool, event
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import (
+    OperationalError,
+)
+
+from headrace.errors import LedgerError, NoLedgerError
+from headrace.gate.ledger.connection import Timeouts
+from headrace.gate.ledger.outages import is_busy
+
+_RETRY_S: Final = 0.01
+
+
+def sqlite_engine(
+    url: URL, timeouts: Timeouts, *, read_only: bool, must_exist: bool = False
+) -> Engine:
+    """Make the engine of a file; the first connection makes the file, unless it must exist.
+
+    Raises:
+        LedgerError: There cannot be a file at this path; or there is none, and it must exist, as
+            with ``read_only``.
+    """
+    path = Path(str(url.database))
+    _check(path, must_exist=read_only or must_exist)
+    if read_only:
+        # A connection for each read, because how to open the file depends on who else has it open.
+        return sqlalchemy.create_engine(
+            url,
+            creator=lambda: _reader(path, timeouts.lock_s),
+            poolclass=NullPool,
+            hide_parameters=True,
+        )
+    options = {"creator": lambda: _writer(path, timeouts.lock_s)} if must_exist else {}
+    engine = sqlalchemy.create_engine(
+        url, connect_args={"timeout": timeouts.lock_s}, hide_parameters=True, **options
+    )
+    event.listen(engine, "connect", _configure)
+    _keep_to_the_file(engine, path)
+    return engine
+
+
+def write_ahead_mode(connection: Connection, timeouts: Timeouts) -> str:
+    """Switch a file to a write-ahead log; the mode that it has then, ``wal`` if that was possible.
+
+    Raises:
+        OperationalError: Another process kept the file locked.
+    """
+    deadline = timeouts.clock.monotonic() + timeouts.lock_s
+    while True:
+        try:
+            mode: str = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
+        except OperationalError as error:
+            # SQLite does not wait by itself here for another process that writes.
+            if not is_busy(error.orig) or timeouts.clock.monotonic() > deadline:
+                raise
+            timeouts.clock.sleep(_RETRY_S)
+        else:
+            return mode
+
+
+OTHER_LEDGER: Final = (
+    "a gated query makes it when it starts, and --ledger or HEADRACE_LEDGER names another one to a"
+    " command"
+)
+"""Advice if there is no ledger."""
+
+
+def _check(path: Path, *, must_exist: bool) -> None:
+    try:
+        if path.is_dir():
+            raise LedgerError(
+                f"The ledger {path} is a folder; name a file in it, as {path}/ledger.db."
+            )
+        if not path.parent.is_dir():
+            raise LedgerError(
+                f"The ledger {path} cannot be made: its folder does not exist; make it."
+            )
+        if must_exist and not path.exists():
+            raise NoLedgerError(f"There is no ledger {path}; {OTHER_LEDGER}.")
+    except OSError as error:
+        raise LedgerError(f"The ledger {path} cannot be looked for: {error.strerror}.") from error
+
+
+def _writer(path: Path, lock_s: float) -> sqlite3.Connection:
+    """Open a file to write it; it is never made, not even where it was deleted just now."""
+    uri = f"file:{quote(str(path))}?mode=rw"
+    return sqlite3.connect(uri, uri=True, timeout=lock_s, check_same_thread=False)
+
+
+def _reader(path: Path, lock_s: float) -> sqlite3.Connection:
+    """Open a file to read it, and change nothing.
+
+    Beside a database with a write-ahead log even a reader makes files, and it leaves them to a
+    writer who perhaps may not write them. Therefore, without a log, and so without another process
+    that has the file open, it is read as it lies there; this user then needs no right to write,
+    either.
+    """
+    how = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
+    return sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=lock_s)
+
+
+LOG_BYTES: Final = 4_194_304
+"""Size to which SQLite cuts a write-ahead log back once no reader needs more of it (bytes); about
+the size at which SQLite moves the log into the file."""
+
+
+def _configure(connection: sqlite3.Connection, _: object) -> None:
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+    # FULL: committed data stays committed, even when the machine loses its power.
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _keep_to_the_file(engine: Engine, path: Path) -> None:
+    opened: tuple[int, int] | None = None
+
+    @event.listens_for(engine, "connect")
+    def remember(*_: object) -> None:
+        nonlocal opened
+        opened = opened or _identity(path)
+
+    @event.listens_for(engine, "do_connect")
+    @event.listens_for(engine, "checkout")
+    def refuse_another(*_: object) -> None:
+        # SQLite goes on with a file that was deleted, and its writes are lost with it.
+        if opened is not None and _identity(path) != opened:
+            raise LedgerError(
+                f"The ledger {path} was deleted or replaced while it was open; put it back, unless "
+                "you have restored a copy of it, and start this program again."
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Identity of a file (device and inode), to detect a replacement; None if it is missing."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,136 @@
+"""The ledger's statements: written by name in the files of ``sql/``, for both databases.
+
+A file has one topic. Each statement begins with ``-- name: NAME``, and comments that say what it
+guarantees. Values are bound, as ``:name``; a value is never part of a statement's text.
+
+``{now}`` is the database's time (ms since the epoch), while the statement runs. ``{expired}`` says
+that the lease of a batch is not in force: it has run out, or it ends further ahead than any lease
+can, so it was written before the clock was set back. ``{merge(a, b)}`` joins two JSON maps, of
+which the second wins, and ``{item(a, n)}`` is the number at a place of a JSON list.
+
+A line that ends with ``--? name`` is left out where that value is None. So a list of one gate and
+of all is one statement, and the database still sees only the conditions that are meant, and takes
+their index. ``IN :names`` binds a list.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, CursorResult, Executable, TextClause, bindparam, text
+
+from headrace.core.timing import LONGEST_LEASE_MS
+
+FOLDER: Final = Path(__file__).with_name("sql")
+
+Values = dict[str, Any]
+
+SQLITE_NOW: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+POSTGRESQL_NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+_NOW: Final = {"sqlite": SQLITE_NOW, "postgresql": POSTGRESQL_NOW}
+_MERGE: Final = {
+    "sqlite": r"json_patch(\1, \2)",
+    "postgresql": r"CAST(CAST(\1 AS jsonb) || CAST(\2 AS jsonb) AS text)",
+}
+_ITEM: Final = {
+    "sqlite": r"json_extract(\1, '$[' || (\2) || ']')",
+    "postgresql": r"CAST(CAST(\1 AS jsonb) ->> CAST(\2 AS integer) AS bigint)",
+}
+_EXPIRED: Final = "(lease_until_ms <= {now} OR lease_until_ms > {now} + {longest})"
+
+_OPTIONAL: Final = re.compile(r"\s*--\? (\w+)$")
+_LIST: Final = re.compile(r"\bIN :(\w+)")
+_PARAMETER: Final = re.compile(r"(?<![:\w]):(\w+)")
+
+
+class Statement:
+    """One statement of a file; it is bound to values by `execute`."""
+
+    def __init__(self, name: str, lines: Sequence[str]) -> None:
+        self.name: Final = name
+        self._lines: Final = tuple(lines)
+        self.optional: Final = frozenset(
+            found[1] for line in lines if (found := _OPTIONAL.search(line))
+        )
+        self.parameters: Final = frozenset(_PARAMETER.findall("\n".join(lines)))
+        self._made: Final = dict[tuple[str, frozenset[str]], TextClause]()
+
+    def __repr__(self) -> str:
+        return f"Statement({self.name!r})"
+
+    def on(self, dialect: str, given: Iterable[str] = ()) -> TextClause:
+        """Return the text for a database, with the optional lines of these values."""
+        key = dialect, self.optional.intersection(given)
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = self._text(*key)
+        return made
+
+    def _text(self, dialect: str, given: frozenset[str]) -> TextClause:
+        lines = []
+        for line in self._lines:
+            optional = _OPTIONAL.search(line)
+            if optional is None or optional[1] in given:
+                lines.append(_OPTIONAL.sub("", line))
+        sql = "\n".join(lines).replace("{expired}", _EXPIRED).replace("{now}", _NOW[dialect])
+        sql = sql.replace("{longest}", str(LONGEST_LEASE_MS))
+        sql = re.sub(r"\{item\(([^,]+), ([^}]+)\)\}", _ITEM[dialect], sql)
+        sql = re.sub(r"\{merge\(([^,]+), ([^)]+)\)\}", _MERGE[dialect], sql)
+        lists = _LIST.findall(sql)
+        return text(sql).bindparams(*(bindparam(name, expanding=True) for name in lists))
+
+
+@cache
+def statements(topic: str) -> Mapping[str, Statement]:
+    """Return the statements of a file of ``sql/``, by name."""
+    parts = re.split(r"^-- name: (\w+)\n", (FOLDER / f"{topic}.sql").read_text(), flags=re.M)[1:]
+    found = dict(zip(parts[::2], map(_lines, parts[1::2]), strict=True))
+    return {name: Statement(f"{topic}.{name}", lines) for name, lines in found.items()}
+
+
+def _lines(body: str) -> list[str]:
+    """Return the lines of a statement that are sent; a colon in a comment binds nothing."""
+    return [line for line in body.splitlines() if line.strip() and not line.startswith("-- ")]
+
+
+def execute(
+    connection: Connection,
+    statement: Statement | Executable,
+    values: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
+    *,
+    counted: bool = False,
+) -> CursorResult[Any]:
+    """Run a statement with its values, or once for each of several; values may be left over.
+
+    Args:
+        connection: Where.
+        statement: What.
+        values: What it is bound to.
+        counted: Whether the number of changed rows is needed; by default an INSERT does not tell.
+    """
+    if isinstance(statement, Statement):
+        given: Iterable[str] = ()
+        if isinstance(values, Mapping):
+            given = (name for name, value in values.items() if value is not None)
+        statement = statement.on(connection.dialect.name, given)
+    options = {"preserve_rowcount": True} if counted else None
+    return connection.execute(statement, values or None, execution_options=options)
+
+
+def ends_with(text: str) -> str:
+    """Return the pattern of ``LIKE .. ESCAPE '/'`` for texts with this end."""
+    return "%" + re.sub(r"[/%_]", r"/\g<0>", text)
+
+
+def offsets_in(text: str) -> dict[int, int]:
+    """Return offsets by partition from a JSON map."""
+    return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
+
+
+def offsets_text(offsets: Mapping[int, int]) -> str:
+    """Return offsets by partition as a JSON map."""
+    return json.dumps(offsets, separators=(",", ":"))

@@ -1,0 +1,78 @@
+"""The statements of ``sql/``: each can be prepared on both databases, and reads no history."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain, combinations
+from pathlib import Path
+from typing import Final
+
+import pytest
+import sqlalchemy
+from sqlalchemy import TextClause
+from sqlalchemy.exc import IntegrityError
+from tests.services.ledgers import make_tables
+
+from headrace.gate.ledger.connection import normalize_url
+from headrace.gate.ledger.statements import FOLDER, Statement, statements
+from headrace.gate.ledger.transitions import STATEMENTS as TRANSITIONS
+
+ALL: Final = {
+    statement.name: statement
+    for statement in chain(
+        *(statements(path.stem).values() for path in sorted(FOLDER.glob("*.sql"))),
+        TRANSITIONS.values(),
+    )
+}
+LOOKED_THROUGH: Final = {"CONSTANT", "gate", "stage_state", "json_each"}
+"""Tables with a row for each gate, stage or list; all others grow with the history."""
+
+
+def variants(statement: Statement) -> Iterator[frozenset[str]]:
+    """Yield every set of optional values with which a statement can be run."""
+    names = sorted(statement.optional)
+    for count in range(len(names) + 1):
+        yield from map(frozenset, combinations(names, count))
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+def test_no_macro_is_left_over(name: str, dialect: str) -> None:
+    text = str(ALL[name].on(dialect, ALL[name].optional))
+    assert "{" not in text
+    assert "--" not in text
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_no_statement_looks_through_the_history(tmp_path: Path, name: str) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    make_tables(url)
+    engine = sqlalchemy.create_engine(url)
+    statement = ALL[name]
+    with engine.connect() as connection:
+        for given in variants(statement):
+            text = statement.on("sqlite", given)
+            explained = sqlalchemy.text(f"EXPLAIN QUERY PLAN {text.text}")
+            lists = [each for each in text._bindparams.values() if each.expanding]
+            rows = connection.execute(explained.bindparams(*lists), of_each(text, "1"))
+            scanned = {row.detail.split()[1] for row in rows if row.detail.startswith("SCAN ")}
+            assert scanned <= LOOKED_THROUGH, given
+    engine.dispose()
+
+
+@pytest.mark.integration
+def test_each_statement_is_understood_also_without_values(url: str) -> None:
+    make_tables(url)
+    engine = sqlalchemy.create_engine(normalize_url(url))
+    with engine.connect() as connection:
+        for statement in ALL.values():
+            for given in variants(statement):
+                text = statement.on(connection.dialect.name, given)
+                with suppress(IntegrityError):  # a null where there must be none
+                    connection.execute(text, of_each(text, None))
+                connection.rollback()
+    engine.dispose()
+
+
+def of_each(text: TextClause, value: object) -> dict[str, object]:
+    return {name: [value] if bound.expanding else value for name, bound in text._bindparams.items()}
