@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 import headrace
 from headrace.errors import OptionError, SourceError
+from headrace.gate.control.limits import OperatorActionKind
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.transitions import Status
 from headrace.operate.cli.app import app
@@ -211,6 +212,41 @@ def test_a_restored_ledger_names_what_it_cannot_know_and_another_one_is_refused(
         assert (at.offsets.start, at.offsets.until) == (6, 8)
     with pytest.raises(StreamingQueryException, match="was run with another ledger"):
         run(tmp_path / "another.db")
+
+
+def test_no_backfill_runs_what_a_program_restarts_by_itself(
+    topic: TopicFactory, spark: SparkSession, tmp_path: Path
+) -> None:
+    orders, seen, is_away = topic(1), Counter[int](), [True]
+    headrace.register(spark)
+    url = f"sqlite:///{tmp_path}/headrace.db"
+
+    def handler(batch_df: DataFrame, _batch: headrace.Batch) -> None:
+        if is_away:
+            raise ValueError("not yet")
+        seen.update(int(row.value) for row in batch_df.select("value").collect())
+
+    def run(folder: str) -> None:
+        gate = headrace.Gate("orders", interval="1 second", ledger=url)
+        read = gate.read(spark, "kafka").option("kafka.bootstrap.servers", orders.bootstrap_servers)
+        read = read.option("subscribe", orders.name).option("startingOffsets", "earliest")
+        read = read.option("headrace.newCheckpoint", "restart")
+        writer = gate.write(read.load(), handler, on_failure="defer")
+        writer = writer.option("checkpointLocation", str(tmp_path / folder))
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+    orders.produce(*values(range(3)))
+    run("first")
+    is_away.clear()
+    run("second")
+    run("second")
+    assert seen == Counter(range(3))
+    with Ledger.open(url) as ledger:
+        (restarted,) = ledger.operator_limits.history("orders")
+        assert restarted.kind is OperatorActionKind.RESTART
+        assert restarted.author == "headrace: the option headrace.newCheckpoint"
+        assert ledger.operator_limits.for_the_start("orders") == ()
+        assert ledger.batches.unresolved("orders") == ()
 
 
 def test_a_query_with_state_refuses_a_new_checkpoint_until_somebody_says_what_that_means(

@@ -7,7 +7,7 @@ from tests.gate.ledger.conftest import Execute
 from tests.gate.ledger.samples import a_batch, batch_number, declare_clicks, stored
 
 from headrace.core.ranges import OffsetRange
-from headrace.errors import GateInUseError, LedgerError
+from headrace.errors import GateInUseError, LedgerError, OptionError
 from headrace.gate.control.dead import BackfillLimits, why_dead
 from headrace.gate.ledger.error_report import OWNER_GONE, ErrorReport
 from headrace.gate.ledger.gates import GateClaim
@@ -120,7 +120,7 @@ def test_transition_k_settles_open_batches_that_another_checkpoint_reads(ledger:
     for key in (before, failed, backfilling):
         ledger.batches.fail(key, ERROR)
     ledger.batches.claim(backfilling, "alive", LEASE_MS)
-    read = a_batch(OffsetRange("orders", 0, 15, 2**63 - 1))
+    read = a_batch(OffsetRange("orders", 0, 20, 2**63 - 1))
     cover = replace(read, checkpoint_id="another")
     with pytest.raises(GateInUseError):
         ledger.batches.supersede(cover, "it is read again", "another query")
@@ -135,6 +135,20 @@ def test_transition_k_settles_open_batches_that_another_checkpoint_reads(ledger:
     assert stored(ledger, failed).error == ERROR
     assert stored(ledger, before).status is Status.FAILED
     assert not ledger.batches.backfilled(backfilling, "alive")
+
+
+def test_a_checkpoint_that_reads_a_part_of_what_is_open_is_refused(ledger: Ledger) -> None:
+    claim = GateClaim("orders", "a query", None, None, "a test", 1_000, "kafka", "pid")
+    ledger.gates.claim(claim, LEASE_MS)
+    first, second = (ledger.batches.begin(batch_number(n)).batch_key for n in range(2))
+    for key in (first, second):
+        ledger.batches.fail(key, ERROR)
+    (planned,) = ledger.batches.ranges(first)
+    read = a_batch(OffsetRange("orders", 0, planned.offsets.until - 1, 2**63 - 1))
+    cover = replace(read, checkpoint_id="another")
+    with pytest.raises(OptionError, match=f"begins anew within batch {first}"):
+        ledger.batches.supersede(cover, "it is read again", "a query")
+    assert {stored(ledger, key).status for key in (first, second)} == {Status.FAILED}
 
 
 def test_transitions_h_and_f_claim_a_batch_from_a_backfill_whose_lease_has_run_out(

@@ -414,6 +414,35 @@ def test_a_restart_leaves_to_the_backfill_what_it_does_not_read_again(
         assert sink.values == [*range(20)]
 
 
+def test_a_restart_within_a_batch_that_waits_is_refused_and_processes_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    log, sink = GrowingLog(partitions=2), Sink()
+    options = {"backpressure.enabled": "false"}
+    with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
+        world = World(stream, log, sink, tmp_path)
+        sink.refuses = True
+        world.send(18)
+        world.run()
+        sink.refuses = False
+        everywhere = stream.source_options
+        within = starting_bound(
+            {"startingOffsets": '{"records": {"0": 4, "1": 0}}'}, Edge.LATEST, streaming=True
+        )
+        stream.source_options = replace(everywhere, starting=within)
+        stream.stop()
+        stream.ledger.operator_limits.restart(GATE, "ops", "the table is built anew")
+        world.lose_checkpoint()
+        with pytest.raises(OptionError, match="begins anew within batch"):
+            stream.run_batch()
+        assert sink.values == []
+        stream.source_options = everywhere
+        world.lose_checkpoint()
+        world.run()
+        world.backfill()
+        assert sink.values == [*range(18)]
+
+
 @pytest.mark.parametrize("on_failure", POLICIES)
 @pytest.mark.parametrize("later", [0, 5])
 def test_what_was_in_its_handler_in_an_older_ledger_is_looked_at_when_its_lease_ends(

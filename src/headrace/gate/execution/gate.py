@@ -45,7 +45,12 @@ from headrace.gate.source.checkpoint import Checkpoint
 from headrace.gate.source.comparison import gates_in
 from headrace.gate.source.gate_ledger import await_turn
 from headrace.gate.source.resumption import GateMemory, refusal
-from headrace.gate.source.source_options import NEW_CHECKPOINT, interval_law, outage_settings
+from headrace.gate.source.source_options import (
+    NEW_CHECKPOINT,
+    NewCheckpoint,
+    interval_law,
+    outage_settings,
+)
 from headrace.gate.source.stream_offset import StreamOffset
 from headrace.spark_versions import is_remote
 
@@ -345,17 +350,31 @@ class Gate:
             found = Checkpoint.read(checkpoint)
             if self.name not in (gates := gates_in(found)) and gates:
                 StreamOffset({}, gates[0]).refuse_another_gate(self.name)
-        # A query with state needs it: somebody has to say what a new checkpoint means.
-        refuses = handling.has_state and NEW_CHECKPOINT.lower() not in map(
-            str.lower, handling.options
-        )
-        known = ledger.history.checkpoints(self.name) if refuses else ()
-        asked = ledger.operator_limits.for_the_start(self.name) if known else ()
-        is_allowed = any(each.kind is OperatorActionKind.RESTART for each in asked)
-        if known and not is_allowed and is_new_checkpoint(spark, checkpoint):
-            raise OptionError(refusal(GateMemory(redact_url(self._ledger_url), self.name, "")))
+        self._before_a_new_checkpoint(ledger, spark, handling, checkpoint)
         self._await_turn(ledger)
         return checkpoint
+
+    def _before_a_new_checkpoint(
+        self, ledger: Ledger, spark: SparkSession, handling: Handling, checkpoint: str
+    ) -> None:
+        """Refuse a new checkpoint that nobody has explained; hold backfills where it restarts."""
+        options = {name.lower(): value.lower() for name, value in handling.options.items()}
+        wanted = options.get(NEW_CHECKPOINT.lower())
+        restarts = wanted == NewCheckpoint.RESTART
+        # A query with state needs it: somebody has to say what a new checkpoint means.
+        refuses = handling.has_state and wanted is None
+        if not (refuses or restarts) or not ledger.history.checkpoints(self.name):
+            return
+        if not is_new_checkpoint(spark, checkpoint):
+            return
+        if restarts:
+            # Before the query, and so its backfill, has begun: what is open would be run by the
+            # backfill, and read again by the stream.
+            ledger.operator_limits.restart(self.name, "headrace", f"the option {NEW_CHECKPOINT}")
+            return
+        asked = ledger.operator_limits.for_the_start(self.name)
+        if not any(each.kind is OperatorActionKind.RESTART for each in asked):
+            raise OptionError(refusal(GateMemory(redact_url(self._ledger_url), self.name, "")))
 
     def _await_turn(self, ledger: Ledger) -> None:
         state = state_of(ledger.url, self.name)

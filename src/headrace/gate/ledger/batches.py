@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from headrace.core.ranges import shared_offsets
-from headrace.errors import LedgerError
+from headrace.errors import LedgerError, OptionError
 from headrace.gate.control.parts import Progress, is_within
 from headrace.gate.ledger import checkpoints
 from headrace.gate.ledger.database import Store, changed_rows
@@ -36,6 +36,7 @@ from headrace.gate.ledger.records import (
     range_from,
     range_rows,
     unresolved_from,
+    without,
 )
 from headrace.gate.ledger.statements import Values, ends_with, execute, statements
 from headrace.gate.ledger.transitions import (
@@ -400,8 +401,8 @@ class BatchStore(Store):
     def supersede(self, cover: PlannedBatch, why: str, query: str) -> list[str]:
         """Settle the open batches of a gate that its new checkpoint reads again (transition K).
 
-        A batch is settled whoever runs it, and before that fails for its owner (E, H). A batch with
-        an open offset outside of the cover stays as it is.
+        A batch is settled whoever runs it, and before that fails for its owner (E, H). A batch
+        whose open offsets are all outside of the cover stays as it is.
 
         Args:
             cover: The ranges that the new checkpoint reads.
@@ -413,13 +414,9 @@ class BatchStore(Store):
 
         Raises:
             GateInUseError: Another query stands behind the gate; nothing is changed.
+            OptionError: The cover has some of a batch's open offsets, and not all; a backfill would
+                process them again. Nothing is changed.
         """
-
-        def is_read(planned: PlannedRange) -> bool:
-            return any(
-                planned.topic_id == read.topic_id and read.offsets.contains(planned.offsets)
-                for read in cover.ranges
-            )
 
         def supersede(connection: Connection) -> list[str]:
             refuse_but(connection, cover.gate, query)
@@ -429,7 +426,7 @@ class BatchStore(Store):
             return [
                 batch.batch_key
                 for batch in batches
-                if all(map(is_read, batch.open_ranges(ranges_of(connection, batch.batch_key))))
+                if _reads_all(cover, batch, ranges_of(connection, batch.batch_key))
                 and self._supersede(connection, batch, why)
             ]
 
@@ -646,6 +643,32 @@ def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...
             " batch is not run; restore the ledger from a copy."
         )
     return planned
+
+
+def _reads_all(cover: PlannedBatch, batch: BatchRecord, planned: Sequence[PlannedRange]) -> bool:
+    """Return whether a cover has all open offsets of a batch, or none of them.
+
+    Raises:
+        OptionError: It has some of them.
+    """
+    still_open = batch.open_ranges(planned)
+    left = [
+        part
+        for one in still_open
+        for part in without(
+            [one], [read.offsets for read in cover.ranges if read.topic_id == one.topic_id]
+        )
+    ]
+    if not left:
+        return True
+    if [one.offsets for one in left] == [one.offsets for one in still_open]:
+        return False
+    waits = ", ".join(str(one.offsets) for one in still_open)
+    raise OptionError(
+        f"Gate {batch.gate!r} begins anew within batch {batch.batch_key}, whose offsets wait for a"
+        f" backfill ({waits}) and would be processed twice; begin before them or behind them"
+        " (startingOffsets), with a new checkpoint once more."
+    )
 
 
 def _progress_values(

@@ -514,11 +514,11 @@ class StreamPlanner:
         """Where a query with a new checkpoint begins; and the batch that it runs first, if any."""
         if not known.of_topics(first):
             return first, None
-        if known.restarted_by is not None:
-            _LOG.warning("Gate %r begins anew, as %s asked.", known.gate, known.restarted_by)
-            return first, None
         if self._options.new_checkpoint is NewCheckpoint.RESTART:
             _LOG.warning("Gate %r begins anew, as its option %s says.", known.gate, NEW_CHECKPOINT)
+            return first, None
+        if known.restarted_by is not None:
+            _LOG.warning("Gate %r begins anew, as %s asked.", known.gate, known.restarted_by)
             return first, None
         if self._options.new_checkpoint is NewCheckpoint.REFUSE:
             raise OptionError(refusal(known))
