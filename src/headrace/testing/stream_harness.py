@@ -390,7 +390,9 @@ class StreamHarness:
                 return False
             self._planned = planned
         end = self._planned
-        begun = program.planner.begin(start, end)
+        # Spark asks for the first offset each time that it needs it, and each answer has an
+        # identity of its own.
+        begun = program.planner.begin(self._committed or program.planner.initial(), end)
         program.handler(self.reader.frame(begun.ranges), self._batch_id)
         self._committed, self._planned = end, None
         self._batch_id += 1

@@ -403,8 +403,10 @@ class StreamPlanner:
             if until.begins:
                 ledger.begin_checkpoint(until)
             if since.first:
-                if until.checkpoint_id == since.checkpoint_id:  # it does not go on from another one
-                    self._settle_what_is_read_again(ledger, until)
+                # One that goes on from the ledger's position begins behind all that was planned, so
+                # it settles nothing. The first offset's identity says nothing: Spark asks for that
+                # offset anew, and each answer has another one.
+                self._settle_what_is_read_again(ledger, until)
                 ledger.restarted()
             if ranges:
                 # A batch that Spark runs again after a restart was planned by another process.
