@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 import sqlalchemy
-from sqlalchemy import TextClause
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import TextClause, event
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from tests.services.ledgers import make_tables
 
 from headrace.gate.ledger.connection import normalize_url
@@ -71,6 +71,37 @@ def test_each_statement_is_understood_also_without_values(url: str) -> None:
                 with suppress(IntegrityError):  # a null where there must be none
                     connection.execute(text, of_each(text, None))
                 connection.rollback()
+    engine.dispose()
+
+
+HOSTILE: Final = (
+    "it's; DROP TABLE gate; --",
+    "\0",
+    "\N{PILE OF POO} %s %(gate)s :gate ? $1 {now} --? gate",
+    "x" * 1_000_000,
+)
+
+
+@pytest.mark.integration
+def test_a_value_is_never_part_of_a_statement(url: str) -> None:
+    make_tables(url)
+    engine = sqlalchemy.create_engine(normalize_url(url))
+    sent: list[str] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def remember(_: object, __: object, statement: str, *___: object) -> None:
+        sent.append(statement)
+
+    with engine.connect() as connection:
+        for statement in ALL.values():
+            text = statement.on(connection.dialect.name, statement.optional)
+            for value in ("orders", *HOSTILE):
+                with suppress(DBAPIError):  # such as a text that is to be a number
+                    connection.execute(text, of_each(text, value))
+                connection.rollback()
+            assert len(set(sent)) == 1, statement
+            sent.clear()
+        assert connection.scalar(sqlalchemy.text("SELECT count(*) FROM gate")) == 0
     engine.dispose()
 
 
