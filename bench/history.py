@@ -11,7 +11,6 @@ from sqlalchemy import Table
 from headrace.core.ranges import OffsetRange
 from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.ledger.connection import normalize_url
-from headrace.gate.ledger.database import insert_rows
 from headrace.gate.ledger.error_report import ErrorReport, error_values
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import (
@@ -85,7 +84,7 @@ def fill(url: str, batches: int, newest_ms: int, *, isolated_every: int = 500) -
         with engine.begin() as connection:
             for table in (batch_table, batch_range, rate, dead_letter):
                 if rows[table]:
-                    insert_rows(connection, table, rows[table])
+                    connection.execute(table.insert(), rows[table])
     with engine.connect() as connection:
         # As PostgreSQL does by itself within minutes; SQLite does without.
         if connection.dialect.name != "sqlite":

@@ -137,20 +137,18 @@ from headrace.gate.ledger.error_report import (
     FAILS_AS_A_WHOLE as FAILS_AS_A_WHOLE,
     ErrorReport as ErrorReport,
 )
-from headrace.gate.ledger.fleet import (
-    IsolationProgress as IsolationProgress,
-    SeriesPoint as SeriesPoint,
-)
 from headrace.gate.ledger.flows import StoredSignal as StoredSignal
 from headrace.gate.ledger.gates import GateQuery as GateQuery
 from headrace.gate.ledger.history import lost_records as lost_records
 from headrace.gate.ledger.ledger import Ledger as Ledger
-from headrace.gate.ledger.metric_rows import (
+from headrace.gate.ledger.moments import (
     BUCKETS_MS as BUCKETS_MS,
     NO_SUMS as NO_SUMS,
     BatchCount as BatchCount,
     GateNow as GateNow,
+    IsolationProgress as IsolationProgress,
     OpenBatches as OpenBatches,
+    SeriesPoint as SeriesPoint,
     Sums as Sums,
     pruned_counts as pruned_counts,
 )

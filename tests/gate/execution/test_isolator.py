@@ -47,8 +47,8 @@ from headrace.gate.execution.policy import (
     with_outages,
 )
 from headrace.gate.ledger.error_report import ErrorReport
-from headrace.gate.ledger.fleet import IsolationProgress
 from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.moments import IsolationProgress
 from headrace.gate.ledger.records import BatchRecord, DeadLetterStatus, PlannedRange
 from headrace.gate.ledger.transitions import Status
 from headrace.testing import MemoryReader
@@ -592,13 +592,13 @@ def test_how_far_an_isolation_has_come_is_in_the_ledger(scene: Scene) -> None:
     seen: list[IsolationProgress | None] = []
 
     def handle(df: DataFrame, batch: Batch) -> None:
-        seen.append(scene.ledger.fleet.isolating(["orders"]).get("orders"))
+        seen.append(scene.ledger.moments.isolating(["orders"]).get("orders"))
         sink(df, batch)
 
     sink = KeyedSink({(0, 3)})
     key = scene.run_live(handle)
     assert scene.dead_letters == [(0, 3)]
-    assert scene.ledger.fleet.isolating(["orders"]).get("orders") is None
+    assert scene.ledger.moments.isolating(["orders"]).get("orders") is None
     assert seen[0] is None
     after = [each for each in seen[1:] if each is not None]
     assert len(after) == len(seen) - 1

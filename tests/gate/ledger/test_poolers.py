@@ -15,7 +15,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from tests.gate.ledger.samples import batch_number
-from tests.gate.ledger.test_lending import SERVER_SETTINGS, session
+from tests.gate.ledger.test_lent_transactions import SERVER_SETTINGS, session
 from tests.gate.ledger.test_server_outages import GATES, Stream, check
 from tests.services.pgbouncer import MODES, PgBouncer
 from tests.services.postgresql import PostgresqlServer

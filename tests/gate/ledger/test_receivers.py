@@ -18,7 +18,7 @@ def test_a_receiver_is_known_with_what_it_said_last(ledger: Ledger, clock: Manua
     later = replace(seen, records=500, bytes=2**40, limit_per_s=None, records_per_s=0.1 + 0.2)
     later = replace(later, most_per_s=1e9, refusing="the disk is full", rejected={"HTTP 429": 5})
     ledger.receivers.heartbeat(later)
-    (record,) = ledger.fleet.receivers(["orders"])
+    (record,) = ledger.moments.receivers(["orders"])
     assert record == ReceiverRecord(
         gate="orders",
         journal_id="5ca1ab1e",
@@ -42,8 +42,8 @@ def test_a_receiver_is_known_with_what_it_said_last(ledger: Ledger, clock: Manua
 def test_a_gates_receivers_are_its_own_in_the_order_of_their_lanes(ledger: Ledger) -> None:
     for gate, lane in [("orders", 10), ("clicks", 1), ("orders", 2)]:
         ledger.receivers.heartbeat(a_receiver(gate=gate, lane=lane))
-    assert [each.lane for each in ledger.fleet.receivers(["orders"])] == [2, 10]
-    assert ledger.fleet.receivers(["unheard of"]) == ()
+    assert [each.lane for each in ledger.moments.receivers(["orders"])] == [2, 10]
+    assert ledger.moments.receivers(["unheard of"]) == ()
 
 
 def shared(ledger: Ledger, gate: str = "orders", journal_id: str = "5ca1ab1e") -> StreamRate:
@@ -56,7 +56,7 @@ def test_what_receivers_share_is_the_rate_in_force(ledger: Ledger) -> None:
         ledger.receivers.heartbeat(a_receiver(lane=lane))
     ledger.receivers.heartbeat(a_receiver(gate="clicks"))
     report_sample(ledger, a_sample(1, 250.5))
-    assert shared(ledger) == StreamRate(250.5, 1_000, ledger.fleet.receivers(["orders"]), {})
+    assert shared(ledger) == StreamRate(250.5, 1_000, ledger.moments.receivers(["orders"]), {})
     assert len(shared(ledger).receivers) == 3
 
 
@@ -84,7 +84,7 @@ def test_the_receivers_of_two_journals_share_one_gates_rate(ledger: Ledger) -> N
 
 def test_receivers_may_be_there_before_their_gate_is_declared(ledger: Ledger) -> None:
     ledger.receivers.heartbeat(a_receiver(gate="new"))
-    assert shared(ledger, "new") == StreamRate(None, None, ledger.fleet.receivers(["new"]), {})
+    assert shared(ledger, "new") == StreamRate(None, None, ledger.moments.receivers(["new"]), {})
 
 
 @pytest.mark.parametrize(("silent_ms", "counted"), [(PRESENT_MS, 2), (PRESENT_MS + 1, 1)])
@@ -95,7 +95,7 @@ def test_a_receiver_that_was_not_seen_for_ten_seconds_does_not_count(
     clock.now_ms += silent_ms
     ledger.receivers.heartbeat(a_receiver(lane=1))
     assert len(shared(ledger).receivers) == counted
-    present = [each.is_present(clock()) for each in ledger.fleet.receivers(["orders"])]
+    present = [each.is_present(clock()) for each in ledger.moments.receivers(["orders"])]
     assert present == [counted == 2, True], "but it is told of"
 
 
@@ -105,17 +105,17 @@ def test_a_receiver_that_never_came_back_is_forgotten_after_a_day(
     ledger.receivers.heartbeat(a_receiver(lane=0))
     clock.now_ms += REMEMBERED_MS
     ledger.receivers.heartbeat(a_receiver(lane=1))
-    assert len(ledger.fleet.receivers(["orders"])) == 2
+    assert len(ledger.moments.receivers(["orders"])) == 2
     clock.now_ms += 1
     ledger.receivers.heartbeat(a_receiver(lane=1))
-    assert [each.lane for each in ledger.fleet.receivers(["orders"])] == [1]
+    assert [each.lane for each in ledger.moments.receivers(["orders"])] == [1]
 
 
 def test_a_receiver_that_leaves_is_not_there_any_more(ledger: Ledger) -> None:
     for lane in range(2):
         ledger.receivers.heartbeat(a_receiver(lane=lane))
     ledger.receivers.deregister(a_receiver(lane=0))
-    assert [each.lane for each in ledger.fleet.receivers(["orders"])] == [1]
+    assert [each.lane for each in ledger.moments.receivers(["orders"])] == [1]
     ledger.receivers.deregister(a_receiver(lane=0))
 
 
@@ -123,5 +123,5 @@ def test_a_receiver_whose_lane_was_taken_does_not_take_its_successor_along(ledge
     ledger.receivers.heartbeat(a_receiver(owner="first"))
     ledger.receivers.heartbeat(a_receiver(owner="second"))
     ledger.receivers.deregister(a_receiver(owner="first"))
-    (record,) = ledger.fleet.receivers(["orders"])
+    (record,) = ledger.moments.receivers(["orders"])
     assert record.owner == "second"

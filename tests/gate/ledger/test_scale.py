@@ -98,10 +98,10 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
         limit=10, since_ms=NEWEST_MS - 100 * INTERVAL_MS, until_ms=NEWEST_MS - 50 * INTERVAL_MS
     ),
     "isolated": lambda ledger: ledger.batches.isolated(GATE, NEWEST_MS - 60 * INTERVAL_MS),
-    "newest of all gates": lambda ledger: ledger.fleet.newest_batches(None, 12),
-    "ranges of all gates": lambda ledger: ledger.fleet.newest_ranges(None),
-    "isolating": lambda ledger: ledger.fleet.isolating(None),
-    "with_details": lambda ledger: ledger.fleet.with_details(None),
+    "newest of all gates": lambda ledger: ledger.moments.newest_batches(None, 12),
+    "ranges of all gates": lambda ledger: ledger.moments.newest_ranges(None),
+    "isolating": lambda ledger: ledger.moments.isolating(None),
+    "with_details": lambda ledger: ledger.moments.with_details(None),
     "open_batch": lambda ledger: ledger.batches.open_batch(GATE),
     "last_begun": lambda ledger: ledger.gates.last_begun(GATE),
     "settle": lambda ledger: ledger.batches.resolve_abandoned(

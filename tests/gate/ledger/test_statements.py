@@ -23,8 +23,10 @@ ALL: Final = {
         TRANSITIONS.values(),
     )
 }
-LOOKED_THROUGH: Final = {"CONSTANT", "gate", "stage_state", "json_each"}
-"""Tables with a row for each gate, stage or list; all others grow with the history."""
+SMALL: Final = {"gate", "receiver", "stage_state", "action", "headrace_version"}
+"""Tables with a row for each gate, lane, stage or act of an operator; others have a history."""
+OF_THE_STATEMENT: Final = {"CONSTANT", "bound", "counted", "backlog"}
+"""Rows of the statement itself, which are as many as it asks for."""
 
 
 def variants(statement: Statement) -> Iterator[frozenset[str]]:
@@ -42,8 +44,12 @@ def test_no_macro_is_left_over(name: str, dialect: str) -> None:
     assert "--" not in text
 
 
+READS_ALL: Final = "proof."
+"""A proof is of a gate's whole history; the table of losses alone is read for all gates."""
+
+
 @pytest.mark.integration
-@pytest.mark.parametrize("name", sorted(ALL))
+@pytest.mark.parametrize("name", sorted(name for name in ALL if not name.startswith(READS_ALL)))
 def test_no_statement_looks_through_the_history(tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     make_tables(url)
@@ -56,7 +62,8 @@ def test_no_statement_looks_through_the_history(tmp_path: Path, name: str) -> No
             lists = [each for each in text._bindparams.values() if each.expanding]
             rows = connection.execute(explained.bindparams(*lists), of_each(text, "1"))
             scanned = {row.detail.split()[1] for row in rows if row.detail.startswith("SCAN ")}
-            assert scanned <= LOOKED_THROUGH, given
+            scanned = {each for each in scanned if not each.startswith("(")}  # a subquery
+            assert scanned <= SMALL | OF_THE_STATEMENT, given
     engine.dispose()
 
 

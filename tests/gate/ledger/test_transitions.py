@@ -1,30 +1,13 @@
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import sqlalchemy
-from sqlalchemy import CompoundSelect, Delete, Insert, LargeBinary, Select, Update, event
 from tests.gate.ledger.conftest import Execute
 from tests.gate.ledger.samples import batch_number, stored
-from tests.services.ledgers import make_tables
 
 from headrace.errors import LedgerError
 from headrace.gate.control.parts import Progress
-from headrace.gate.ledger import (
-    batch_rows,
-    batches,
-    checkpoints,
-    dead_letters,
-    flows,
-    gates,
-    history,
-    pruning,
-    rates,
-    receivers,
-    transitions,
-)
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import DeadLetter
@@ -177,48 +160,3 @@ def test_a_call_leads_where_its_transition_does_and_from_elsewhere_changes_nothi
             assert stored(ledger, key) == replace(before, status=leads[status], **sets)
         else:
             assert stored(ledger, key) == before
-
-
-MODULES = (
-    *(batch_rows, batches, checkpoints, dead_letters, gates, history),
-    *(flows, pruning, rates, receivers, transitions),
-)
-
-STATEMENTS: dict[str, Select[object] | CompoundSelect[object] | Insert | Update | Delete] = {
-    f"{module.__name__.rpartition('.')[2]}.{name}": value
-    for module in MODULES
-    for name, value in vars(module).items()
-    if isinstance(value, Select | CompoundSelect | Insert | Update | Delete)
-}
-
-
-def value_of(bind: Any) -> object:
-    one = b"1" if isinstance(bind.type, LargeBinary) else 1
-    return [one] if bind.expanding else one
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("name", sorted(STATEMENTS))
-def test_no_statement_looks_through_the_history(tmp_path: Path, name: str) -> None:
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    make_tables(url)
-    engine = sqlalchemy.create_engine(url)
-    sent: list[tuple[str, Any]] = []
-
-    @event.listens_for(engine, "before_cursor_execute")
-    def remember(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:
-        sent.append((statement, parameters))
-
-    with engine.connect() as connection:
-        compiled = STATEMENTS[name].compile(engine)
-        values = {
-            parameter: value_of(compiled.binds[parameter])
-            for parameter, value in compiled.params.items()
-            if value is None
-        }
-        connection.execute(STATEMENTS[name], values)
-        text, parameters = sent[0]
-        rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)
-        scanned = {row.detail.split()[1] for row in rows if row.detail.startswith("SCAN ")}
-    engine.dispose()
-    assert scanned <= {"CONSTANT", "gate", "stage_state"}

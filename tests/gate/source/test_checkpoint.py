@@ -236,7 +236,7 @@ def test_no_attempt_is_counted_of_a_batch_that_nobody_knows(ledger: Ledger) -> N
     add_unknown(ledger, [OffsetRange("orders", 0, 10, 30)])
     newest = ledger.batches.newest(GATE, 1)[0]
     assert (newest.status, newest.attempts, newest.backfills) == (Status.DEAD, 0, 0)
-    counts = ledger.metrics.counts([(GATE, 0, 0)])
+    counts = ledger.moments.counts([(GATE, 0, 0)])
     assert {each.status: each.retries for each in counts} == {"success": 0, "dead": 0}
 
 

@@ -251,7 +251,7 @@ def test_a_receiver_lets_in_half_while_its_query_is_far_behind_and_says_so(
         begin(ledger, journal, 0, 500)
 
         def limit_is(per_s: float) -> bool:
-            return [each.limit_per_s for each in ledger.fleet.receivers(["orders"])] == [per_s]
+            return [each.limit_per_s for each in ledger.moments.receivers(["orders"])] == [per_s]
 
         async def work() -> None:
             gated = replace(hosting, gate="orders", ledger=f"sqlite:///{tmp_path}/ledger.db")

@@ -138,7 +138,7 @@ class Scene:
         report_sample(self.ledger, a_sample(self.clock(), rate_per_s))
 
     def lanes(self) -> list[int]:
-        return [each.lane for each in self.ledger.fleet.receivers(["orders"])]
+        return [each.lane for each in self.ledger.moments.receivers(["orders"])]
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_heartbeats_are_sent_about_once_a_second_though_polls_are_twice(scene: S
     seen_ms = []
     for step in range(8):
         rates.poll(step / 2)
-        seen_ms += [each.seen_ms for each in scene.ledger.fleet.receivers(["orders"])]
+        seen_ms += [each.seen_ms for each in scene.ledger.moments.receivers(["orders"])]
         scene.clock.now_ms += 500
     assert [b - a for a, b in pairwise(seen_ms)] == [0, 1_000, 0, 1_000, 0, 1_000, 0]
 

@@ -35,7 +35,7 @@ def stored_in(folder: Path, lane: int = 0) -> list[bytes]:
 
 def holds_some(ledger: Ledger) -> bool:
     """Whether the receiver of the gate ``orders`` has records that are not durable yet."""
-    return any(each.buffered_bytes for each in ledger.fleet.receivers(["orders"]))
+    return any(each.buffered_bytes for each in ledger.moments.receivers(["orders"]))
 
 
 class Posted(threading.Thread):
@@ -74,7 +74,7 @@ def test_it_follows_its_gate_and_ends_when_what_it_took_is_durable_and_acknowled
         assert posted.done() == (200, {"lane": 7, "first": 0, "until": 3})
         running.send(signal.SIGTERM)
         assert running.ended() == 0
-        assert ledger.fleet.receivers(["orders"]) == ()
+        assert ledger.moments.receivers(["orders"]) == ()
     ended = running.wait_for("ended")
     assert (ended["stored_records"], ended["lane"], ended["offset"]) == (3, 7, 3)
     assert running.errors == ""

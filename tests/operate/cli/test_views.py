@@ -29,9 +29,9 @@ from headrace.core.ranges import OffsetRange
 from headrace.flow.signal_codec import encode
 from headrace.gate.ledger.batches import IsolatedBatches
 from headrace.gate.ledger.error_report import ErrorReport
-from headrace.gate.ledger.fleet import IsolationProgress
 from headrace.gate.ledger.gates import GateQuery
 from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.moments import IsolationProgress
 from headrace.gate.ledger.proof import (
     Finding,
     FindingKind,

@@ -4,7 +4,7 @@ import pytest
 from tests.operate.metrics.fleets import done
 
 from headrace.gate.ledger.ledger import Ledger
-from headrace.gate.ledger.metric_rows import GateNow
+from headrace.gate.ledger.moments import GateNow
 from headrace.operate.metrics.families import Totals
 from headrace.testing import ManualClock, temporary_ledger
 
@@ -19,7 +19,7 @@ def in_memory(clock: ManualClock) -> Iterator[Ledger]:
 
 def successes(totals: Totals, ledger: Ledger, gates: Sequence[GateNow]) -> float:
     """Return the batches that have succeeded, of gates as they were a moment ago."""
-    families = totals.collect(ledger, gates, ledger.metrics.open_batches())
+    families = totals.collect(ledger, gates, ledger.moments.open_batches())
     samples = next(family.samples for family in families if family.name.endswith("_batches"))
     return next(sample.value for sample in samples if sample.labels["status"] == "success")
 
@@ -31,10 +31,10 @@ def test_a_total_does_not_fall_while_batches_are_pruned_between_two_questions(
     for number in range(6):
         done(ledger, clock, number * 10, 10, 100)
         ends_ms.append(clock())
-    before = successes(totals, ledger, ledger.metrics.gates())
+    before = successes(totals, ledger, ledger.moments.gates())
     assert before == 6
     assert ledger.history.prune(ends_ms[2]).batches == 2
-    gates = ledger.metrics.gates()
+    gates = ledger.moments.gates()
     assert ledger.history.prune(ends_ms[4]).batches == 2
     assert successes(totals, ledger, gates) == before
-    assert successes(totals, ledger, ledger.metrics.gates()) == before
+    assert successes(totals, ledger, ledger.moments.gates()) == before

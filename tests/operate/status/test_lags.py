@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.ranges import TopicPartition
-from headrace.gate.ledger.metric_rows import GateNow
+from headrace.gate.ledger.moments import GateNow
 from headrace.operate.status.lags import KEPT_MS, Lags
 from headrace.operate.status.sources import PartitionAnswer, SourceAnswer
 from headrace.testing import temporary_ledger

@@ -23,7 +23,7 @@ from headrace.gate.ledger.error_report import (
     ErrorReport,
     error_values,
 )
-from headrace.gate.ledger.gates import gate_names, refuse_but
+from headrace.gate.ledger.gates import refuse_but
 from headrace.gate.ledger.records import (
     Attached,
     BatchRecord,
@@ -322,7 +322,7 @@ class BatchStore(Store):
                     f"{owner!r} any more, so what was written for it is undone; whoever owns it "
                     "now runs it."
                 )
-            insert_letters(self._database, connection, batch_key, rejected(), self._clock())
+            insert_letters(connection, batch_key, rejected(), self._clock())
 
         return self._database.lend(end)
 
@@ -339,7 +339,7 @@ class BatchStore(Store):
             values = _progress_values(connection, batch_key, owner, progress)
             if changed_rows(connection, _SQL["keep_progress"], values) == 0:
                 return False
-            insert_letters(self._database, connection, batch_key, letters, self._clock())
+            insert_letters(connection, batch_key, letters, self._clock())
             return True
 
         return self._database.write(keep)
@@ -538,16 +538,21 @@ class BatchStore(Store):
 
         They were created at ``since_ms`` or later, and before ``until_ms``.
         """
-        of_each = {"since_ms": since_ms, "until_ms": until_ms, "limit": limit}
+        values = {
+            "gate": gate_name,
+            "since_ms": since_ms,
+            "until_ms": until_ms,
+            "limit": limit,
+            "all_but_one": limit - 1,
+        }
+        statement = _SQL["newest_of_all" if gate_name is None else "newest"]
 
         def newest(connection: Connection) -> list[BatchRecord]:
-            # Each gate and status has an index with its own order; there is none over all of them.
-            names = [gate_name] if gate_name is not None else gate_names(connection)
-            places = [{"gate": n, "status": s} for n in names for s in (set(statuses) or [None])]
+            # Each status has an index with its own order; there is none over several.
             return [
                 batch_from(row)
-                for place in places
-                for row in execute(connection, _SQL["newest"], of_each | place).mappings()
+                for status in set(statuses) or [None]
+                for row in execute(connection, statement, values | {"status": status}).mappings()
             ]
 
         found = self._database.read(newest)
@@ -611,7 +616,7 @@ class BatchStore(Store):
 
         def count(connection: Connection) -> Unresolved:
             batches, letters = (
-                execute(connection, _SQL[name], values)
+                execute(connection, statements("moment")[name], values)
                 for name in ("count_unresolved", "count_letters")
             )
             return unresolved_from(batches, letters).get(gate_name, Unresolved())

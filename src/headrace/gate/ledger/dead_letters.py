@@ -7,132 +7,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, LargeBinary, and_, bindparam, func, or_, select, update
+from sqlalchemy import Connection
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.gate.control.schema_fit import FitCount
-from headrace.gate.ledger import batch_rows, transitions
-from headrace.gate.ledger.database import Database, Store, changed_rows
+from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.error_report import BAD_VALUE, ErrorReport, error_values, storable
-from headrace.gate.ledger.gates import GATES
 from headrace.gate.ledger.pruning import ROWS_AT_ONCE, some_at_once
 from headrace.gate.ledger.records import DeadLetter, DeadLetterRecord, DeadLetterStatus, Rejected
-from headrace.gate.ledger.statements import Values
-from headrace.gate.ledger.tables import NowMs, batch_range, batch_table, dead_letter, pruned
-from headrace.gate.ledger.transitions import Status
+from headrace.gate.ledger.statements import Values, ends_with, execute, statements
+from headrace.gate.ledger.transitions import new_call_id
 
 Headers = tuple[tuple[str, bytes | None], ...]
-DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
 
 CLAIM_MS: Final = 120_000
 """Lease of a dead letter that is being sent (ms): much longer than brokers need to store it."""
 
-# Like a transition of a batch: a call that is made again finds its own name.
-_IS_CALLERS: Final = or_(
-    and_(
-        dead_letter.c.status == DeadLetterStatus.WAITING,
-        or_(
-            dead_letter.c.claimed_until_ms.is_(None),
-            dead_letter.c.claimed_until_ms <= NowMs(),
-        ),
-    ),
-    dead_letter.c.last_call == bindparam("call"),
-)
+_SQL: Final = statements("dead_letter")
 
-_CLAIM: Final = (
-    update(dead_letter)
-    .where(dead_letter.c.dead_letter_id == bindparam("letter"))
-    .where(_IS_CALLERS)
-    .values(claimed_until_ms=NowMs() + CLAIM_MS, last_call=bindparam("call"))
-)
-
-_RELEASE: Final = (
-    update(dead_letter)
-    .where(dead_letter.c.dead_letter_id == bindparam("letter"))
-    .where(dead_letter.c.last_call == bindparam("call"))
-    .values(claimed_until_ms=None)
-)
-
-RESOLVE: Final = (
-    update(dead_letter)
-    .where(dead_letter.c.dead_letter_id == bindparam("letter"))
-    .where(_IS_CALLERS)
-    .values(
-        claimed_until_ms=None,
-        status=bindparam("outcome"),
-        resolved_ms=bindparam("now_ms"),
-        resolution=bindparam("why"),
-        sent_value=bindparam("sent_value", None, LargeBinary),
-        last_call=bindparam("call"),
-    )
-)
-
-_REJECTED: Final = (
-    select(
-        *dead_letter.c["batch_key", "topic", "partition", "offset"],
-        *dead_letter.c["error_class", "error_message"],
-        batch_table.c.checkpoint_id,
-        batch_range.c.topic_id,
-    )
-    .join(batch_table, batch_table.c.batch_key == dead_letter.c.batch_key)
-    .join(
-        batch_range,
-        and_(
-            batch_range.c.batch_key == dead_letter.c.batch_key,
-            batch_range.c.topic == dead_letter.c.topic,
-            batch_range.c.partition == dead_letter.c.partition,
-            batch_range.c.start_offset <= dead_letter.c.offset,
-            batch_range.c.until_offset > dead_letter.c.offset,
-        ),
-    )
-    .where(dead_letter.c.gate == bindparam("gate"))
-    .order_by(
-        batch_table.c.checkpoint_id,
-        dead_letter.c.topic,
-        batch_range.c.topic_id,
-        dead_letter.c.partition,
-        dead_letter.c.offset,
-    )
-)
-
-COUNT_REJECTED: Final = (
-    select(dead_letter.c.batch_key, func.count().label("number"))
-    .where(dead_letter.c.batch_key.in_(bindparam("batches", [""], expanding=True)))
-    .group_by(dead_letter.c.batch_key)
-)
-
-
-_number_of_bad_values = (
-    select(func.count())
-    .where(dead_letter.c.batch_key == batch_table.c.batch_key)
-    .where(dead_letter.c.error_class == BAD_VALUE)
-    .scalar_subquery()
-)
-
-_PROCESSED: Final = (
-    select(batch_table.c.batch_key)
-    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.SUCCESS)
-    .where(batch_table.c.planned_records > _number_of_bad_values)
-    .limit(1)
-)
-
-_PRUNED: Final = select(pruned.c.topic).where(pruned.c.gate == bindparam("gate")).limit(1)
-
-_ANY_OTHER: Final = (_PROCESSED, _PRUNED)
-
-_BAD_VALUES: Final = (
-    select(func.count())
-    .select_from(dead_letter)
-    .where(dead_letter.c.gate == bindparam("gate"), dead_letter.c.error_class == BAD_VALUE)
-)
-
-_FIT_COUNTS: Final = (
-    select(batch_table.c.planned_records, _number_of_bad_values.label("unfit"))
-    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.SUCCESS)
-    .order_by(batch_table.c.created_time_ms.desc())
-    .limit(bindparam("limit"))
-)
+RESOLVE: Final = _SQL["resolve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +47,7 @@ def rejected_ranges(connection: Connection, gate_name: str) -> Iterator[Rejected
     Neighbours of one batch with one reason are one range.
     """
     last: Rejected | None = None
-    for row in connection.execute(_REJECTED, {"gate": gate_name}):
+    for row in execute(connection, _SQL["rejected"], {"gate": gate_name}):
         one = Rejected(
             row.checkpoint_id,
             row.batch_key,
@@ -179,22 +73,27 @@ class DeadLetterStore(Store):
         return {
             row.batch_key: row.number
             for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE)
-            for row in self._database.rows(COUNT_REJECTED, batches=keys)
+            for row in self._database.rows(_SQL["count_by_batch"], batches=keys)
         }
 
     def count_bad_values(self, gate_name: str) -> int | None:
         """Count the records of a gate that could not be decoded; None if it processed another."""
+        values = {"gate": gate_name, "bad_value": BAD_VALUE}
 
         def count(connection: Connection) -> int | None:
-            if any(connection.execute(each, {"gate": gate_name}).first() for each in _ANY_OTHER):
-                return None
-            return connection.scalar(_BAD_VALUES, {"gate": gate_name})
+            for name in ("processed_any", "pruned_any"):
+                if execute(connection, _SQL[name], values).first():
+                    return None
+            number: int = execute(connection, _SQL["count_bad_values"], values).scalar_one()
+            return number
 
         return self._database.read(count)
 
     def fit_counts(self, gate_name: str, limit: int) -> tuple[FitCount, ...]:
         """Count what could not be decoded in a gate's newest live batches that are a success."""
-        rows = self._database.rows(_FIT_COUNTS, gate=gate_name, limit=limit)
+        rows = self._database.rows(
+            _SQL["fit_counts"], gate=gate_name, bad_value=BAD_VALUE, limit=limit
+        )
         return tuple(FitCount(row.planned_records, row.unfit) for row in rows)
 
     def oldest(
@@ -214,38 +113,38 @@ class DeadLetterStore(Store):
         ``since_ms`` or later and before ``until_ms``; the class of the exception is named with its
         module or without.
         """
-        query = (
-            select(dead_letter)
-            .where(dead_letter.c.dead_letter_id > after)
-            .where(*batch_rows.created_within(dead_letter.c.created_ms, since_ms, until_ms))
-            .order_by(dead_letter.c.dead_letter_id)
-            .limit(limit)
-        )
-        if error_class is not None:
-            query = query.where(batch_rows.is_error(dead_letter.c.error_class, error_class))
+        values = {
+            "gate": gate_name,
+            "after": after,
+            "since_ms": since_ms,
+            "until_ms": until_ms,
+            "error_class": error_class,
+            "error_name": None if error_class is None else ends_with(f".{error_class}"),
+            "limit": limit,
+            "all_but_one": limit - 1,
+        }
+        statement = _SQL["oldest_of_all" if gate_name is None else "oldest"]
 
         def oldest(connection: Connection) -> list[DeadLetterRecord]:
-            names = [gate_name] if gate_name is not None else connection.scalars(GATES).all()
-            queries = [
-                query.where(dead_letter.c.gate == name, dead_letter.c.status == status)
-                for name in names
+            # Each status has an index with its own order; there is none over several.
+            return [
+                letter_from(row)
                 for status in set(statuses or DeadLetterStatus)
+                for row in execute(connection, statement, values | {"status": status}).mappings()
             ]
-            return [letter_from(row) for row in batch_rows.rows_of(connection, queries)]
 
         found = self._database.read(oldest)
         return tuple(sorted(found, key=lambda letter: letter.dead_letter_id)[:limit])
 
     def get(self, dead_letter_id: int) -> DeadLetterRecord | None:
         """One dead letter, if it is in the ledger."""
-        rows = self._database.rows(DEAD_LETTER, letter=dead_letter_id)
+        rows = self._database.rows(_SQL["letter"], letter=dead_letter_id)
         return next((letter_from(row._mapping) for row in rows), None)
 
     def values_of(self, numbers: Collection[int]) -> Mapping[int, bytes | None]:
         """The values of these dead letters, by number."""
-        columns = select(dead_letter.c.dead_letter_id, dead_letter.c.value)
-        chosen = columns.where(dead_letter.c.dead_letter_id.in_(list(numbers)))
-        return {row.dead_letter_id: row.value for row in self._database.rows(chosen)}
+        rows = self._database.rows(_SQL["values"], letters=list(numbers))
+        return {row.dead_letter_id: row.value for row in rows}
 
     @contextmanager
     def claimed(self, dead_letter_ids: Iterable[int]) -> Iterator[ClaimedLetters]:
@@ -254,19 +153,19 @@ class DeadLetterStore(Store):
         Letters that are resolved, or that another process is sending, are not claimed. A claim ends
         with the ``with``, or by itself after two minutes, for its process may have died.
         """
-        call = transitions.new_call_id()
-        wanted = sorted(set(dead_letter_ids))
+        call = new_call_id()
+        wanted, values = sorted(set(dead_letter_ids)), {"call": call, "claim_ms": CLAIM_MS}
 
         def claim(connection: Connection) -> frozenset[int]:
             return frozenset(
                 each
                 for each in wanted
-                if changed_rows(connection, _CLAIM, {"letter": each, "call": call})
+                if changed_rows(connection, _SQL["claim"], values | {"letter": each})
             )
 
         def release(connection: Connection) -> None:
             for each in wanted:
-                connection.execute(_RELEASE, {"letter": each, "call": call})
+                execute(connection, _SQL["release"], values | {"letter": each})
 
         try:
             yield ClaimedLetters(call, self._database.write(claim))
@@ -308,24 +207,22 @@ class DeadLetterStore(Store):
             "outcome": status,
             "now_ms": self._clock(),
             "why": storable(resolution),
-            "call": transitions.new_call_id() if claim is None else claim.call,
+            "call": new_call_id() if claim is None else claim.call,
             "sent_value": sent_value,
         }
         return self._changes(RESOLVE, values)
 
 
 def insert_letters(
-    database: Database,
-    connection: Connection,
-    batch_key: str,
-    letters: Sequence[DeadLetter],
-    now_ms: int,
+    connection: Connection, batch_key: str, letters: Sequence[DeadLetter], now_ms: int
 ) -> None:
     """Keep a batch's rejected records, within the transaction of its success; each record once."""
     if letters:
-        row = connection.execute(batch_rows.BATCH, {"batch_key": batch_key}).one()
-        rows = [_letter_row(each, row.gate, batch_key, now_ms) for each in letters]
-        connection.execute(database.insert(dead_letter).on_conflict_do_nothing(), rows)
+        gate = execute(
+            connection, statements("batch")["gate_of"], {"batch": batch_key}
+        ).scalar_one()
+        rows = [_letter_row(each, gate, batch_key, now_ms) for each in letters]
+        execute(connection, _SQL["new"], rows)
 
 
 def _letter_row(letter: DeadLetter, gate: str, batch_key: str, now_ms: int) -> Values:
@@ -342,7 +239,6 @@ def _letter_row(letter: DeadLetter, gate: str, batch_key: str, now_ms: int) -> V
         "timestamp_type": letter.timestamp_type,
         **error_values(letter.error),
         "created_ms": now_ms,
-        "status": DeadLetterStatus.WAITING,
     }
 
 

@@ -4,25 +4,20 @@ Times are the database's own, so that planners on several machines need no clock
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Text, and_, bindparam, case, or_, select, update
+from sqlalchemy import Connection, Row
 
 from headrace.core.system import is_gone
 from headrace.errors import GateInUseError, LedgerError
 from headrace.gate.control.pressure import RateLimit
 from headrace.gate.control.size_ceiling import known_ceiling
-from headrace.gate.ledger.batch_rows import NEXT_SEQUENCE, among
 from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.error_report import storable
-from headrace.gate.ledger.operator_limits import (
-    CONTROL_COLUMNS,
-    CONTROLLED_GATE,
-    operator_limits_from,
-)
+from headrace.gate.ledger.operator_limits import operator_limits_from
 from headrace.gate.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd, batch_from
-from headrace.gate.ledger.tables import NowMs, batch_table, gate
+from headrace.gate.ledger.statements import execute, names_of, statements
 from headrace.gate.ledger.transitions import new_call_id
 
 Begun = tuple[int, BatchRecord]
@@ -80,145 +75,18 @@ class GateQuery:
         return is_gone(self.owner) or (self.driver is not None and is_gone(self.driver))
 
 
-GATES: Final = select(
-    *gate.c[
-        "name",
-        "interval_ms",
-        "source",
-        "estimator",
-        "created_ms",
-        "gate_id",
-        "rate_per_s",
-        "rate_time_ms",
-        "batch_cost",
-        "size_ceiling",
-        "ended_ms",
-        "ended",
-        "ended_error",
-        "sink_outage",
-    ]
-).order_by(gate.c.name)
+_SQL: Final = statements("gate")
 
-_of_gate = gate.c.name == bindparam("of")
-_GATE: Final = GATES.where(_of_gate)
-_OWNED: Final = gate.c.query_owner == bindparam("by")
-_UNTIL: Final = NowMs() + bindparam("lease_ms")
-
-_FREE: Final = or_(
-    gate.c.query_owner.is_(None),
-    _OWNED,
-    gate.c.query_owner == bindparam("gone", type_=Text),
-    gate.c.query_until_ms <= NowMs(),
-    # Longer than a lease can be: the database's clock was ahead when it was written.
-    gate.c.query_until_ms > _UNTIL,
-)
-
-_NOBODY: Final[dict[str, Any]] = {
-    column.name: None for column in gate.c if column.name.startswith("query_")
-}
-
-_CLAIM: Final = (
-    update(gate)
-    .where(_of_gate, _FREE)
-    .values(query_since_ms=NowMs(), query_until_ms=_UNTIL, query_begins=gate.c.begins)
-)
-
-_RENEW: Final = update(gate).where(_of_gate, _OWNED).values(query_until_ms=_UNTIL)
-_RELEASE: Final = update(gate).where(_of_gate, _OWNED).values(_NOBODY)
-
-_THIS_ONE: Final = bindparam("owner", type_=Text)
-_END: Final = (
-    update(gate)
-    .where(
-        _of_gate,
-        or_(
-            gate.c.query_owner.is_(None),
-            and_(
-                gate.c.query_driver == bindparam("driver"),
-                or_(_THIS_ONE.is_(None), gate.c.query_owner == _THIS_ONE),
-            ),
-        ),
-    )
-    .values(**_NOBODY, ended_ms=NowMs(), ended=bindparam("how"), ended_error=bindparam("error"))
-)
-
-_SET_CHECKPOINT: Final = (
-    update(gate).where(_of_gate, _OWNED).values(query_checkpoint=bindparam("checkpoint"))
-)
-
-_QUERY: Final = select(
-    *[
-        column.label(column.name.removeprefix("query_"))
-        for column in gate.c
-        if column.name in _NOBODY
-    ]
-).where(_of_gate, gate.c.query_owner.is_not(None))
-
-_BEGUN_AND_QUERY: Final = (
-    select(
-        gate.c.begins,
-        (gate.c.query_until_ms > NowMs()).label("query_lives"),
-        *[column for column in gate.c if column.name in _NOBODY],
-        batch_table,
-    )
-    .outerjoin_from(gate, batch_table, batch_table.c.batch_key == gate.c.begun)
-    .where(_of_gate)
-)
-
-_LAST_QUERIES: Final = select(
-    gate.c.name,
-    (gate.c.query_until_ms > NowMs()).label("query_lives"),
-    *[column for column in gate.c if column.name in _NOBODY],
-).where(gate.c.query_owner.is_not(None))
-
-_ADMISSION: Final = (
-    select(
-        gate.c.rate_per_s,
-        gate.c.interval_ms,
-        case((gate.c.throttle_until_ms > NowMs(), gate.c.throttle_per_s)),
-        gate.c.throttled_by,
-        gate.c.throttle_level,
-        gate.c.throttle_origin_per_s,
-        gate.c.size_ceiling,
-        gate.c.name,
-        gate.c.reported,
-        gate.c.begins,
-        *CONTROL_COLUMNS,
-    )
-    .select_from(CONTROLLED_GATE)
-    .where(_of_gate)
-)
+_QUERY: Final = tuple(field.name for field in fields(GateQuery))
+"""The columns of the query behind a gate, without their prefix ``query_``."""
 
 _THROTTLES: Final = ("per_s", "by", "level", "origin_per_s")
 """As the fields of a `RateLimit`."""
 
-_THROTTLE: Final = (
-    update(gate)
-    .where(_of_gate)
-    .values(
-        throttle_per_s=bindparam("per_s"),
-        throttled_by=bindparam("by"),
-        throttle_level=bindparam("level"),
-        throttle_origin_per_s=bindparam("origin_per_s"),
-        throttle_until_ms=NowMs() + bindparam("lease_ms"),
-        pressures=bindparam("heard"),
-    )
-)
-
-_CEILING: Final = select(gate.c.size_ceiling).where(_of_gate)
-
-_SET_CEILING: Final = (
-    update(gate)
-    .where(_of_gate, gate.c.size_ceiling.is_not_distinct_from(bindparam("before", type_=Text)))
-    .values(size_ceiling=bindparam("after", type_=Text))
-)
-
-_PRESSURES: Final = select(gate.c.pressures).where(_of_gate)
-
 
 def gate_names(connection: Connection) -> list[str]:
     """Return the names of all gates, in order."""
-    return list(connection.scalars(select(gate.c.name).order_by(gate.c.name)))
+    return list(execute(connection, _SQL["names"]).scalars())
 
 
 class GateStore(Store):
@@ -226,20 +94,23 @@ class GateStore(Store):
 
     def declare(self, name: str, *, interval_ms: int, source: str, estimator: str) -> None:
         """Make a gate known, or describe it again; its rate and its history stay."""
-        description = {"interval_ms": interval_ms, "source": source, "estimator": estimator}
-        statement = self._database.insert(gate).on_conflict_do_update(
-            index_elements=[gate.c.name], set_=description
-        )
-        new = {"name": name, "gate_id": new_call_id(), "created_ms": self._clock()}
-        self._database.change(statement, new | description)
+        values = {
+            "gate": name,
+            "interval_ms": interval_ms,
+            "source": source,
+            "estimator": estimator,
+            "gate_id": new_call_id(),
+            "created_ms": self._clock(),
+        }
+        self._database.change(_SQL["declare"], values)
 
     def all(self) -> tuple[GateRecord, ...]:
         """All gates, by name."""
-        return tuple(GateRecord(**row._asdict()) for row in self._database.rows(GATES))
+        return tuple(GateRecord(**row._asdict()) for row in self._database.rows(_SQL["gates"]))
 
     def get(self, name: str) -> GateRecord | None:
         """One gate, if it is declared."""
-        found = self._database.rows(_GATE, of=name)
+        found = self._database.rows(_SQL["gates"], gate=name)
         return GateRecord(**found[0]._asdict()) if found else None
 
     def next_sequence(self, gate_name: str) -> int:
@@ -250,7 +121,9 @@ class GateStore(Store):
         """
 
         def count(connection: Connection) -> int | None:
-            number: int | None = connection.scalar(NEXT_SEQUENCE, {"of": gate_name})
+            number: int | None = execute(
+                connection, _SQL["next_sequence"], {"gate": gate_name}
+            ).scalar()
             return number
 
         number = self._database.alone(count)
@@ -272,31 +145,25 @@ class GateStore(Store):
         Returns:
             None if the gate is the query's now; else the query that has it, and nothing is changed.
         """
-        described: dict[str, Any] = {"source": claim.source, "estimator": claim.estimator}
-        interval = {"interval_ms": claim.interval_ms}
-        new = {"name": claim.gate, "gate_id": new_call_id(), "created_ms": self._clock()}
-        new |= described | interval
-        if not claim.keeps_interval:
-            described |= interval
-        declared = self._database.insert(gate).values(new).on_conflict_do_nothing()
-        statement = _CLAIM.values(
-            **described,
-            query_owner=claim.owner,
-            query_driver=claim.driver,
-            query_read=claim.read,
-            query_described=storable(claim.described),
-            query_checkpoint=None,
-            query_checkpoint_id=None,
-            stop_action=None,
-            ended_ms=None,
-            ended=None,
-            ended_error=None,
-        )
-        values = {"of": claim.gate, "by": claim.owner, "lease_ms": lease_ms, "gone": gone}
+        values = {
+            "gate": claim.gate,
+            "gate_id": new_call_id(),
+            "created_ms": self._clock(),
+            "interval_ms": claim.interval_ms,
+            "new_interval_ms": None if claim.keeps_interval else claim.interval_ms,
+            "source": claim.source,
+            "estimator": claim.estimator,
+            "by": claim.owner,
+            "driver": claim.driver,
+            "read": claim.read,
+            "described": storable(claim.described),
+            "lease_ms": lease_ms,
+            "gone": gone,
+        }
 
         def claimed(connection: Connection) -> GateQuery | None:
-            connection.execute(declared)
-            while not changed_rows(connection, statement, values):
+            execute(connection, _SQL["declare_new"], values)
+            while not changed_rows(connection, _SQL["claim"], values):
                 found = query_behind(connection, claim.gate)
                 if found is not None:  # else it was released just now
                     return found
@@ -306,13 +173,13 @@ class GateStore(Store):
 
     def renew(self, gate_name: str, owner: str, lease_ms: int) -> bool:
         """Keep a gate for as long again; whether it is still the owner's."""
-        values = {"of": gate_name, "by": owner, "lease_ms": lease_ms}
+        values = {"gate": gate_name, "by": owner, "lease_ms": lease_ms}
         # Losing it makes the lease end one renewal earlier; its owner then renews it again.
-        return self._changes(_RENEW, values, durable=False)
+        return self._changes(_SQL["renew"], values, durable=False)
 
     def release(self, gate_name: str, owner: str) -> bool:
         """Let the next query have a gate at once; whether it was the owner's."""
-        return self._changes(_RELEASE, {"of": gate_name, "by": owner})
+        return self._changes(_SQL["release"], {"gate": gate_name, "by": owner})
 
     def end(
         self,
@@ -327,13 +194,15 @@ class GateStore(Store):
         ``error`` is what ended it, or who has stopped it. Nothing is changed, and the answer is no,
         where another program's query is behind the gate, or one of another ``owner`` than is named.
         """
-        values = {"of": gate_name, "driver": driver, "how": how.value, "owner": owner}
-        return self._changes(_END, {**values, "error": None if error is None else storable(error)})
+        values = {"gate": gate_name, "driver": driver, "how": how.value, "owner": owner}
+        return self._changes(
+            _SQL["end"], {**values, "error": None if error is None else storable(error)}
+        )
 
     def set_checkpoint(self, gate_name: str, owner: str, checkpoint: str) -> None:
         """Say where the checkpoint is of the query that stands behind a gate."""
-        values = {"of": gate_name, "by": owner, "checkpoint": storable(checkpoint)}
-        self._database.change(_SET_CHECKPOINT, values)
+        values = {"gate": gate_name, "by": owner, "checkpoint": storable(checkpoint)}
+        self._database.change(_SQL["set_checkpoint"], values)
 
     def query(self, gate_name: str) -> GateQuery | None:
         """The query that stands behind a gate; None if none does, or its lease has run out."""
@@ -343,7 +212,7 @@ class GateStore(Store):
         self, names: Collection[str] | None = None
     ) -> Mapping[str, tuple[GateQuery, bool]]:
         """The query that has not left each of these gates, and whether its lease is in force."""
-        rows = self._database.rows(among(_LAST_QUERIES, gate.c.name, names))
+        rows = self._database.rows(_SQL["last_queries"], names=names_of(names))
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
 
     def last_begun(self, gate_name: str) -> Begun | None:
@@ -355,29 +224,26 @@ class GateStore(Store):
 
         The query that owned the gate at that moment had begun that batch, or none yet.
         """
-        found = self._database.rows(_BEGUN_AND_QUERY, of=gate_name)
+        found = self._database.rows(_SQL["begun_and_query"], gate=gate_name)
         if not found:
             return None, None
-        batch = found[0]._asdict()
-        begins, lives = batch.pop("begins"), batch.pop("query_lives")
-        for name in _NOBODY:
-            del batch[name]
+        row = found[0]._mapping
         return (
-            None if batch["batch_key"] is None else (begins, batch_from(batch)),
-            _query_from(found[0]) if lives else None,
+            None if row["batch_key"] is None else (row["begins"], batch_from(row)),
+            _query_from(found[0]) if row["query_lives"] else None,
         )
 
     def admission(self, gate_name: str) -> Admission:
         """Return all that bounds the next batch of a gate, read in one statement."""
-        found = self._database.rows(_ADMISSION, of=gate_name)
+        found = self._database.rows(_SQL["admission"], gate=gate_name)
         if not found:
             return Admission(None, None)
         (row,) = found
-        rate_per_s, interval_ms, *throttle = tuple(row)[: 2 + len(_THROTTLES)]
+        throttle = row.throttled_by, row.throttle_level, row.throttle_origin_per_s
         return Admission(
-            rate_per_s,
-            None if throttle[0] is None else RateLimit(*throttle),
-            interval_ms,
+            row.rate_per_s,
+            None if row.per_s is None else RateLimit(row.per_s, *throttle),
+            row.interval_ms,
             operator_limits_from(row),
             known_ceiling(row.size_ceiling),
             row.reported,
@@ -386,12 +252,14 @@ class GateStore(Store):
 
     def ceiling(self, gate_name: str) -> str | None:
         """The largest batch that a gate's handler takes, as text; None where nothing is known."""
-        text: str | None = self._database.scalar(_CEILING, of=gate_name)
+        text: str | None = self._database.scalar(_SQL["ceiling"], gate=gate_name)
         return text
 
     def change_ceiling(self, gate_name: str, before: str | None, after: str | None) -> bool:
         """Replace a gate's ceiling; False, and nothing is changed, where another one is there."""
-        return self._changes(_SET_CEILING, {"of": gate_name, "before": before, "after": after})
+        return self._changes(
+            _SQL["change_ceiling"], {"gate": gate_name, "before": before, "after": after}
+        )
 
     def throttle(
         self, gate_name: str, limit: RateLimit | None, lease_ms: int, pressures: str
@@ -404,18 +272,19 @@ class GateStore(Store):
         limits = (None,) * 4 if limit is None else astuple(limit)
         values = dict(zip(_THROTTLES, limits, strict=True))
         self._database.change(
-            _THROTTLE, {**values, "of": gate_name, "lease_ms": lease_ms, "heard": pressures}
+            _SQL["throttle"],
+            {**values, "gate": gate_name, "lease_ms": lease_ms, "heard": pressures},
         )
 
     def pressures(self, gate_name: str) -> str | None:
         """The text that `throttle` was given last; None if there was none."""
-        text: str | None = self._database.scalar(_PRESSURES, of=gate_name)
+        text: str | None = self._database.scalar(_SQL["pressures"], gate=gate_name)
         return text
 
 
 def _query_from(row: Row[Any]) -> GateQuery:
     values = row._mapping
-    return GateQuery(**{name.removeprefix("query_"): values[name] for name in _NOBODY})
+    return GateQuery(**{name: values[f"query_{name}"] for name in _QUERY})
 
 
 def refuse_but(connection: Connection, gate_name: str, query: str) -> None:
@@ -431,5 +300,5 @@ def refuse_but(connection: Connection, gate_name: str, query: str) -> None:
 
 def query_behind(connection: Connection, gate_name: str) -> GateQuery | None:
     """The query that stands behind a gate, or did until its lease ran out."""
-    row = connection.execute(_QUERY, {"of": gate_name}).one_or_none()
-    return None if row is None else GateQuery(**row._asdict())
+    row = execute(connection, _SQL["query"], {"gate": gate_name}).one_or_none()
+    return None if row is None else _query_from(row)

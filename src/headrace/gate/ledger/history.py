@@ -4,112 +4,25 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    Select,
-    bindparam,
-    delete,
-    func,
-    not_,
-    select,
-)
+from sqlalchemy import Connection, Row
 
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.errors import LedgerError
-from headrace.gate.ledger import batch_rows
-from headrace.gate.ledger.checkpoints import (
-    CHECKPOINTS,
-    COUNT_LOSSES,
-    CheckpointRecord,
-    checkpoint_from,
-)
+from headrace.gate.ledger.checkpoints import CheckpointRecord, checkpoint_from
 from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.error_report import MAX_MESSAGE_LENGTH, storable
-from headrace.gate.ledger.gates import GATES
 from headrace.gate.ledger.pruning import (
-    CLOSED,
-    COVERAGE,
-    LOCK_GATE,
-    PRUNED_RANGES,
     ROWS_AT_ONCE,
     prune_batches,
     prune_rates,
     some_at_once,
 )
 from headrace.gate.ledger.records import Covered, Loss, Processed, Pruned
-from headrace.gate.ledger.statements import Values, offsets_in
-from headrace.gate.ledger.tables import batch_range, batch_table, gate, lost, position
+from headrace.gate.ledger.statements import Values, execute, offsets_in, statements
 from headrace.gate.ledger.transitions import Status
 
-
-def _select_losses(which: ColumnElement[bool]) -> Select[Any]:
-    """Losses with the checkpoint of their batch, if they have one."""
-    return (
-        select(lost, batch_table.c.checkpoint_id)
-        .outerjoin_from(lost, batch_table, batch_table.c.batch_key == lost.c.batch_key)
-        .where(which)
-        .order_by(
-            lost.c.time_ms,
-            lost.c.topic,
-            lost.c.topic_id,
-            lost.c.partition,
-            lost.c.from_offset,
-            lost.c.batch_key,
-        )
-    )
-
-
-LOSSES: Final = _select_losses(lost.c.gate == bindparam("gate"))
-
-LOSSES_OF_BATCHES: Final = _select_losses(
-    lost.c.batch_key.in_(bindparam("batches", [""], expanding=True))
-)
-
-WITHDRAW_LOSS: Final = delete(lost).where(
-    lost.c.gate == bindparam("gate"),
-    lost.c.topic == bindparam("topic"),
-    lost.c.partition == bindparam("partition"),
-    lost.c.topic_id == bindparam("topic_id"),
-    lost.c.batch_key == "",
-    lost.c.from_offset == bindparam("position"),
-)
-
-_planned_of = batch_range.c["topic", "partition", "topic_id"]
-
-LATEST_SEEN: Final = (
-    select(*_planned_of, func.max(batch_range.c.latest_offset).label("latest"))
-    .join(batch_table, batch_table.c.batch_key == batch_range.c.batch_key)
-    .where(batch_table.c.gate == bindparam("gate"), batch_range.c.latest_offset.is_not(None))
-    .group_by(*_planned_of)
-)
-
-POSITIONS: Final = select(position.c.gate, position.c.until_offsets).where(
-    position.c.topic_id == bindparam("topic_id")
-)
-
-_batch_range = (
-    batch_range.c.partition,
-    batch_range.c.start_offset,
-    batch_table.c.batch_key,
-    batch_table.c.status,
-)
-
-OPEN_RANGES: Final = (
-    select(*_batch_range)
-    .join(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
-    .where(batch_table.c.gate == bindparam("gate"), batch_range.c.topic_id == bindparam("topic_id"))
-    .where(batch_table.c.status.in_([status for status in Status if status is not Status.SUCCESS]))
-    .where(not_(CLOSED))
-)
-
-LAST_RANGES: Final = (
-    select(*_batch_range)
-    .join_from(gate, batch_table, batch_table.c.batch_key == gate.c.begun)
-    .join(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
-    .where(gate.c.name == bindparam("gate"), batch_range.c.topic_id == bindparam("topic_id"))
-)
+_SQL: Final = statements("history")
+_LOCK: Final = statements("gate")["lock"]
 
 
 class HistoryStore(Store):
@@ -138,29 +51,26 @@ class HistoryStore(Store):
         rows = [
             key | _loss_row(each, topic_ids or {}, reasons or {}) for each in ranges if each.count
         ]
-        statement = self._database.insert(lost)
-        longer = statement.excluded.until_offset
-        statement = statement.on_conflict_do_update(
-            index_elements=list(lost.primary_key),
-            set_={"until_offset": longer},
-            where=lost.c.until_offset < longer,
-        )
 
         def record(connection: Connection) -> None:
             # First, for the sum is to be of all losses that anybody has written down.
-            connection.execute(LOCK_GATE, {"gate": gate_name})
+            execute(connection, _LOCK, {"gate": gate_name})
             # Check in the same transaction: a file of that name on another machine is another
             # ledger.
-            if batch_key is not None and gate_name != connection.scalar(
-                batch_rows.GATE_OF, {"batch": batch_key}
+            if (
+                batch_key is not None
+                and gate_name
+                != execute(
+                    connection, statements("batch")["gate_of"], {"batch": batch_key}
+                ).scalar()
             ):
                 raise LedgerError(
                     f"The ledger {self._database.name} has no batch {batch_key} of gate"
                     f" {gate_name!r}, so it is not the ledger that the gate uses; give every"
                     " machine the same one."
                 )
-            self._insert_under(gate_name, connection, statement, rows)
-            connection.execute(COUNT_LOSSES, {"of": gate_name})
+            self._insert_under(gate_name, connection, _SQL["record_loss"], rows)
+            execute(connection, _SQL["count_losses"], {"gate": gate_name})
 
         if rows:
             self._database.write(record)
@@ -171,9 +81,10 @@ class HistoryStore(Store):
         """Delete the losses after this position that were recorded before a batch was planned."""
 
         def withdraw(connection: Connection) -> None:
-            connection.execute(LOCK_GATE, {"gate": gate_name})
-            connection.execute(
-                WITHDRAW_LOSS,
+            execute(connection, _LOCK, {"gate": gate_name})
+            execute(
+                connection,
+                _SQL["withdraw_loss"],
                 {
                     "gate": gate_name,
                     "topic": tp.topic,
@@ -182,7 +93,7 @@ class HistoryStore(Store):
                     "position": position,
                 },
             )
-            connection.execute(COUNT_LOSSES, {"of": gate_name})
+            execute(connection, _SQL["count_losses"], {"gate": gate_name})
 
         self._database.write(withdraw)
 
@@ -193,18 +104,18 @@ class HistoryStore(Store):
         """
         return {
             (TopicPartition(row.topic, row.partition), row.topic_id): row.latest
-            for row in self._database.rows(LATEST_SEEN, gate=gate_name)
+            for row in self._database.rows(_SQL["latest_seen"], gate=gate_name)
         }
 
     def losses(self, gate_name: str) -> tuple[Loss, ...]:
         """Everything a gate has lost, oldest first."""
-        return tuple(map(_loss_from, self._database.rows(LOSSES, gate=gate_name)))
+        return tuple(map(_loss_from, self._database.rows(_SQL["losses"], gate=gate_name)))
 
     def losses_of(self, batch_keys: Collection[str]) -> Mapping[str, tuple[Loss, ...]]:
         """Return the losses of batches, by key; batches that have read everything are left out."""
         found: dict[str, list[Loss]] = defaultdict(list)
         for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE):
-            for row in self._database.rows(LOSSES_OF_BATCHES, batches=keys):
+            for row in self._database.rows(_SQL["losses_of_batches"], batches=keys):
                 found[row.batch_key].append(_loss_from(row))
         return {key: tuple(each) for key, each in found.items()}
 
@@ -214,7 +125,7 @@ class HistoryStore(Store):
         Pruned ranges are included, with neighbouring ranges as one. All is as of the first row.
         """
         with self._database.snapshot() as connection:
-            for row in connection.execute(COVERAGE, {"gate": gate_name}):
+            for row in execute(connection, _SQL["coverage"], {"gate": gate_name}):
                 yield Covered(
                     checkpoint_id=row.checkpoint_id,
                     batch_key=row.batch_key,
@@ -227,7 +138,7 @@ class HistoryStore(Store):
         self, gate_name: str, checkpoint_id: str
     ) -> tuple[tuple[str | None, OffsetRange], ...]:
         """Return the ranges of the pruned batches of one checkpoint, with the topics' ids."""
-        rows = self._database.rows(PRUNED_RANGES, gate=gate_name)
+        rows = self._database.rows(_SQL["pruned"], gate=gate_name)
         return tuple(
             (row.topic_id or None, _offsets_from(row))
             for row in rows
@@ -236,7 +147,7 @@ class HistoryStore(Store):
 
     def checkpoints(self, gate_name: str) -> tuple[CheckpointRecord, ...]:
         """Return what each checkpoint of a gate has planned, by its id and topic."""
-        rows = self._database.rows(CHECKPOINTS, gate=gate_name)
+        rows = self._database.rows(_SQL["checkpoints"], gate=gate_name)
         return tuple(map(checkpoint_from, rows))
 
     def processed_until(
@@ -265,7 +176,7 @@ class HistoryStore(Store):
             of_topic = {"topic_id": topic_id}
             # First, and then the batches: one that ends meanwhile was begun before, and one that
             # begins meanwhile goes on at a position, or above.
-            found = connection.execute(POSITIONS, of_topic)
+            found = execute(connection, _SQL["positions"], of_topic)
             positions = {row.gate: offsets_in(row.until_offsets) for row in found}
             return tuple(
                 each
@@ -283,7 +194,7 @@ class HistoryStore(Store):
         A gate that went back to a fresh checkpoint counts with that one alone.
         """
         found: dict[int, int] = {}
-        for row in self._database.rows(POSITIONS, topic_id=topic_id):
+        for row in self._database.rows(_SQL["positions"], topic_id=topic_id):
             for partition, until in offsets_in(row.until_offsets).items():
                 found[partition] = max(until, found.get(partition, 0))
         return found
@@ -300,7 +211,7 @@ class HistoryStore(Store):
         transaction whose answer was lost in an outage, the rows are deleted but not counted.
         """
         batches = rates = 0
-        for gate_row in self._database.rows(GATES):
+        for gate_row in self._database.rows(statements("gate")["gates"]):
             batches += prune_batches(self._database, gate_row.name, before_ms, rows_at_once)
             rates += prune_rates(self._database, gate_row.name, before_ms, rows_at_once)
         return Pruned(batches, rates)
@@ -326,8 +237,8 @@ def _processed_by_gate(
 ) -> Iterator[Processed]:
     """Yield the progress of one gate in each partition."""
     found = {each: Processed(gate_name, each, positions.get(each, 0)) for each in partitions}
-    for statement in (LAST_RANGES, OPEN_RANGES) if keeps_last else (OPEN_RANGES,):
-        for row in connection.execute(statement, {"gate": gate_name} | of_topic):
+    for name in ("last_ranges", "open_ranges") if keeps_last else ("open_ranges",):
+        for row in execute(connection, _SQL[name], {"gate": gate_name} | of_topic):
             known = found.get(row.partition)
             if known is not None and row.start_offset <= known.until:
                 found[row.partition] = Processed(

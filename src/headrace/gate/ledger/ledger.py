@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self
 
-from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select, text
+from sqlalchemy import Connection, inspect, text
 
 from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import LedgerSchemaError, NoLedgerError
@@ -13,20 +13,20 @@ from headrace.gate.ledger.batches import BatchStore
 from headrace.gate.ledger.connection import NO_RETRIES, Timeouts
 from headrace.gate.ledger.database import Database
 from headrace.gate.ledger.dead_letters import DeadLetterStore
-from headrace.gate.ledger.fleet import FleetStore
 from headrace.gate.ledger.flows import OutputStore, SignalStore
 from headrace.gate.ledger.gates import GateStore
 from headrace.gate.ledger.history import HistoryStore
-from headrace.gate.ledger.metric_rows import MetricStore
+from headrace.gate.ledger.moments import MomentStore
 from headrace.gate.ledger.operator_limits import OperatorLimitStore
 from headrace.gate.ledger.proof import ProofStore
 from headrace.gate.ledger.rates import RateStore, SinkOutageStore
 from headrace.gate.ledger.receivers import ReceiverStore
 from headrace.gate.ledger.repairs import RepairStore
 from headrace.gate.ledger.sqlite import OTHER_LEDGER
-from headrace.gate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, NowMs, metadata
+from headrace.gate.ledger.statements import execute, statements
+from headrace.gate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
-_NOW: Final = select(NowMs())
+_SQL: Final = statements("ledger")
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -35,8 +35,6 @@ _MIGRATION_LOCK: Final = 0x48_45_41_44_47_41_54_45
 
 # Alembic keeps its state in globals.
 _one_upgrade_at_a_time = threading.Lock()
-
-_version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 
 
 class Ledger:
@@ -72,7 +70,6 @@ class Ledger:
         batches: Planned batches of gates, and their outcome.
         controls: Operators' settings in force: pauses, limits, drains.
         gates: Gates as declared, the query behind each, and what throttles it.
-        metrics: All gates at one look, for a monitoring system.
         rates: The rate in force, and the samples that it was learnt from.
         dead_letters: Records that cannot be processed.
         history: Losses, coverage, checkpoints, and the pruning of what is old.
@@ -82,7 +79,7 @@ class Ledger:
         outputs: The attempts to write batches into topics.
         proofs: The proof of each gate; and the offsets that it has lost or skipped.
         repairs: Operators' actions on failures.
-        fleet: All gates at one look, and the history of one.
+        moments: All gates at one moment, and the history of one.
     """
 
     def __init__(self, database: Database, clock: WallClock) -> None:
@@ -90,7 +87,6 @@ class Ledger:
         self.batches = BatchStore(database, clock)
         self.gates = GateStore(database, clock)
         self.operator_limits = OperatorLimitStore(database, clock)
-        self.metrics = MetricStore(database, clock)
         self.rates = RateStore(database, clock)
         self.dead_letters = DeadLetterStore(database, clock)
         self.history = HistoryStore(database, clock)
@@ -98,7 +94,7 @@ class Ledger:
         self.signals = SignalStore(database, clock)
         self.sink_outages = SinkOutageStore(database, clock)
         self.outputs = OutputStore(database, clock)
-        self.fleet = FleetStore(database, clock)
+        self.moments = MomentStore(database, clock)
         self.proofs = ProofStore(database, clock)
         self.repairs = RepairStore(database, clock)
 
@@ -159,7 +155,7 @@ class Ledger:
 
     def database_time_ms(self) -> int:
         """The time by the database's clock, by which leases are measured (ms since the epoch)."""
-        now_ms: int = self._database.scalar(_NOW)
+        now_ms: int = self._database.scalar(_SQL["now"])
         return now_ms
 
     def shorten_log(self) -> int:
@@ -228,7 +224,7 @@ def _found_version(database: Database) -> str | None:
         # ledger.
         tables = inspect(connection).get_table_names()
         if VERSION_TABLE in tables:
-            return connection.scalar(select(_version.c.version_num))
+            return execute(connection, _SQL["version"]).scalar()
         _refuse_strangers(database, tables)
         return None
 

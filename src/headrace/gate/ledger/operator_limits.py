@@ -6,17 +6,7 @@ A gate's planner reads them in the query that reads its rate. Times are the data
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    Row,
-    and_,
-    bindparam,
-    func,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Row
 
 from headrace.core.options import require_number, require_whole
 from headrace.errors import LedgerError, OptionError
@@ -26,11 +16,9 @@ from headrace.gate.control.limits import (
     OperatorActionKind,
     OperatorLimits,
 )
-from headrace.gate.ledger.batch_rows import among
 from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.error_report import storable
-from headrace.gate.ledger.pruning import LOCK_GATE
-from headrace.gate.ledger.tables import NowMs, action, batch_table, gate
+from headrace.gate.ledger.statements import execute, names_of, statements
 from headrace.gate.ledger.transitions import Status, new_call_id
 
 MOST_BY: Final = 100
@@ -53,126 +41,24 @@ _COLUMNS: Final = (
     "outcome",
 )
 
-hold_action: Final = action.alias("hold_action")
-limit_action: Final = action.alias("limit_action")
-stop_action: Final = action.alias("stop_action")
+_SQL: Final = statements("action")
 
-CONTROL_COLUMNS: Final = (
-    NowMs().label("at_ms"),
-    gate.c.last_action,
-    *[hold_action.c[name].label(f"hold_{name}") for name in _COLUMNS],
-    *[limit_action.c[name].label(f"limit_{name}") for name in _COLUMNS],
-    *[stop_action.c[name].label(f"stop_{name}") for name in _COLUMNS],
-)
-"""Columns that `control_from` reads, of `CONTROLLED_GATE`."""
-
-CONTROLLED_GATE: Final = (
-    gate.outerjoin(hold_action, hold_action.c.action_id == gate.c.hold_action)
-    .outerjoin(stop_action, stop_action.c.action_id == gate.c.stop_action)
-    .outerjoin(
-        limit_action,
-        and_(
-            limit_action.c.action_id == gate.c.limit_action,
-            or_(limit_action.c.until_ms.is_(None), limit_action.c.until_ms > NowMs()),
-        ),
-    )
-)
-"""Gates, each with the actions in force."""
-
-_CONTROLS: Final = (
-    select(gate.c.name, *CONTROL_COLUMNS).select_from(CONTROLLED_GATE).order_by(gate.c.name)
-)
-_CONTROL: Final = _CONTROLS.where(gate.c.name == bindparam("of"))
-
-_STOPS: Final = (
-    select(gate.c.name)
-    .where(gate.c.stop_action.is_not(None))
-    .where(gate.c.ended.is_(None))  # else the stop was of the query that has ended
-    .where(gate.c.name.in_(bindparam("names", expanding=True)))
-)
-
-_WITHDRAW_STOP: Final = (
-    update(gate)
-    .where(gate.c.name == bindparam("of"))
-    .where(gate.c.stop_action.is_not(None))
-    .values(stop_action=None)
-)
-
-_HISTORY: Final = (
-    select(action.c.gate, *action.c[_COLUMNS])
-    .order_by(action.c.action_id.desc())
-    .limit(bindparam("limit"))
-)
-
-_AT_A_START: Final = (
-    OperatorActionKind.ADOPT,
-    OperatorActionKind.RESTART,
-    OperatorActionKind.CONTINUED,
-)
-"""Kinds of what the next start of a query sees, and no plan."""
-
-_UNSEEN: Final = (
-    update(action)
-    .where(action.c.gate == bindparam("of"), action.c.seen_ms.is_(None))
-    .values(seen_ms=NowMs())
-)
-_START_OBEYED: Final = _UNSEEN.where(
-    action.c.kind.in_(_AT_A_START), action.c.kind != OperatorActionKind.RESTART
-)
-_RESTARTED: Final = _UNSEEN.where(action.c.kind == OperatorActionKind.RESTART)
+_CONTROLS: Final = statements("gate")["controls"]
 
 RESTART_LASTS_MS: Final = 86_400_000
 """How long a `restart` waits for a start with a new checkpoint (ms): one that was forgotten must
 not read everything again when a checkpoint is lost months later."""
 
-_FOR_THE_START: Final = (
-    select(action.c.gate, *action.c[_COLUMNS])
-    .where(action.c.gate == bindparam("of"), action.c.seen_ms.is_(None))
-    .where(action.c.kind.in_(_AT_A_START))
-    .where(
-        or_(
-            action.c.kind != OperatorActionKind.RESTART,
-            action.c.time_ms > NowMs() - RESTART_LASTS_MS,
-        )
-    )
-    .order_by(action.c.action_id)
-)
-
-_CONTINUED: Final = (
-    select(action.c.gate, action.c.why)
-    .where(action.c.seen_ms.is_(None))
-    .where(action.c.kind == OperatorActionKind.CONTINUED)
-    .order_by(action.c.action_id)
-)
-
-_OPEN_BATCHES: Final = (
-    select(batch_table.c.status, func.count().label("number"))
-    .where(batch_table.c.gate == bindparam("of"))
-    .where(batch_table.c.status.in_([Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING]))
-    .group_by(batch_table.c.status)
-)
-
-_number = bindparam("number", type_=BigInteger)
-
 _PUT_IN_FORCE: Final = {
-    kind: update(gate)
-    .where(gate.c.name == bindparam("of"))
-    .values({column: value, "last_action": _number})
-    for kind, column, value in (
-        (OperatorActionKind.PAUSE, "hold_action", _number),
-        (OperatorActionKind.DRAIN, "hold_action", _number),
-        (OperatorActionKind.RESUME, "hold_action", None),
-        (OperatorActionKind.LIMIT, "limit_action", _number),
-        (OperatorActionKind.UNLIMIT, "limit_action", None),
-        (OperatorActionKind.STOP, "stop_action", _number),
-        (OperatorActionKind.LIFT_CEILING, "size_ceiling", None),
-    )
+    OperatorActionKind.PAUSE: _SQL["hold"],
+    OperatorActionKind.DRAIN: _SQL["hold"],
+    OperatorActionKind.RESUME: _SQL["end_hold"],
+    OperatorActionKind.LIMIT: _SQL["limit"],
+    OperatorActionKind.UNLIMIT: _SQL["end_limit"],
+    OperatorActionKind.STOP: _SQL["stop"],
+    OperatorActionKind.LIFT_CEILING: _SQL["lift_ceiling"],
 }
 """What a planner obeys at its next plan; other kinds are only written down."""
-
-_SEEN: Final = _UNSEEN.where(
-    action.c.action_id <= bindparam("newest"), action.c.kind.in_(list(_PUT_IN_FORCE))
-)
 
 
 class OperatorLimitStore(Store):
@@ -243,14 +129,14 @@ class OperatorLimitStore(Store):
 
     def to_stop(self, gate_names: Collection[str]) -> list[str]:
         """Those of these gates whose query an operator has asked to end."""
-        return [row.name for row in self._database.rows(_STOPS, names=list(gate_names))]
+        return [row.name for row in self._database.rows(_SQL["to_stop"], names=list(gate_names))]
 
     def withdraw_stop(self, gate_name: str) -> None:
         """Forget the stop of a query that has ended, before the next one starts.
 
         Its planner forgets it too when it claims the gate, but the process looks for stops earlier.
         """
-        self._database.change(_WITHDRAW_STOP, {"of": gate_name})
+        self._database.change(_SQL["withdraw_stop"], {"gate": gate_name})
 
     def lift_ceiling(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
         """Forget that batches of a gate have failed for their size; a limit stays."""
@@ -270,30 +156,32 @@ class OperatorLimitStore(Store):
 
     def new_checkpoints(self, names: Collection[str] | None = None) -> Mapping[str, str]:
         """Return what `continued` was told at the last start of each gate with a new checkpoint."""
-        rows = self._database.rows(among(_CONTINUED, action.c.gate, names))
+        rows = self._database.rows(_SQL["continued"], names=names_of(names))
         return {row.gate: row.why for row in rows}
 
     def for_the_start(self, gate_name: str) -> tuple[OperatorAction, ...]:
         """Return what `adopt`, `restart` and `continued` wrote, and no start has seen yet."""
-        rows = self._database.rows(_FOR_THE_START, of=gate_name)
-        return tuple(_action(row.gate, tuple(row)[1:]) for row in rows)
+        rows = self._database.rows(
+            _SQL["for_the_start"], gate=gate_name, restart_lasts_ms=RESTART_LASTS_MS
+        )
+        return tuple(_action(row.gate, tuple(row)) for row in rows)
 
     def start_obeyed(self, gate_name: str) -> None:
         """Write down that a query has started, and needs no `adopt` any more."""
-        self._database.change(_START_OBEYED, {"of": gate_name})
+        self._database.change(_SQL["start_obeyed"], {"gate": gate_name})
 
     def restarted(self, gate_name: str) -> None:
         """Write down that a query has begun a checkpoint by `restart`, so no other one does."""
-        self._database.change(_RESTARTED, {"of": gate_name})
+        self._database.change(_SQL["restarted"], {"gate": gate_name})
 
     def of(self, gate_name: str) -> OperatorLimits:
         """Return the settings in force for a gate; none for a gate that is not declared."""
-        found = self._database.rows(_CONTROL, of=gate_name)
+        found = self._database.rows(_CONTROLS, gate=gate_name)
         return operator_limits_from(found[0]) if found else OperatorLimits(gate_name, self._clock())
 
     def all(self, names: Collection[str] | None = None) -> Mapping[str, OperatorLimits]:
         """Return the settings in force for these gates, by name, from one consistent read."""
-        rows = self._database.rows(among(_CONTROLS, gate.c.name, names))
+        rows = self._database.rows(_CONTROLS, names=names_of(names))
         return {row.name: operator_limits_from(row) for row in rows}
 
     def history(
@@ -303,22 +191,19 @@ class OperatorLimitStore(Store):
 
         With ``before``, only the actions with a lower number.
         """
-        query = _HISTORY
-        if gate_name is not None:
-            query = query.where(action.c.gate == gate_name)
-        if before is not None:
-            query = query.where(action.c.action_id < before)
-        rows = self._database.rows(query, limit=limit)
-        return tuple(_action(row.gate, tuple(row)[1:]) for row in rows)
+        rows = self._database.rows(_SQL["history"], gate=gate_name, before=before, limit=limit)
+        return tuple(_action(row.gate, tuple(row)) for row in rows)
 
     def open_batches(self, gate_name: str) -> Mapping[Status, int]:
         """Count a gate's open batches, by status; dead ones are not open."""
-        rows = self._database.rows(_OPEN_BATCHES, of=gate_name)
+        rows = self._database.rows(_SQL["open_batches"], gate=gate_name)
         return {Status(row.status): row.number for row in rows}
 
     def mark_seen(self, gate_name: str, newest: int) -> None:
         """Write down that a gate's planner plans by its actions up to this one's number."""
-        self._database.change(_SEEN, {"of": gate_name, "newest": newest})
+        self._database.change(
+            _SQL["mark_seen"], {"gate": gate_name, "newest": newest, "kinds": list(_PUT_IN_FORCE)}
+        )
 
     def _do(
         self,
@@ -331,42 +216,35 @@ class OperatorLimitStore(Store):
         until_ms: int | None = None,
         target: str | None = None,
     ) -> OperatorLimits:
-        call = new_call_id()
-        inserted = (
-            self._database.insert(action)
-            .values(
-                gate=gate_name,
-                kind=kind,
-                by_whom=operator_text("Who does it", by, 1, MOST_BY),
-                why=operator_text("The reason", why, 0, MOST_WHY),
-                time_ms=NowMs(),
-                records_per_s=records_per_s,
-                until_ms=until_ms,
-                target=target,
-                last_call=call,
-            )
-            .on_conflict_do_nothing(index_elements=[action.c.last_call])
-            .returning(action.c.action_id)
-        )
+        values = {
+            "gate": gate_name,
+            "kind": kind,
+            "by_whom": operator_text("Who does it", by, 1, MOST_BY),
+            "why": operator_text("The reason", why, 0, MOST_WHY),
+            "records_per_s": records_per_s,
+            "until_ms": until_ms,
+            "target": target,
+            "call": new_call_id(),
+        }
 
         def do(connection: Connection) -> OperatorLimits:
             # First, so that of two calls the later row is the one in force.
-            if connection.scalar(LOCK_GATE, {"gate": gate_name}) is None:
+            if execute(connection, statements("gate")["lock"], values).scalar() is None:
                 raise LedgerError(
                     f"Gate {gate_name!r} is not declared in the ledger {self._database.name};"
                     " `headrace status` lists those that are."
                 )
-            number = connection.scalar(inserted)
+            number = execute(connection, _SQL["new"], values).scalar()
             # Without a number this call was made before, and its answer was lost.
             if number is not None and kind in _PUT_IN_FORCE:
-                connection.execute(_PUT_IN_FORCE[kind], {"of": gate_name, "number": number})
-            return operator_limits_from(connection.execute(_CONTROL, {"of": gate_name}).one())
+                execute(connection, _PUT_IN_FORCE[kind], {"gate": gate_name, "number": number})
+            return operator_limits_from(execute(connection, _CONTROLS, {"gate": gate_name}).one())
 
         return self._database.write(do)
 
 
 def operator_limits_from(row: Row[Any]) -> OperatorLimits:
-    """Return the settings in force, from a row with `CONTROL_COLUMNS` and the gate's name.
+    """Return the settings in force, from a row of `controls` or `admission`.
 
     Raises:
         LedgerError: One of the actions is of no known kind.

@@ -12,19 +12,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    ColumnElement,
     Connection,
-    Text,
-    and_,
-    bindparam,
-    case,
-    cast,
-    exists,
-    func,
-    or_,
-    select,
 )
 
 from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
@@ -33,10 +21,8 @@ from headrace.gate.ledger.batches import ranges_of
 from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.dead_letters import rejected_ranges
 from headrace.gate.ledger.error_report import ErrorReport
-from headrace.gate.ledger.pruning import COVERED
 from headrace.gate.ledger.records import Rejected, was_interrupted
-from headrace.gate.ledger.statements import offsets_in
-from headrace.gate.ledger.tables import accepted, batch_table, checkpoint, lost, pruned
+from headrace.gate.ledger.statements import execute, offsets_in, statements
 from headrace.gate.ledger.transitions import Status
 
 
@@ -199,96 +185,7 @@ _Rows = Iterable[_Row]
 _Merged = Mapping[_Lane, Sequence[OffsetRange]]
 _Cover = Mapping[TopicPartition, Sequence[OffsetRange]]
 
-_of_gate: Final = bindparam("gate", type_=Text)
-_every: Final = bindparam("every", type_=Boolean)
-
-_covered = COVERED.subquery("covered")
-_of_place = _covered.c["checkpoint_id", "topic", "topic_id", "partition"]
-_begin, _end = _covered.c.start_offset, _covered.c.until_offset
-_in_order: Final[dict[str, Any]] = {"partition_by": _of_place, "order_by": (_begin, _end)}
-_first_ms = func.min(_covered.c.created_time_ms)
-_run_ms = func.min(_first_ms).over(partition_by=_covered.c.checkpoint_id)
-
-
-def _offsets_where(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
-    return cast(func.coalesce(func.sum(_end - _begin).filter(*conditions), 0), BigInteger)
-
-
-# By run, the earliest first, which is one that is all pruned; then by topic and partition.
-_SPANS: Final = (
-    select(
-        *_of_place,
-        func.min(_begin).label("start_offset"),
-        func.max(_end).label("until_offset"),
-        _first_ms.label("since_ms"),
-        _offsets_where(_covered.c.batch_key.is_(None)).label("pruned"),
-        _offsets_where(
-            _covered.c.batch_key.is_not(None), _covered.c.status == Status.SUCCESS
-        ).label("processed"),
-        _offsets_where(_covered.c.status == Status.DEAD).label("dead"),
-        _offsets_where(_covered.c.status.not_in([Status.SUCCESS, Status.DEAD])).label("open"),
-    )
-    .group_by(*_of_place)
-    .order_by(func.coalesce(_run_ms, 0), *_of_place)
-)
-
-# How far all ranges before this one reach, and the one directly before it.
-_ranges = select(
-    *_covered.c,
-    func.max(_end).over(**_in_order, rows=(None, -1)).label("reached"),
-    func.lag(_end).over(**_in_order).label("before_until"),
-    func.lag(_covered.c.batch_key).over(**_in_order).label("before_key"),
-).subquery("ranges")
-
-_OF_BATCH: Final = ("error_class", "error_message", "resolution", "progress", "planned_records")
-
-# The ranges that do not begin where those before them end, or are not processed.
-_UNEVEN: Final = (
-    select(_ranges, *batch_table.c[_OF_BATCH])
-    .outerjoin(batch_table, batch_table.c.batch_key == _ranges.c.batch_key)
-    .where(or_(_ranges.c.reached != _ranges.c.start_offset, _ranges.c.status != Status.SUCCESS))
-)
-
-_RUNS: Final = select(checkpoint).where(or_(_every, checkpoint.c.gate == _of_gate))
-
-# With one run only, nothing can be skipped between runs.
-_other: Final = checkpoint.alias()
-_SEVERAL_RUNS: Final = _RUNS.where(
-    exists()
-    .where(*(_other.c[name] == checkpoint.c[name] for name in ("gate", "topic", "topic_id")))
-    .where(_other.c.checkpoint_id != checkpoint.c.checkpoint_id)
-)
-
-_kept, _from, _until = pruned.c, lost.c.from_offset, lost.c.until_offset
-_is_pruned = and_(
-    *(batch_table.c.batch_key.is_(None), lost.c.batch_key != ""),
-    *(_kept[name] == lost.c[name] for name in ("gate", "topic", "topic_id", "partition")),
-    *(_kept.start_offset < _until, _kept.until_offset > _from),
-)
-_is_done = batch_table.c.status == Status.SUCCESS
-
-# A batch that is open or dead explains its offsets by itself. One that was pruned is known by the
-# run that has read them.
-_LOSSES: Final = (
-    select(
-        *lost.c["gate", "topic", "topic_id", "partition", "batch_key", "reason"],
-        case((_kept.start_offset > _from, _kept.start_offset), else_=_from).label("start_offset"),
-        case((_kept.until_offset < _until, _kept.until_offset), else_=_until).label("until_offset"),
-        func.coalesce(batch_table.c.checkpoint_id, _kept.checkpoint_id).label("checkpoint_id"),
-        _kept.gate.is_not(None).label("is_pruned"),
-    )
-    .outerjoin(batch_table, batch_table.c.batch_key == lost.c.batch_key)
-    .outerjoin(pruned, _is_pruned)
-    .where(or_(_every, lost.c.gate == _of_gate))
-    .where(or_(lost.c.batch_key == "", _kept.gate.is_not(None), _is_done))
-    .order_by(lost.c.time_ms, _from)
-)
-
-_ACCEPTED: Final = (
-    select(accepted, accepted.c.from_offset.label("start_offset"))
-    .where(or_(_every, accepted.c.gate == _of_gate))
-    .order_by(accepted.c.time_ms, accepted.c.from_offset)
-)
+_SQL: Final = statements("proof")
 
 
 class ProofStore(Store):
@@ -304,7 +201,7 @@ class ProofStore(Store):
             LedgerError: The ledger cannot be read.
         """
         with self._database.snapshot() as connection:
-            return _proven(connection, {"gate": gate_name, "every": False})
+            return _proven(connection, {"gate": gate_name})
 
     def missed(self, gate_name: str) -> Missed:
         """Return the offsets that one gate has missed."""
@@ -315,10 +212,9 @@ class ProofStore(Store):
 
         It does not look at the batches, so it takes no longer for a long history.
         """
-        values = {"every": gate_name is None, "gate": gate_name}
         losses, runs, known = (
-            _by_gate(self._database.rows(statement, **values))
-            for statement in (_LOSSES, _SEVERAL_RUNS, _ACCEPTED)
+            _by_gate(self._database.rows(_SQL[name], gate=gate_name))
+            for name in ("losses", "several_runs", "accepted")
         )
         by_gate = {
             name: _missed_from(losses[name], runs[name], known[name])
@@ -341,16 +237,16 @@ def extended(
 def _proven(connection: Connection, values: Mapping[str, Any]) -> Verification:
     spans: dict[_Place, Span] = {}
     counts: dict[_Place, Counter[str]] = {}
-    for row in connection.execute(_SPANS, values):
+    for row in execute(connection, _SQL["spans"], values):
         span = Span(row.checkpoint_id, _offsets(row), row.since_ms, topic_id=_topic_id(row))
         spans[_place(span)] = span
         counts[_place(span)] = Counter(
             {name: getattr(row, name) for name in ("processed", "pruned", "open", "dead")}
         )
-    runs = list(_runs(connection.execute(_RUNS, values)))
-    losses = connection.execute(_LOSSES, values).all()
+    runs = list(_runs(execute(connection, _SQL["runs"], values)))
+    losses = execute(connection, _SQL["losses"], values).all()
     unread = _merged(row for row in losses if not row.batch_key)
-    rows = connection.execute(_UNEVEN, values).all()
+    rows = execute(connection, _SQL["uneven"], values).all()
     done = _done_parts(connection, rows)
     for row in rows:
         of_row = _offsets(row)
@@ -369,7 +265,7 @@ def _proven(connection: Connection, values: Mapping[str, Any]) -> Verification:
     findings += _lost_outside(runs, unread)
     rejected = rejected_ranges(connection, values["gate"])
     findings += _not_processed((row for row in losses if row.batch_key), rejected, counts)
-    acceptances = connection.execute(_ACCEPTED, values).all()
+    acceptances = execute(connection, _SQL["accepted"], values).all()
     return Verification(
         tuple(replace(span, **dict[str, Any](counts[place])) for place, span in spans.items()),
         tuple(sorted(_with_acceptance(findings, acceptances), key=_severity)),

@@ -1,123 +1,16 @@
-"""Statements over the ledger's whole history, and the pruning of old history. Values are bound."""
+"""The pruning of old history: batches that nobody needs any more, and rate samples."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    BindParameter,
-    Connection,
-    Text,
-    and_,
-    bindparam,
-    cast,
-    delete,
-    func,
-    literal,
-    null,
-    or_,
-    select,
-    union_all,
-)
+from sqlalchemy import Connection
 
-from headrace.gate.ledger.batch_rows import letter_waits
-from headrace.gate.ledger.database import Database, insert_rows
-from headrace.gate.ledger.metric_rows import count_pruned
-from headrace.gate.ledger.statements import Values
-from headrace.gate.ledger.tables import batch_range, batch_table, gate, pruned, rate
-from headrace.gate.ledger.transitions import Status
+from headrace.gate.ledger.database import Database
+from headrace.gate.ledger.moments import count_pruned
+from headrace.gate.ledger.statements import Values, execute, statements
 
-_dropped = and_(batch_table.c.status == Status.DEAD, batch_table.c.resolution.is_not(None))
-CLOSED: Final = and_(or_(batch_table.c.status == Status.SUCCESS, _dropped), ~letter_waits)
-"""Nobody needs the ranges of the batch any more, nor one of its dead letters."""
-
-_range = (
-    batch_range.c.topic,
-    func.coalesce(batch_range.c.topic_id, "").label("topic_id"),
-    *batch_range.c["partition", "start_offset", "until_offset"],
-)
-_pruned_range = pruned.c[
-    "checkpoint_id", "topic", "topic_id", "partition", "start_offset", "until_offset"
-]
-
-_own_ranges = (
-    select(
-        batch_table.c.checkpoint_id,
-        *_range,
-        batch_table.c.batch_key,
-        batch_table.c.status,
-        batch_table.c.created_time_ms,
-    )
-    .join(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
-    .where(batch_table.c.gate == bindparam("gate"))
-)
-
-_pruned_ranges = select(
-    *_pruned_range,
-    cast(null(), Text),
-    literal(Status.SUCCESS.value, Text),
-    cast(null(), BigInteger),
-).where(pruned.c.gate == bindparam("gate"))
-
-COVERED: Final = union_all(_own_ranges, _pruned_ranges)
-"""Each range of a gate's batches."""
-
-COVERAGE: Final = COVERED.order_by(
-    "checkpoint_id", "topic", "topic_id", "partition", "start_offset"
-)
-
-LOCK_GATE: Final = (
-    select(gate.c.name).where(gate.c.name == bindparam("gate")).with_for_update(key_share=True)
-)
-
-_newest_batch = (
-    select(batch_table.c.batch_key)
-    .where(batch_table.c.gate == bindparam("gate"))
-    .order_by(batch_table.c.created_time_ms.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-
-# Batches that can be deleted as far as their own row says, from one time on. A batch is created
-# before it ends: the created time serves the index, the end time decides.
-OLD_BATCHES: Final = (
-    select(batch_table.c.batch_key, batch_table.c.created_time_ms)
-    .where(batch_table.c.gate == bindparam("gate"))
-    .where(CLOSED)
-    .where(batch_table.c.created_time_ms > bindparam("after_ms"))
-    .where(batch_table.c.created_time_ms < bindparam("before_ms"))
-    .where(batch_table.c.end_time_ms < bindparam("before_ms"))
-    .where(batch_table.c.batch_key != _newest_batch)
-    .order_by(batch_table.c.created_time_ms)
-    .limit(bindparam("limit"))
-)
-
-_keys: Final[BindParameter[Any]] = bindparam("keys", [""], expanding=True)
-
-OLD_RANGES: Final = (
-    select(
-        batch_table.c.batch_key,
-        batch_table.c.checkpoint_id,
-        *_range,
-    )
-    .join(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
-    .where(batch_table.c.batch_key.in_(_keys))
-)
-
-PRUNED_RANGES: Final = select(*_pruned_range).where(pruned.c.gate == bindparam("gate"))
-FORGET_PRUNED_RANGES: Final = delete(pruned).where(pruned.c.gate == bindparam("gate"))
-
-# Their ranges and dead letters go with them, by the foreign keys.
-DELETE_BATCHES: Final = delete(batch_table).where(batch_table.c.batch_key.in_(_keys))
-
-DELETE_OLD_RATES: Final = delete(rate).where(
-    rate.c.rate_id.in_(
-        select(rate.c.rate_id)
-        .where(rate.c.gate == bindparam("gate"), rate.c.time_ms < bindparam("before_ms"))
-        .limit(bindparam("limit"))
-    )
-)
+_SQL: Final = statements("history")
 
 ROWS_AT_ONCE: Final = 100
 """Batches, or rate samples, that one transaction deletes: some 10 ms. And keys in one statement, of
@@ -140,12 +33,15 @@ def prune_batches(database: Database, gate: str, before_ms: int, at_once: int) -
 
 def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
     """Delete some batches; how many, and when the last one was created if there may be more."""
-    connection.execute(LOCK_GATE, {"gate": old["gate"]})
-    found = connection.execute(OLD_BATCHES, old).all()
+    execute(connection, statements("gate")["lock"], old)
+    found = execute(connection, _SQL["old_batches"], old).all()
     last_ms = found[-1].created_time_ms if len(found) == old["limit"] else None
     keys = [row.batch_key for row in found]
-    known = connection.execute(PRUNED_RANGES, {"gate": old["gate"]}).all()
-    own = [(*row, key) for key, *row in connection.execute(OLD_RANGES, {"keys": keys})]
+    known = execute(connection, _SQL["pruned"], old).all()
+    own = [
+        (*row, key)
+        for key, *row in map(tuple, execute(connection, _SQL["old_ranges"], {"keys": keys}))
+    ]
     read_twice = _read_twice([*((*row, None) for row in known), *own])
     closed = [key for key in keys if key not in read_twice]
     if closed:
@@ -153,7 +49,7 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
             connection, old["gate"], [*known, *(r for *r, key in own if key not in read_twice)]
         )
         count_pruned(connection, old["gate"], closed)
-        connection.execute(DELETE_BATCHES, {"keys": closed})
+        execute(connection, _SQL["delete_batches"], {"keys": closed})
     return len(closed), last_ms
 
 
@@ -199,8 +95,8 @@ def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]
                 "until_offset": until,
             }
         )
-    connection.execute(FORGET_PRUNED_RANGES, {"gate": gate})
-    insert_rows(connection, pruned, rows)
+    execute(connection, _SQL["forget_pruned"], {"gate": gate})
+    execute(connection, _SQL["new_pruned"], rows)
 
 
 def prune_rates(database: Database, gate: str, before_ms: int, at_once: int) -> int:
@@ -208,7 +104,7 @@ def prune_rates(database: Database, gate: str, before_ms: int, at_once: int) -> 
     deleted = 0
     values = {"gate": gate, "before_ms": before_ms, "limit": at_once}
     while True:
-        step = database.change(DELETE_OLD_RATES, values)
+        step = database.change(_SQL["delete_rates"], values)
         deleted += step
         if step < at_once:
             return deleted

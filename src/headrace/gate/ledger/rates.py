@@ -6,20 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    Double,
-    Text,
-    bindparam,
-    case,
-    cast,
-    exists,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection
 
 from headrace.errors import LedgerError
 from headrace.gate.control.laws import rate_after_outage
@@ -29,65 +16,9 @@ from headrace.gate.ledger.error_report import storable
 from headrace.gate.ledger.pruning import ROWS_AT_ONCE, some_at_once
 from headrace.gate.ledger.records import BatchRecord, RateSample
 from headrace.gate.ledger.statements import execute, statements
-from headrace.gate.ledger.tables import NowMs, batch_table, gate, rate
 from headrace.gate.ledger.transitions import STATEMENTS, SUCCEED, Status
 
-CURRENT_RATE: Final = select(gate.c.rate_per_s).where(gate.c.name == bindparam("gate"))
-_new_rate = bindparam("new_rate", type_=Double)
-
-SET_RATE: Final = (
-    update(gate)
-    .where(gate.c.name == bindparam("of"))
-    .values(
-        rate_per_s=func.coalesce(_new_rate, gate.c.rate_per_s),
-        rate_time_ms=case(
-            (_new_rate.is_(None), gate.c.rate_time_ms), else_=bindparam("new_time_ms")
-        ),
-        reported=bindparam("batch"),
-        batch_cost=func.coalesce(bindparam("new_cost", type_=Text), gate.c.batch_cost),
-        interval_ms=func.coalesce(
-            bindparam("new_interval_ms", type_=BigInteger), gate.c.interval_ms
-        ),
-    )
-)
-
-SAMPLE: Final = [column for column in rate.c if column is not rate.c.rate_id]
-"""The columns of a `RateSample`."""
-
-_given = [cast(bindparam(f"sample_{column.name}"), column.type) for column in SAMPLE]
-_kept = exists().where(
-    rate.c.gate == bindparam("of"), rate.c.time_ms == bindparam("sample_time_ms")
-)
-
-_new_sample = select(*_given).where(
-    ~_kept.where(
-        *[column.is_not_distinct_from(to) for column, to in zip(SAMPLE, _given, strict=True)]
-    )
-)
-
-KEEP_SAMPLE: Final = insert(rate).from_select(SAMPLE, _new_sample, include_defaults=False)
-
-_LAST_SAMPLES: Final = (
-    select(*SAMPLE)
-    .where(rate.c.gate == bindparam("gate"))
-    .order_by(rate.c.time_ms.desc(), rate.c.rate_id.desc())
-    .limit(bindparam("limit"))
-)
-
-REPORTED_MS: Final = (
-    select(rate.c.batch_key, rate.c.processing_delay_ms)
-    .where(rate.c.gate == bindparam("gate"))
-    .where(rate.c.time_ms >= bindparam("since_ms"))
-    .where(rate.c.batch_key.in_(bindparam("batches", expanding=True)))
-    .order_by(rate.c.time_ms.desc(), rate.c.rate_id.desc())
-)
-
-SET_RECORDS: Final = (
-    update(batch_table)
-    .where(batch_table.c.batch_key == bindparam("batch"))
-    .values(records=bindparam("counted"))
-    .returning(batch_table.c.status)
-)
+_SQL: Final = statements("rate")
 
 
 class RateStore(Store):
@@ -95,7 +26,7 @@ class RateStore(Store):
 
     def current(self, gate_name: str) -> float | None:
         """The gate's current rate, in records per second; None while none has been learnt."""
-        rate_per_s: float | None = self._database.scalar(CURRENT_RATE, gate=gate_name)
+        rate_per_s: float | None = self._database.scalar(_SQL["current"], gate=gate_name)
         return rate_per_s
 
     def report(
@@ -160,21 +91,18 @@ class RateStore(Store):
         """Put a sample's rate in force; the status of its batch, where records were counted."""
         # First: it locks the gate's row, so that the next report for this gate waits for this one.
         values = _values(sample, batch_cost, interval_ms)
-        connection.execute(SET_RATE, values)
-        self._insert_under(sample.gate, connection, KEEP_SAMPLE, values)
+        execute(connection, _SQL["put_in_force"], values)
+        self._insert_under(sample.gate, connection, _SQL["keep_sample"], values)
         if sample.batch_key is None or not sample.records:
             return None
-        status: str | None = connection.scalar(SET_RECORDS, values)
+        status: str | None = execute(connection, _SQL["set_records"], values).scalar()
         return status
 
     def history(
         self, gate_name: str, limit: int = 100, *, before_ms: int | None = None
     ) -> tuple[RateSample, ...]:
         """A gate's last rate samples, newest first; up to ``before_ms``, if it is set."""
-        query = _LAST_SAMPLES
-        if before_ms is not None:
-            query = query.where(rate.c.time_ms <= before_ms)
-        rows = self._database.rows(query, gate=gate_name, limit=limit)
+        rows = self._database.rows(_SQL["newest"], gate=gate_name, before_ms=before_ms, limit=limit)
         return tuple(RateSample(**row._asdict()) for row in rows)
 
     def reported_ms(self, batches: Iterable[BatchRecord]) -> dict[str, int]:
@@ -187,7 +115,7 @@ class RateStore(Store):
             for gate_name, own in by_gate.items()
             for keys in some_at_once([each.batch_key for each in own], ROWS_AT_ONCE)
             for row in self._database.rows(
-                REPORTED_MS,
+                _SQL["reported_ms"],
                 gate=gate_name,
                 since_ms=min(each.created_time_ms for each in own),
                 batches=keys,
@@ -196,13 +124,8 @@ class RateStore(Store):
 
 
 def _values(sample: RateSample, batch_cost: str | None, interval_ms: int | None) -> dict[str, Any]:
-    return {
-        **{f"sample_{name}": value for name, value in asdict(sample).items()},
-        "of": sample.gate,
+    return asdict(sample) | {
         "new_rate": sample.rate_per_s,
-        "new_time_ms": sample.time_ms,
-        "batch": sample.batch_key,
-        "counted": sample.records,
         "new_cost": batch_cost,
         "new_interval_ms": interval_ms,
     }
@@ -217,39 +140,17 @@ def _refuse_no_rate(sample: RateSample) -> None:
         )
 
 
-_of_gate = gate.c.name == bindparam("of")
-
-_KEEP: Final = (
-    update(gate).where(_of_gate).values(sink_outage=bindparam("text"), sink_retry_ms=None)
-)
-
-_END: Final = (
-    update(gate)
-    .where(_of_gate, gate.c.sink_outage.is_not(None))
-    .values(sink_outage=None, sink_retry_ms=None)
-)
-_END_AND_TELL: Final = _END.returning(gate.c.rate_per_s, gate.c.estimator)
-_GO_ON_AT: Final = update(gate).where(_of_gate).values(rate_per_s=bindparam("new_rate"))
-
-RUN_AT_ONCE: Final = (
-    update(gate).where(_of_gate, gate.c.sink_outage.is_not(None)).values(sink_retry_ms=NowMs())
-)
-
-_OUTAGE: Final = select(gate.c.sink_outage).where(_of_gate)
-_IS_ASKED: Final = select(gate.c.sink_retry_ms.is_not(None)).where(_of_gate)
-
-
 class SinkOutageStore(Store):
     """Outages of the sinks that gates wait for, at most one per gate."""
 
     def get(self, gate_name: str) -> SinkOutage | None:
         """The outage of a gate's sink; None where it is there, as far as is known."""
-        return SinkOutage.from_text(self._database.scalar(_OUTAGE, of=gate_name))
+        return SinkOutage.from_text(self._database.scalar(_SQL["outage"], gate=gate_name))
 
     def keep(self, gate_name: str, outage: SinkOutage) -> None:
         """Record one more failed run; this clears a request for a run."""
         text = storable(outage.to_text())
-        self._database.change(_KEEP, {"of": gate_name, "text": text})
+        self._database.change(_SQL["keep_outage"], {"gate": gate_name, "text": text})
 
     def end(self, gate_name: str, *, by_law: bool = False) -> float | None:
         """End the outage. Return the new rate (records/s), or None where it goes on as it is.
@@ -262,15 +163,15 @@ class SinkOutageStore(Store):
         # The law decides the number, and this only stores it: durable with the end of the outage,
         # for the planner of another process, or of this one after a crash, is to obey it.
         def end(connection: Connection) -> float | None:
-            gone = connection.execute(_END_AND_TELL, {"of": gate_name}).one_or_none()
+            gone = execute(connection, _SQL["end_outage"], {"gate": gate_name}).one_or_none()
             if not by_law or gone is None or gone.rate_per_s is None:
                 return None
             new_rate = rate_after_outage(gone.estimator, gone.rate_per_s)
-            connection.execute(_GO_ON_AT, {"of": gate_name, "new_rate": new_rate})
+            execute(connection, _SQL["go_on_at"], {"gate": gate_name, "new_rate": new_rate})
             return new_rate
 
         return self._database.write(end)
 
     def is_asked(self, gate_name: str) -> bool:
         """Whether an operator wants the waiting batch to be run at once."""
-        return bool(self._database.scalar(_IS_ASKED, of=gate_name))
+        return bool(self._database.scalar(_SQL["is_asked"], gate=gate_name))

@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, and_, bindparam, delete, select
+from sqlalchemy import Connection, Row
 
 from headrace.gate.ledger.database import Store
-from headrace.gate.ledger.statements import offsets_in
-from headrace.gate.ledger.tables import NowMs, gate, position, receiver
+from headrace.gate.ledger.statements import execute, offsets_in, statements
 
 PRESENT_MS: Final = 10_000
 """A receiver that was not seen for so long does not count: it has died, or cannot reach us."""
@@ -93,37 +92,7 @@ class StreamRate:
     waits: bool = False
 
 
-_of_gate = receiver.c.gate == bindparam("gate")
-
-_RECEIVERS: Final = (
-    select(receiver).where(_of_gate).order_by(receiver.c.journal, receiver.c.lane, receiver.c.owner)
-)
-
-_PRESENT: Final = _RECEIVERS.where(receiver.c.seen_ms >= bindparam("since_ms"))
-
-_STREAM: Final = (
-    select(
-        gate.c.rate_per_s,
-        gate.c.interval_ms,
-        position.c.until_offsets,
-        and_(gate.c.sink_outage.is_not(None), gate.c.query_until_ms > NowMs()).label("waits"),
-    )
-    .outerjoin_from(
-        gate,
-        position,
-        and_(position.c.gate == gate.c.name, position.c.topic_id == bindparam("journal_id")),
-    )
-    .where(gate.c.name == bindparam("gate"))
-)
-
-_DEREGISTER: Final = delete(receiver).where(
-    _of_gate,
-    receiver.c.journal_id == bindparam("journal_id"),
-    receiver.c.lane == bindparam("lane"),
-    receiver.c.owner == bindparam("owner"),
-)
-
-_FORGET: Final = delete(receiver).where(_of_gate, receiver.c.seen_ms < bindparam("before_ms"))
+_SQL: Final = statements("receiver")
 
 
 class ReceiverStore(Store):
@@ -135,22 +104,12 @@ class ReceiverStore(Store):
     def heartbeat(self, report: ReceiverReport) -> None:
         """Record a receiver's heartbeat and report; it has its lane alone."""
         values = asdict(report) | {"rejected": json.dumps(dict(report.rejected))}
-        keys = [receiver.c.gate, receiver.c.journal_id, receiver.c.lane]
-        names = {column.name for column in keys}
-        insert = self._database.insert(receiver)
-        statement = insert.on_conflict_do_update(
-            index_elements=keys,
-            set_={
-                column.name: insert.excluded[column.name]
-                for column in receiver.c
-                if column.name not in names
-            },
-        )
 
         def heartbeat(connection: Connection) -> None:
             now_ms = self._clock()
-            connection.execute(statement, values | {"seen_ms": now_ms})
-            connection.execute(_FORGET, {"gate": report.gate, "before_ms": now_ms - REMEMBERED_MS})
+            execute(connection, _SQL["heartbeat"], values | {"seen_ms": now_ms})
+            old = {"gate": report.gate, "before_ms": now_ms - REMEMBERED_MS}
+            execute(connection, _SQL["forget"], old)
 
         # The next heartbeat replaces a lost one.
         self._database.write(heartbeat, durable=False)
@@ -158,16 +117,16 @@ class ReceiverStore(Store):
     def deregister(self, report: ReceiverReport) -> None:
         """Forget a receiver that ends, unless another one has its lane by now."""
         names = ("gate", "journal_id", "lane", "owner")
-        self._database.change(_DEREGISTER, {name: getattr(report, name) for name in names})
+        self._database.change(_SQL["deregister"], {name: getattr(report, name) for name in names})
 
     def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
         """Return the state that the receivers of a gate share, and its progress in this journal."""
 
         def stream_rate(connection: Connection) -> StreamRate:
             since_ms = self._clock() - PRESENT_MS
-            there = connection.execute(_PRESENT, {"gate": gate_name, "since_ms": since_ms})
-            receivers = receiver_records(there)
-            row = connection.execute(_STREAM, {"gate": gate_name, "journal_id": journal_id}).first()
+            values = {"gate": gate_name, "journal_id": journal_id, "since_ms": since_ms}
+            receivers = receiver_records(execute(connection, _SQL["receivers"], values))
+            row = execute(connection, _SQL["stream"], values).first()
             if row is None:
                 return StreamRate(None, None, receivers, {})
             begun = offsets_in(row.until_offsets or "{}")

@@ -5,28 +5,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import (
-    Connection,
-    Select,
-    bindparam,
-    func,
-    select,
-    update,
-)
+from sqlalchemy import Connection
 
 from headrace.errors import OptionError
 from headrace.gate.control.limits import OperatorActionKind
-from headrace.gate.ledger import transitions
-from headrace.gate.ledger.batch_rows import unresolved
 from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.dead_letters import RESOLVE, letter_from
-from headrace.gate.ledger.error_report import storable
+from headrace.gate.ledger.error_report import QUERY_STOPPED, storable
 from headrace.gate.ledger.operator_limits import MOST_BY, MOST_WHY, operator_text
 from headrace.gate.ledger.proof import Missed
-from headrace.gate.ledger.rates import RUN_AT_ONCE
 from headrace.gate.ledger.records import DeadLetterRecord, DeadLetterStatus
-from headrace.gate.ledger.tables import accepted, action, batch_table, dead_letter, gate
-from headrace.gate.ledger.transitions import Status
+from headrace.gate.ledger.statements import execute, statements
+from headrace.gate.ledger.transitions import new_call_id
 
 MOST_AT_ONCE: Final = 10_000
 """Batches or records that one action may be about."""
@@ -72,79 +62,7 @@ class AlikeLetters:
     letter: int
 
 
-_BATCHES: Final = (
-    select(
-        batch_table.c.gate,
-        batch_table.c.error_class,
-        func.min(batch_table.c.error_message).label("message"),
-        func.count(batch_table.c.error_message.distinct()).label("messages"),
-        batch_table.c.status,
-        func.count().label("number"),
-        func.sum(batch_table.c.planned_records - batch_table.c.done_records).label("records"),
-        func.min(batch_table.c.created_time_ms).label("oldest_ms"),
-        func.max(batch_table.c.created_time_ms).label("newest_ms"),
-        func.min(batch_table.c.batch_key).label("key"),
-    )
-    .join_from(gate, batch_table, batch_table.c.gate == gate.c.name)
-    .where(unresolved)
-    .group_by(batch_table.c.gate, batch_table.c.error_class, batch_table.c.status)
-    .order_by(
-        func.min(batch_table.c.created_time_ms),
-        batch_table.c.gate,
-        batch_table.c.error_class,
-        batch_table.c.status,
-    )
-    .limit(bindparam("limit"))
-    .offset(bindparam("skip"))
-)
-
-_LETTERS: Final = (
-    select(
-        dead_letter.c.gate,
-        dead_letter.c.error_class,
-        func.min(dead_letter.c.error_message).label("message"),
-        func.count(dead_letter.c.error_message.distinct()).label("messages"),
-        func.count().label("number"),
-        func.min(dead_letter.c.created_ms).label("oldest_ms"),
-        func.max(dead_letter.c.created_ms).label("newest_ms"),
-        func.min(dead_letter.c.dead_letter_id).label("letter"),
-    )
-    .join_from(gate, dead_letter, dead_letter.c.gate == gate.c.name)
-    .where(dead_letter.c.status == DeadLetterStatus.WAITING)
-    .group_by(dead_letter.c.gate, dead_letter.c.error_class)
-    .order_by(func.min(dead_letter.c.created_ms), dead_letter.c.gate, dead_letter.c.error_class)
-    .limit(bindparam("limit"))
-    .offset(bindparam("skip"))
-)
-
-_LETTERS_OF: Final = (
-    select(dead_letter)
-    .where(dead_letter.c.batch_key == bindparam("batch"))
-    .order_by(dead_letter.c.dead_letter_id)
-    .limit(bindparam("limit"))
-    .offset(bindparam("skip"))
-)
-
-_RETRY: Final = (
-    update(batch_table)
-    .where(batch_table.c.batch_key == bindparam("batch"), batch_table.c.gate == bindparam("of"))
-    .where(batch_table.c.status == Status.FAILED)
-    .values(retry_ms=bindparam("now_ms"))
-)
-
-_DROP: Final = (
-    update(batch_table)
-    .where(batch_table.c.batch_key == bindparam("batch"), batch_table.c.gate == bindparam("of"))
-    .where(batch_table.c.status == Status.DEAD, batch_table.c.resolution.is_(None))
-    .values(resolution=bindparam("why"))
-)
-
-_OUTCOME: Final = (
-    update(action)
-    .where(action.c.action_id == bindparam("number"))
-    .values(outcome=bindparam("what"))
-)
-
+_SQL: Final = statements("repair")
 
 _CHANGED: Final = " changed"
 _NOTHING: Final = "nothing to change"
@@ -165,8 +83,8 @@ class RepairStore(Store):
 
         def retry(connection: Connection) -> int:
             now_ms = self._clock()
-            values = [{"batch": key, "of": gate_name, "now_ms": now_ms} for key in sorted(keys)]
-            return sum(changed_rows(connection, _RETRY, each) for each in values)
+            values = [{"batch": key, "gate": gate_name, "now_ms": now_ms} for key in sorted(keys)]
+            return sum(changed_rows(connection, _SQL["retry"], each) for each in values)
 
         target = _listed("batch", keys)
         row = self._row(gate_name, OperatorActionKind.RETRY, target, by, why)
@@ -176,7 +94,7 @@ class RepairStore(Store):
         """Have the batch that waits for its sink run at once; 0 if none waits."""
 
         def retry(connection: Connection) -> int:
-            return changed_rows(connection, RUN_AT_ONCE, {"of": gate_name})
+            return changed_rows(connection, statements("rate")["run_at_once"], {"gate": gate_name})
 
         target = "the batch that waits for its sink"
         row = self._row(gate_name, OperatorActionKind.RETRY, target, by, why)
@@ -187,8 +105,8 @@ class RepairStore(Store):
 
         def drop(connection: Connection) -> int:
             reason = f"{why.strip()} ({by})"
-            values = {"batch": key, "of": gate_name, "why": storable(reason)}
-            return changed_rows(connection, _DROP, values)
+            values = {"batch": key, "gate": gate_name, "why": storable(reason)}
+            return changed_rows(connection, _SQL["drop"], values)
 
         target = _listed("batch", [key])
         row = self._row(gate_name, OperatorActionKind.DROP_BATCH, target, by, why)
@@ -202,7 +120,8 @@ class RepairStore(Store):
                 "outcome": DeadLetterStatus.DROPPED,
                 "now_ms": self._clock(),
                 "why": storable(f"{why.strip()} ({by})"),
-                "call": transitions.new_call_id(),
+                "sent_value": None,
+                "call": new_call_id(),
             }
             return sum(
                 changed_rows(connection, RESOLVE, values | {"letter": each})
@@ -252,15 +171,9 @@ class RepairStore(Store):
             }
             for topic_id, offsets in missed.ranges
         ]
-        statement = self._database.insert(accepted)
-        further = statement.excluded
-        statement = statement.on_conflict_do_update(
-            index_elements=list(accepted.primary_key),
-            set_={name: further[name] for name in ("until_offset", "time_ms", "why")},
-        )
 
         def accept(connection: Connection) -> None:
-            self._insert_under(gate_name, connection, statement, rows)
+            self._insert_under(gate_name, connection, _SQL["accept"], rows)
             self._written(gate_name, connection, row | {"outcome": f"{records:,} accepted"})
 
         self._database.write(accept)
@@ -274,7 +187,7 @@ class RepairStore(Store):
 
     def end_send(self, number: int, outcome: str) -> None:
         """Record the outcome of a send."""
-        self._database.change(_OUTCOME, {"number": number, "what": storable(outcome)})
+        self._database.change(_SQL["outcome"], {"number": number, "what": storable(outcome)})
 
     def alike_batches(
         self, gate_name: str | None, limit: int = 100, *, skip: int = 0
@@ -283,7 +196,13 @@ class RepairStore(Store):
 
         The first ``skip`` groups are left out.
         """
-        rows = self._database.rows(_of_gate(_BATCHES, gate_name), limit=limit, skip=skip)
+        rows = self._database.rows(
+            _SQL["alike_batches"],
+            gate=gate_name,
+            query_stopped=QUERY_STOPPED,
+            limit=limit,
+            skip=skip,
+        )
         return tuple(AlikeBatches(**row._asdict() | {"records": int(row.records)}) for row in rows)
 
     def alike_letters(
@@ -293,14 +212,14 @@ class RepairStore(Store):
 
         The first ``skip`` groups are left out.
         """
-        rows = self._database.rows(_of_gate(_LETTERS, gate_name), limit=limit, skip=skip)
+        rows = self._database.rows(_SQL["alike_letters"], gate=gate_name, limit=limit, skip=skip)
         return tuple(AlikeLetters(**row._asdict()) for row in rows)
 
     def letters_of(
         self, batch_key: str, limit: int = 100, *, skip: int = 0
     ) -> tuple[DeadLetterRecord, ...]:
         """The dead letters of one batch, of any status, oldest first, from ``skip`` on."""
-        rows = self._database.rows(_LETTERS_OF, batch=batch_key, limit=limit, skip=skip)
+        rows = self._database.rows(_SQL["letters_of"], batch=batch_key, limit=limit, skip=skip)
         return tuple(letter_from(row._mapping) for row in rows)
 
     def _row(
@@ -315,7 +234,7 @@ class RepairStore(Store):
             "time_ms": self._clock(),
             "target": target,
             "outcome": None,
-            "last_call": transitions.new_call_id(),
+            "last_call": new_call_id(),
         }
 
     def _do(self, gate_name: str, row: dict[str, Any], work: Callable[[Connection], int]) -> int:
@@ -325,7 +244,7 @@ class RepairStore(Store):
                 return int(outcome.removesuffix(_CHANGED)) if outcome != _NOTHING else 0
             changed = work(connection)
             what = f"{changed}{_CHANGED}" if changed else _NOTHING
-            connection.execute(_OUTCOME, {"number": number, "what": what})
+            execute(connection, _SQL["outcome"], {"number": number, "what": what})
             return changed
 
         return self._database.write(do)
@@ -334,19 +253,10 @@ class RepairStore(Store):
         self, gate_name: str, connection: Connection, row: dict[str, Any]
     ) -> tuple[int, str | None]:
         """Write an action's row, once for a call; its number, and the outcome that it has."""
-        inserted = self._database.insert(action).values(row)
-        inserted = inserted.on_conflict_do_nothing(index_elements=[action.c.last_call])
         with self._under(gate_name):
-            connection.execute(inserted)
-        found = select(action.c.action_id, action.c.outcome)
-        number, outcome = connection.execute(
-            found.where(action.c.last_call == row["last_call"])
-        ).one()
-        return number, outcome
-
-
-def _of_gate(query: Select[Any], gate_name: str | None) -> Select[Any]:
-    return query if gate_name is None else query.where(gate.c.name == gate_name)
+            execute(connection, _SQL["new"], row)
+        written = execute(connection, _SQL["written"], row).one()
+        return written.action_id, written.outcome
 
 
 def _listed(noun: str, names: Collection[str]) -> str:

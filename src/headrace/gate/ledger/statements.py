@@ -5,8 +5,15 @@ guarantees. Values are bound, as ``:name``; a value is never part of a statement
 
 ``{now}`` is the database's time (ms since the epoch), while the statement runs. ``{expired}`` says
 that the lease of a batch is not in force: it has run out, or it ends further ahead than any lease
-can, so it was written before the clock was set back. ``{merge(a, b)}`` joins two JSON maps, of
-which the second wins, and ``{item(a, n)}`` is the number at a place of a JSON list.
+can, so it was written before the clock was set back. ``{locked}`` locks the rows that are read
+until the transaction ends; a SQLite file has one writer anyway.
+
+``{merge(a, b)}`` joins two JSON maps, of which the second wins. ``{item(a, n)}`` is the number at a
+place of a JSON list, and ``{word(a, n)}`` the text there. ``{rows(:bounds)}`` are the elements of a
+list, each of them ``bound.value``.
+
+``-- part: NAME`` names lines that several statements of a file have in common; they stand where
+``{NAME}`` does.
 
 A line that ends with ``--? name`` is left out where that value is None. So a list of one gate and
 of all is one statement, and the database still sees only the conditions that are meant, and takes
@@ -15,12 +22,21 @@ their index. ``IN :names`` binds a list.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, CursorResult, Executable, TextClause, bindparam, text
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Engine,
+    Executable,
+    TextClause,
+    bindparam,
+    event,
+    text,
+)
 
 from headrace.core.timing import LONGEST_LEASE_MS
 
@@ -28,10 +44,10 @@ FOLDER: Final = Path(__file__).with_name("sql")
 
 Values = dict[str, Any]
 
-SQLITE_NOW: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
-POSTGRESQL_NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
-
-_NOW: Final = {"sqlite": SQLITE_NOW, "postgresql": POSTGRESQL_NOW}
+_NOW: Final = {
+    "sqlite": "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
+    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
+}
 _MERGE: Final = {
     "sqlite": r"json_patch(\1, \2)",
     "postgresql": r"CAST(CAST(\1 AS jsonb) || CAST(\2 AS jsonb) AS text)",
@@ -39,6 +55,14 @@ _MERGE: Final = {
 _ITEM: Final = {
     "sqlite": r"json_extract(\1, '$[' || (\2) || ']')",
     "postgresql": r"CAST(CAST(\1 AS jsonb) ->> CAST(\2 AS integer) AS bigint)",
+}
+_WORD: Final = {
+    "sqlite": r"json_extract(\1, '$[\2]')",
+    "postgresql": r"(CAST(\1 AS jsonb) ->> \2)",
+}
+_ROWS: Final = {
+    "sqlite": r"json_each(\1) AS bound",
+    "postgresql": r"jsonb_array_elements(CAST(\1 AS jsonb)) AS bound(value)",
 }
 _EXPIRED: Final = "(lease_until_ms <= {now} OR lease_until_ms > {now} + {longest})"
 
@@ -77,8 +101,11 @@ class Statement:
             if optional is None or optional[1] in given:
                 lines.append(_OPTIONAL.sub("", line))
         sql = "\n".join(lines).replace("{expired}", _EXPIRED).replace("{now}", _NOW[dialect])
-        sql = sql.replace("{longest}", str(LONGEST_LEASE_MS))
+        locked = "FOR NO KEY UPDATE" if dialect == "postgresql" else ""
+        sql = sql.replace("{locked}", locked).replace("{longest}", str(LONGEST_LEASE_MS))
         sql = re.sub(r"\{item\(([^,]+), ([^}]+)\)\}", _ITEM[dialect], sql)
+        sql = re.sub(r"\{word\(([^,]+), (\d+)\)\}", _WORD[dialect], sql)
+        sql = re.sub(r"\{rows\(([^)]+)\)\}", _ROWS[dialect], sql)
         sql = re.sub(r"\{merge\(([^,]+), ([^)]+)\)\}", _MERGE[dialect], sql)
         lists = _LIST.findall(sql)
         return text(sql).bindparams(*(bindparam(name, expanding=True) for name in lists))
@@ -87,9 +114,20 @@ class Statement:
 @cache
 def statements(topic: str) -> Mapping[str, Statement]:
     """Return the statements of a file of ``sql/``, by name."""
-    parts = re.split(r"^-- name: (\w+)\n", (FOLDER / f"{topic}.sql").read_text(), flags=re.M)[1:]
-    found = dict(zip(parts[::2], map(_lines, parts[1::2]), strict=True))
-    return {name: Statement(f"{topic}.{name}", lines) for name, lines in found.items()}
+    text = (FOLDER / f"{topic}.sql").read_text()
+    found = dict[str, Statement]()
+    parts = dict[str, str]()
+    for kind, name, body in re.findall(
+        r"^-- (name|part): (\w+)\n(.*?)(?=^-- (?:name|part): |\Z)", text, re.M | re.S
+    ):
+        lines = "\n".join(_lines(body))
+        for part, in_full in parts.items():
+            lines = lines.replace(f"{{{part}}}", in_full)
+        if kind == "part":
+            parts[name] = lines
+        else:
+            found[name] = Statement(f"{topic}.{name}", lines.splitlines())
+    return found
 
 
 def _lines(body: str) -> list[str]:
@@ -115,10 +153,22 @@ def execute(
     if isinstance(statement, Statement):
         given: Iterable[str] = ()
         if isinstance(values, Mapping):
-            given = (name for name, value in values.items() if value is not None)
+            given = [name for name, value in values.items() if value is not None]
+            # An empty list has no type; a null is in no list either.
+            values = {name: [None] if value == [] else value for name, value in values.items()}
         statement = statement.on(connection.dialect.name, given)
     options = {"preserve_rowcount": True} if counted else None
     return connection.execute(statement, values or None, execution_options=options)
+
+
+def take_time_from(engine: Engine, clock: Callable[[], int]) -> None:
+    """Have an engine take ``{now}`` from this clock (ms since the epoch) in place of its own."""
+
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def put_in(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> Any:
+        for now in _NOW.values():
+            statement = statement.replace(now, str(clock()))
+        return statement, values
 
 
 def ends_with(text: str) -> str:
@@ -134,3 +184,8 @@ def offsets_in(text: str) -> dict[int, int]:
 def offsets_text(offsets: Mapping[int, int]) -> str:
     """Return offsets by partition as a JSON map."""
     return json.dumps(offsets, separators=(",", ":"))
+
+
+def names_of(names: Collection[str] | None) -> list[str] | None:
+    """Return the value of an optional list of gates; None for all."""
+    return None if names is None else list(names)

@@ -60,7 +60,7 @@ class Fleet:
         return [] if known is None else [batch.lag for batch in reversed(known.batches)]
 
     def _look(self, ledger: Ledger) -> None:
-        now_ms, pulse = wall_clock_ms(), ledger.fleet.pulse()
+        now_ms, pulse = wall_clock_ms(), ledger.moments.pulse()
         revisions = {
             name: (*seen, pulse.unresolved.get(name, _NOTHING))
             for name, seen in pulse.gates.items()
@@ -76,7 +76,7 @@ class Fleet:
             gates = [each for each in ledger.gates.all() if each.name in changed]
             histories |= {each.gate.name: each for each in read_histories(ledger, gates, OVERVIEW)}
         if again:  # receivers report all the time, and limits end by themselves
-            receivers, limits = by_gate(ledger.fleet.receivers()), ledger.operator_limits.all()
+            receivers, limits = by_gate(ledger.moments.receivers()), ledger.operator_limits.all()
             histories = {
                 name: replace(
                     each, receivers=receivers.get(name, ()), operator_limits=limits.get(name)

@@ -113,14 +113,14 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
     newest = ledger.batches.newest(name, 1)
     newest_ms = newest[0].created_time_ms if newest else None
     since_ms, until_ms = chart_range(
-        query, now_ms, lambda ms: ledger.fleet.oldest_ms(name, ms), newest_ms
+        query, now_ms, lambda ms: ledger.moments.oldest_ms(name, ms), newest_ms
     )
     bucket_ms = max((until_ms - since_ms) // POINTS, 1)
     start_ms = max(since_ms, whole_number(query.get("after", "")) or 0)
     start_ms -= start_ms % bucket_ms
     # A batch that was planned by a clock ahead of this one's is there all the same.
     ahead_ms = CLOCKS_APART_MS if until_ms == now_ms else 0
-    points = ledger.fleet.series(name, start_ms, until_ms + ahead_ms, bucket_ms)
+    points = ledger.moments.series(name, start_ms, until_ms + ahead_ms, bucket_ms)
     return {
         "since_ms": since_ms,
         "until_ms": until_ms,

@@ -369,7 +369,7 @@ def receivers_page(site: Site, _name: str, _query: Query) -> Page:
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         journals: dict[tuple[str, str], list[ReceiverSnapshot]] = defaultdict(list)
-        for each in ledger.fleet.receivers():
+        for each in ledger.moments.receivers():
             journals[each.journal, each.gate].append(ReceiverSnapshot.of(each, now_ms))
         values = {
             "journals": journals,

@@ -149,7 +149,7 @@ class Totals:
                 cut = min(oldest_open.get(gate.name, _FOREVER_MS), gate.created_ms)
                 bounds.append((gate.name, known.until_ms, max(cut, known.until_ms)))
         changing: dict[str, list[BatchCount]] = {}
-        for count in ledger.metrics.counts(bounds) if bounds else ():
+        for count in ledger.moments.counts(bounds) if bounds else ():
             if count.is_old:
                 _add(self._known[count.gate].sums, count)
             else:

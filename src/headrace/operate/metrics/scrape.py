@@ -54,7 +54,7 @@ def partition_families(
         if kafka_exporter_names and now[gate].source == "kafka":
             theirs.add({"consumergroup": gate, **place}, lag)
 
-    for gate, topic, partition, until, latest, _ in ledger.metrics.partitions():
+    for gate, topic, partition, until, latest, _ in ledger.moments.partitions():
         if gate in now and gate not in asked and latest is not None:
             add(gate, topic, partition, max(latest - until, 0))
     for gate, answer in asked.items():
@@ -208,10 +208,10 @@ class _Scrape:
     ) -> list[Family]:
         memory, now_ms = self.memory, self.now_ms
         with self.timed("gates"):
-            gates = ledger.metrics.gates()
+            gates = ledger.moments.gates()
         with self.timed("open_batches"):
-            open_batches = ledger.metrics.open_batches()
-            letters = ledger.metrics.waiting_letters()
+            open_batches = ledger.moments.open_batches()
+            letters = ledger.moments.waiting_letters()
         with self.timed("lags"):
             lags = memory.lags.of(ledger, gates, now_ms, wait_s=self.wait_s)
         answers = memory.lags.answers()

@@ -90,7 +90,7 @@ class Lags:
     ) -> dict[str, GateLag]:
         """The lag of each gate, by name."""
         fresh = [gate.name for gate in gates if self._is_new(gate) and lag_of(gate)]
-        seeds = ledger.fleet.newest_batches(fresh, SEED) if fresh else {}
+        seeds = ledger.moments.newest_batches(fresh, SEED) if fresh else {}
         found = {}
         for gate in gates:
             answer = answers.get(gate.name)
@@ -164,7 +164,7 @@ class Lags:
         if points and points[0].latest <= position:
             return points[0].time_ms
         if run.newest_at is None or now_ms - run.newest_at[1] >= LOOK_AGAIN_MS:
-            found, _ = ledger.metrics.newest_at_ms(gate.name, gate.checkpoint_id, LOOK_BACK)
+            found, _ = ledger.moments.newest_at_ms(gate.name, gate.checkpoint_id, LOOK_BACK)
             run.newest_at = found, now_ms
         return run.newest_at[0]
 

@@ -47,16 +47,16 @@ def read_histories(
     own = [each.name for each in gates]
     names: Collection[str] | None = own if len(own) <= _MANY else None
     limit = limit or (HISTORY if len(own) == 1 else OVERVIEW)
-    newest = ledger.fleet.newest_batches(names, limit)
-    ranges = ledger.fleet.newest_ranges(names)
-    unresolved = ledger.fleet.unresolved(names)
+    newest = ledger.moments.newest_batches(names, limit)
+    ranges = ledger.moments.newest_ranges(names)
+    unresolved = ledger.moments.unresolved(names)
     missed = ledger.proofs.all_missed(own[0] if len(own) == 1 else None)
     queries = ledger.gates.last_queries(names)
-    isolating = ledger.fleet.isolating(names)
+    isolating = ledger.moments.isolating(names)
     limits = ledger.operator_limits.all(names)
     checkpoints = ledger.operator_limits.new_checkpoints(names)
-    receivers = by_gate(ledger.fleet.receivers(names))
-    detailed = ledger.fleet.with_details(names)
+    receivers = by_gate(ledger.moments.receivers(names))
+    detailed = ledger.moments.with_details(names)
     found = []
     for gate in gates:
         name = gate.name
@@ -163,6 +163,6 @@ class Observer:
     ) -> list[GateSnapshot]:
         """The same of gates whose records are read already."""
         now_ms, wanted = wall_clock_ms(), {each.gate.name for each in histories}
-        now = [each for each in self._ledger.metrics.gates() if each.name in wanted]
+        now = [each for each in self._ledger.moments.gates() if each.name in wanted]
         lags = self._lags.of(self._ledger, now, now_ms, wait_s=wait_s)
         return [take_snapshot(each, now_ms, lags.get(each.gate.name)) for each in histories]

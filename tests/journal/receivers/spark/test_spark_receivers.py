@@ -315,10 +315,10 @@ def test_a_gates_receiver_is_known_to_its_ledger(
         gated = replace(hosting, gate="orders", ledger="sqlite:///ledger.db")
         hosted = receivers.start(HTTP, 1, gated)
         hosted.wait_until_receiving(WAIT_S)
-        (known,) = ledger.fleet.receivers(["orders"])
+        (known,) = ledger.moments.receivers(["orders"])
         assert (known.journal, known.lane) == ("events", 0)
         hosted.stop()
-        assert ledger.fleet.receivers(["orders"]) == ()
+        assert ledger.moments.receivers(["orders"]) == ()
 
 
 class Stopped:

@@ -119,6 +119,20 @@ SELECT * FROM batch WHERE gate = :gate
   AND created_time_ms < :until_ms  --? until_ms
 ORDER BY created_time_ms DESC LIMIT :limit
 
+-- name: newest_of_all
+-- The same of all gates: of each gate no more than the limit, and of these the newest. CROSS JOIN
+-- has SQLite take the gates first.
+SELECT batch.* FROM gate CROSS JOIN batch
+WHERE batch.gate = gate.name AND batch.created_time_ms >= coalesce((SELECT newer.created_time_ms FROM batch AS newer
+    WHERE newer.gate = gate.name
+      AND newer.status = :status  --? status
+      AND newer.created_time_ms < :until_ms  --? until_ms
+    ORDER BY newer.created_time_ms DESC LIMIT 1 OFFSET :all_but_one), 0)
+  AND batch.status = :status  --? status
+  AND batch.created_time_ms >= :since_ms  --? since_ms
+  AND batch.created_time_ms < :until_ms  --? until_ms
+ORDER BY batch.created_time_ms DESC LIMIT :limit
+
 -- name: spans
 SELECT created_time_ms, end_time_ms FROM batch WHERE gate = :gate
 ORDER BY created_time_ms DESC LIMIT :limit
@@ -155,23 +169,6 @@ WHERE gate IN (SELECT name FROM gate
   AND created_time_ms < :until_ms  --? until_ms
   AND (error_class = :error_class OR error_class LIKE :error_name ESCAPE '/')  --? error_class
 ORDER BY created_time_ms, batch_key LIMIT :limit
-
--- name: count_unresolved
-SELECT gate, status, count(*) AS number FROM batch
-WHERE gate IN (SELECT name FROM gate
-  WHERE name = :gate  --? gate
-  )
-  AND status IN ('failed', 'backfilling', 'dead') AND resolution IS NULL
-  AND NOT (status = 'failed' AND coalesce(error_class, '') = :query_stopped)
-GROUP BY gate, status
-
--- name: count_letters
--- Gate by gate: of a join SQLite would read the index of all dead letters.
-SELECT name AS gate, (SELECT count(*) FROM dead_letter
-    WHERE dead_letter.gate = gate.name AND status = 'waiting') AS number
-FROM gate
-WHERE EXISTS (SELECT 1 FROM dead_letter WHERE dead_letter.gate = gate.name AND status = 'waiting')
-  AND name = :gate  --? gate
 
 -- name: bad
 -- Records that are bad because the handler raised; the newest ones, if there are very many.

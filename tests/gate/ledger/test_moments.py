@@ -12,11 +12,11 @@ from headrace.gate.ledger.records import Unresolved
 def test_the_pulse_changes_when_a_gate_does_and_only_there(ledger: Ledger) -> None:
     declare_clicks(ledger)
 
-    before = ledger.fleet.pulse()
+    before = ledger.moments.pulse()
 
     def changed() -> set[str]:
         nonlocal before
-        now = ledger.fleet.pulse()
+        now = ledger.moments.pulse()
         different = {
             name
             for name, seen in now.gates.items()
@@ -45,10 +45,10 @@ def test_the_newest_batches_of_several_gates(ledger: Ledger) -> None:
     for number in range(4):
         keys.append(ledger.batches.begin(batch_number(number)).batch_key)
         ledger.batches.succeed(keys[-1])
-    found = ledger.fleet.newest_batches(["orders", "clicks"], 3)
+    found = ledger.moments.newest_batches(["orders", "clicks"], 3)
     assert [each.batch_key for each in found["orders"][0]] == keys[:0:-1]
     assert "clicks" not in found
-    assert ledger.fleet.newest_batches(None, 3) == found
+    assert ledger.moments.newest_batches(None, 3) == found
 
 
 def test_a_series_has_a_point_for_each_stretch_with_batches(ledger: Ledger) -> None:
@@ -59,16 +59,16 @@ def test_a_series_has_a_point_for_each_stretch_with_batches(ledger: Ledger) -> N
             ledger.batches.fail(key, ValueError("x"))
         else:
             ledger.batches.succeed(key, records=7)
-    oldest_ms = ledger.fleet.oldest_ms("orders")
+    oldest_ms = ledger.moments.oldest_ms("orders")
     assert oldest_ms is not None
     until_ms = oldest_ms + 3_600_000
-    each = ledger.fleet.series("orders", oldest_ms, until_ms, 1)
+    each = ledger.moments.series("orders", oldest_ms, until_ms, 1)
     assert sum(point.batches for point in each) == 6
     assert [point.lag for point in each][-1] == 500
-    (whole,) = ledger.fleet.series("orders", 0, until_ms, 10**15)
+    (whole,) = ledger.moments.series("orders", 0, until_ms, 10**15)
     assert (whole.batches, whole.lag, whole.failed, whole.records) == (6, 500, 1, 45)
-    assert ledger.fleet.series("orders", until_ms, until_ms + 1, 1) == ()
-    assert ledger.fleet.oldest_ms("clicks") is None
+    assert ledger.moments.series("orders", until_ms, until_ms + 1, 1) == ()
+    assert ledger.moments.oldest_ms("clicks") is None
 
 
 def test_lists_of_all_gates_have_more_than_one_statement_can_combine(ledger: Ledger) -> None:

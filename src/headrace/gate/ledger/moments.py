@@ -1,0 +1,380 @@
+"""All gates at one moment, what has changed since another, and what they add up to.
+
+Status, pages and metrics read it: a few statements, however many gates there are.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row
+
+from headrace.gate.ledger.database import Store
+from headrace.gate.ledger.error_report import QUERY_STOPPED
+from headrace.gate.ledger.receivers import ReceiverRecord, receiver_records
+from headrace.gate.ledger.records import (
+    BatchRecord,
+    PlannedRange,
+    RateSample,
+    Unresolved,
+    batch_from,
+    range_from,
+    unresolved_from,
+)
+from headrace.gate.ledger.statements import execute, names_of, statements
+from headrace.gate.ledger.transitions import Status
+
+_SQL: Final = statements("moment")
+
+Names = Collection[str] | None
+"""Names of gates; None for all of them."""
+
+
+BUCKETS_MS: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
+"""The upper bounds of a batch's duration that are told apart (ms); longer ones are one bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateNow:
+    """A gate and its newest batch, at one moment. Times are ms since the epoch.
+
+    Attributes:
+        position: Number of offsets that the newest batch's checkpoint has planned so far.
+        capacity_per_s: Processing rate of the last reported batch.
+        limit_per_s: The rate cap in force, of a later stage or an operator, the lower one.
+        held: Whether an operator has paused it, or has it drain.
+        has_query: Whether a query stands behind it.
+        pruned_totals: Counts of deleted batches kept by `count_pruned`, as text.
+        created_ms: When the newest batch was planned; it and all that follows is None without one.
+    """
+
+    name: str
+    source: str
+    interval_ms: int
+    rate_per_s: float | None
+    batch_cost: str | None
+    size_ceiling: str | None
+    lost_offsets: int
+    pruned_totals: str | None
+    held: bool
+    sink_outage: str | None
+    has_query: bool
+    capacity_per_s: float | None
+    limit_per_s: float | None
+    position: int | None
+    checkpoint_id: str | None
+    created_ms: int | None
+    ended_ms: int | None
+    status: str | None
+    lag: int | None
+    planned: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBatches:
+    """The batches of a gate that have one status: how many, and since when (ms)."""
+
+    gate: str
+    status: Status
+    number: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCount:
+    """Batches of a gate that have these values in common.
+
+    Attributes:
+        is_old: Whether they were created before the bound that was asked for.
+        bucket: The place in `BUCKETS_MS` of how long they took; -1 for those that say nothing.
+        number: Number of batches.
+        records: Their records, or offsets where these were not counted.
+        letters: Those of them that are dead letters.
+        retries: Number of their repeated runs.
+        duration_ms: Total duration, if the bucket is not -1.
+    """
+
+    gate: str
+    is_old: bool
+    status: str
+    reason: str
+    bucket: int
+    number: int
+    records: int
+    letters: int
+    retries: int
+    duration_ms: int
+
+    @property
+    def sums(self) -> "Sums":
+        """What is added up."""
+        return self.number, self.records, self.letters, self.retries, self.duration_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """State of all gates that is compared with the previous one, to see what has changed.
+
+    Attributes:
+        gates: Value of each gate, by name, that differs whenever something about the gate has
+            changed.
+        unresolved: Unresolved failures of each gate; gates with none are left out.
+        elsewhere: Another one whenever a receiver or a stage of a flow has reported.
+        acted: The number of the newest action of an operator; None before the first.
+    """
+
+    gates: Mapping[str, tuple[Any, ...]]
+    unresolved: Mapping[str, Unresolved]
+    elsewhere: tuple[Any, ...]
+    acted: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationProgress:
+    """Progress of an isolation.
+
+    Attributes:
+        batch_key: The batch.
+        records: The offsets in it.
+        runs: How often the handler was called with its parts so far.
+        left: Offsets of it that are not done.
+    """
+
+    batch_key: str
+    records: int
+    runs: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPoint:
+    """Activity of a gate in one time bucket.
+
+    Attributes:
+        time_ms: When the first batch of it was planned (ms since the epoch).
+        lag: The highest lag of its batches; None where none was known.
+        duration_ms: Longest duration of a batch; None if none has ended.
+        rate_per_s: The lowest rate that was in force; None where there was none.
+        capacity_per_s: Processing rate (records/s); None if none was reported.
+        checkpoint_id: The identity of their checkpoint; of several, one.
+    """
+
+    time_ms: int
+    lag: int | None
+    duration_ms: int | None
+    records: int
+    rate_per_s: float | None
+    capacity_per_s: float | None
+    failed: int
+    checkpoint_id: str
+    batches: int
+
+
+class MomentStore(Store):
+    """All gates of a ledger at one moment, and the history of one, at the cost of what is shown."""
+
+    def pulse(self) -> Pulse:
+        """Read the pulse of all gates: four statements, however many gates there are."""
+        rows = self._database.rows(_SQL["pulse"])
+        elsewhere = tuple(self._database.rows(_SQL["elsewhere"])[0])
+        return Pulse(
+            gates={row.name: tuple(row) for row in rows},
+            unresolved=self.unresolved(None),
+            elsewhere=elsewhere[:2],
+            acted=elsewhere[2],
+        )
+
+    def newest_batches(
+        self, names: Names, limit: int
+    ) -> Mapping[str, tuple[tuple[BatchRecord, ...], tuple[RateSample, ...]]]:
+        """The last batches of the live stream of each gate, and rate samples, newest first.
+
+        Two statements, however many gates there are; those without a batch are left out.
+        """
+        of = {"names": names_of(names), "skip": limit - 1}
+        batches: dict[str, list[BatchRecord]] = defaultdict(list)
+        samples: dict[str, list[RateSample]] = defaultdict(list)
+        for row in self._database.rows(_SQL["newest_batches"], **of):
+            batches[row.gate].append(batch_from(row._mapping))
+        for row in self._database.rows(_SQL["newest_samples"], **of):
+            samples[row.gate].append(RateSample(**row._asdict()))
+        return {
+            name: (tuple(found[:limit]), tuple(samples[name][:limit]))
+            for name, found in batches.items()
+        }
+
+    def newest_ranges(self, names: Names) -> Mapping[str, tuple[PlannedRange, ...]]:
+        """The ranges of each gate's newest batch, by topic, partition and offset."""
+        found: dict[str, list[PlannedRange]] = defaultdict(list)
+        for row in self._database.rows(_SQL["newest_ranges"], names=names_of(names)):
+            found[row.name].append(range_from(row[1:]))
+        return {name: tuple(ranges) for name, ranges in found.items()}
+
+    def unresolved(self, names: Names) -> Mapping[str, Unresolved]:
+        """Count the unresolved batches and records of each gate that has some."""
+        batches, letters = (
+            self._database.rows(_SQL[name], names=names_of(names), query_stopped=QUERY_STOPPED)
+            for name in ("count_unresolved", "count_letters")
+        )
+        return unresolved_from(batches, letters)
+
+    def isolating(self, names: Names) -> Mapping[str, IsolationProgress]:
+        """The newest batch of each gate that is run in parts now, live or in a backfill.
+
+        A batch that a crash has left so counts too, until it is taken over.
+        """
+        rows = self._database.rows(_SQL["in_parts"], names=names_of(names))
+        found = [batch_from(row._mapping) for row in rows]
+        return {
+            each.gate: IsolationProgress(
+                each.batch_key, each.planned_records, each.parts.runs, each.records_left
+            )
+            for each in sorted(found, key=lambda batch: batch.created_time_ms)
+        }
+
+    def with_details(self, names: Names) -> set[str]:
+        """Gates that have ever lost a record, or kept a dead letter."""
+        return {
+            row.name for row in self._database.rows(_SQL["with_details"], names=names_of(names))
+        }
+
+    def receivers(self, names: Names = None) -> tuple[ReceiverRecord, ...]:
+        """The receivers of gates, by journal and lane; also receivers not seen lately."""
+        return receiver_records(
+            self._database.rows(statements("receiver")["receivers"], names=names_of(names))
+        )
+
+    def series(
+        self, gate_name: str, since_ms: int, until_ms: int, bucket_ms: int
+    ) -> tuple[SeriesPoint, ...]:
+        """Return a gate's activity between two times, oldest first; one point per used bucket.
+
+        Args:
+            gate_name: The gate.
+            since_ms: Start (ms since the epoch).
+            until_ms: End, excluded.
+            bucket_ms: Length of a bucket (ms); 1 gives each batch a point of its own.
+        """
+        values = {
+            "gate": gate_name,
+            "since_ms": since_ms,
+            "until_ms": until_ms,
+            "bucket_ms": bucket_ms,
+        }
+        sampled = {
+            row.time_ms // bucket_ms * bucket_ms: row
+            for row in self._database.rows(_SQL["series_of_samples"], **values)
+        }
+        points = []
+        buckets = sorted(sampled)
+        place = 0
+        for row in self._database.rows(_SQL["series"], **values):
+            # A sample is written when its batch has ended: the first one from then on is the
+            # batch's own, or one of the same stretch.
+            while place < len(buckets) and buckets[place] < row.time_ms // bucket_ms * bucket_ms:
+                place += 1
+            sample = sampled[buckets[place]] if place < len(buckets) else None
+            durations = [row.duration_ms, None if sample is None else sample.duration_ms]
+            known = [each for each in durations if each is not None]
+            points.append(
+                SeriesPoint(
+                    time_ms=row.time_ms,
+                    lag=row.lag,
+                    duration_ms=max(known) if known and row.duration_ms is not None else None,
+                    records=int(row.records),
+                    rate_per_s=row.rate_per_s,
+                    capacity_per_s=None if sample is None else sample.capacity_per_s,
+                    failed=int(row.failed),
+                    checkpoint_id=row.checkpoint_id,
+                    batches=row.batches,
+                )
+            )
+        return tuple(points)
+
+    def oldest_ms(self, gate_name: str, since_ms: int = 0) -> int | None:
+        """When the oldest batch of a gate since then was planned; None where there is none."""
+        oldest: int | None = self._database.scalar(
+            _SQL["oldest"], gate=gate_name, since_ms=since_ms
+        )
+        return oldest
+
+    def gates(self) -> tuple[GateNow, ...]:
+        """All gates, by name, each with its newest batch."""
+        rows = self._database.rows(_SQL["gates"])
+        return tuple(GateNow(**_truths(row, "held", "has_query")) for row in rows)
+
+    def open_batches(self) -> tuple[OpenBatches, ...]:
+        """The batches that are not done, by gate and status."""
+        rows: Sequence[Any] = self._database.rows(_SQL["open_batches"])
+        return tuple(OpenBatches(row[0], Status(row[1]), row[2], row[3]) for row in rows)
+
+    def waiting_letters(self) -> Mapping[str, int]:
+        """Count the waiting dead letters of each gate that has some."""
+        return {row.gate: row.number for row in self._database.rows(_SQL["count_letters"])}
+
+    def counts(self, bounds: Sequence[tuple[str, int, int]]) -> tuple[BatchCount, ...]:
+        """Count each gate's batches created at a time or later, by their values.
+
+        ``bounds`` are the gates, each with that time, and the one before which they are old (ms).
+        """
+        rows = self._database.rows(_SQL["counts"], bounds=json.dumps(bounds))
+        return tuple(map(_count_from, rows))
+
+    def partitions(self) -> Sequence[Any]:
+        """The partitions that each gate's newest batch reads.
+
+        Rows of gate, topic, partition, up to where it reads, where the log ended, and topic id.
+        """
+        return self._database.rows(_SQL["partitions"])
+
+    def newest_at_ms(self, gate_name: str, checkpoint_id: str, limit: int) -> tuple[int, bool]:
+        """When the offset at which a gate goes on reading was the newest, as batches saw it (ms).
+
+        It is the time of the last batch that was planned when no more was there than has been
+        planned since. With False where none of the last ``limit`` batches of the checkpoint was:
+        it was at that time or earlier.
+        """
+        values = {"gate": gate_name, "checkpoint_id": checkpoint_id, "limit": limit}
+        row: Any = self._database.rows(_SQL["newest_at"], **values)[0]
+        found, oldest = row
+        return (found, True) if found is not None else (oldest or 0, False)
+
+
+def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) -> None:
+    """Keep the counts of these batches in a gate's row, before they are deleted.
+
+    So the totals of a gate never fall, which a monitoring system would take for a restart.
+    """
+    values = {"gate": gate_name, "keys": list(keys)}
+    known = pruned_counts(execute(connection, _SQL["pruned_totals"], values).scalar())
+    for row in execute(connection, _SQL["counts_of"], values):
+        found = _count_from((gate_name, True, *row))
+        kind = (found.status, found.reason, found.bucket)
+        before = known.get(kind, NO_SUMS)
+        known[kind] = tuple(one + other for one, other in zip(before, found.sums, strict=True))
+    totals = json.dumps([[*kind, *sums] for kind, sums in known.items()], separators=(",", ":"))
+    execute(connection, _SQL["keep_pruned_totals"], {"gate": gate_name, "totals": totals})
+
+
+Sums = tuple[int, ...]
+"""Number, records, dead letters, retries and duration (ms) of a `BatchCount`."""
+
+NO_SUMS: Final[Sums] = (0, 0, 0, 0, 0)
+
+
+def pruned_counts(totals: str | None) -> dict[tuple[Any, ...], Sums]:
+    """The sums of deleted batches, by status, reason and bucket."""
+    return {tuple(row[:3]): tuple(row[3:]) for row in json.loads(totals or "[]")}
+
+
+def _count_from(row: Any) -> BatchCount:
+    gate_name, is_old, status, reason, bucket, *sums = row
+    counts = (int(number or 0) for number in sums)
+    return BatchCount(gate_name, bool(is_old), status, reason, bucket, *counts)
+
+
+def _truths(row: Row[Any], *names: str) -> dict[str, Any]:
+    """Return a row's values, with these as truth values, which SQLite does not have."""
+    return row._asdict() | {name: bool(row._mapping[name]) for name in names}

@@ -1,0 +1,91 @@
+-- Dead letters: records that cannot be processed, kept until they are resolved.
+
+-- name: new
+-- Each record once for its batch.
+INSERT INTO dead_letter (batch_key, gate, topic, partition, "offset", "key", value, headers,
+  timestamp_ms, timestamp_type, error_class, error_message, error_trace, created_ms, status)
+VALUES (:batch_key, :gate, :topic, :partition, :offset, :key, :value, :headers,
+  :timestamp_ms, :timestamp_type, :error_class, :error_message, :error_trace, :created_ms, 'waiting')
+ON CONFLICT DO NOTHING
+
+-- name: letter
+SELECT * FROM dead_letter WHERE dead_letter_id = :letter
+
+-- part: is_callers
+(status = 'waiting' AND (claimed_until_ms IS NULL OR claimed_until_ms <= {now}) OR last_call = :call)
+
+-- name: claim
+-- A call that is made again finds its own name, as a transition of a batch does.
+UPDATE dead_letter SET claimed_until_ms = {now} + CAST(:claim_ms AS bigint), last_call = :call
+WHERE dead_letter_id = :letter AND {is_callers}
+
+-- name: release
+UPDATE dead_letter SET claimed_until_ms = NULL WHERE dead_letter_id = :letter AND last_call = :call
+
+-- name: resolve
+UPDATE dead_letter SET claimed_until_ms = NULL, status = :outcome, resolved_ms = :now_ms,
+  resolution = :why, sent_value = :sent_value, last_call = :call
+WHERE dead_letter_id = :letter AND {is_callers}
+
+-- name: values
+SELECT dead_letter_id, value FROM dead_letter WHERE dead_letter_id IN :letters
+
+-- name: rejected
+-- Each dead letter of a gate with the run and the topic that it was planned in.
+SELECT dead_letter.batch_key, dead_letter.topic, dead_letter.partition, dead_letter."offset",
+  dead_letter.error_class, dead_letter.error_message, batch.checkpoint_id, batch_range.topic_id
+FROM dead_letter JOIN batch ON batch.batch_key = dead_letter.batch_key
+  JOIN batch_range ON batch_range.batch_key = dead_letter.batch_key
+    AND batch_range.topic = dead_letter.topic AND batch_range.partition = dead_letter.partition
+    AND batch_range.start_offset <= dead_letter."offset"
+    AND batch_range.until_offset > dead_letter."offset"
+WHERE dead_letter.gate = :gate
+ORDER BY batch.checkpoint_id, dead_letter.topic, batch_range.topic_id, dead_letter.partition,
+  dead_letter."offset"
+
+-- name: count_by_batch
+SELECT batch_key, count(*) AS number FROM dead_letter WHERE batch_key IN :batches
+GROUP BY batch_key
+
+-- name: oldest
+-- Of one gate and status, which have an index with their order.
+SELECT * FROM dead_letter WHERE gate = :gate AND status = :status AND dead_letter_id > :after
+  AND created_ms >= :since_ms  --? since_ms
+  AND created_ms < :until_ms  --? until_ms
+  AND (error_class = :error_class OR error_class LIKE :error_name ESCAPE '/')  --? error_class
+ORDER BY dead_letter_id LIMIT :limit
+
+-- name: oldest_of_all
+-- The same of all gates: of each gate no more than the limit, and of these the oldest. CROSS JOIN
+-- has SQLite take the gates first.
+SELECT dead_letter.* FROM gate CROSS JOIN dead_letter
+WHERE dead_letter.gate = gate.name AND dead_letter.status = :status AND dead_letter.dead_letter_id > :after
+  AND dead_letter.dead_letter_id <= coalesce((
+    SELECT older.dead_letter_id FROM dead_letter AS older
+    WHERE older.gate = gate.name AND older.status = :status AND older.dead_letter_id > :after
+      AND older.created_ms >= :since_ms  --? since_ms
+      AND older.created_ms < :until_ms  --? until_ms
+      AND (older.error_class = :error_class OR older.error_class LIKE :error_name ESCAPE '/')  --? error_class
+    ORDER BY older.dead_letter_id LIMIT 1 OFFSET :all_but_one), 9223372036854775807)
+  AND dead_letter.created_ms >= :since_ms  --? since_ms
+  AND dead_letter.created_ms < :until_ms  --? until_ms
+  AND (error_class = :error_class OR error_class LIKE :error_name ESCAPE '/')  --? error_class
+ORDER BY dead_letter.dead_letter_id LIMIT :limit
+
+-- name: processed_any
+-- Whether a batch has records that the schema fits, or one that was deleted as old had any.
+SELECT batch_key FROM batch WHERE gate = :gate AND status = 'success' AND planned_records > (
+  SELECT count(*) FROM dead_letter
+  WHERE dead_letter.batch_key = batch.batch_key AND error_class = :bad_value)
+LIMIT 1
+
+-- name: pruned_any
+SELECT topic FROM pruned WHERE gate = :gate LIMIT 1
+
+-- name: count_bad_values
+SELECT count(*) FROM dead_letter WHERE gate = :gate AND error_class = :bad_value
+
+-- name: fit_counts
+SELECT planned_records, (SELECT count(*) FROM dead_letter
+    WHERE dead_letter.batch_key = batch.batch_key AND error_class = :bad_value) AS unfit
+FROM batch WHERE gate = :gate AND status = 'success' ORDER BY created_time_ms DESC LIMIT :limit

@@ -1,0 +1,6 @@
+-- name: now
+SELECT {now}
+
+-- name: version
+-- The schema's version, as Alembic keeps it.
+SELECT version_num FROM headrace_version
