@@ -1,17 +1,23 @@
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy
 from sqlalchemy import text
 from tests.gate.ledger.conftest import Execute
 from tests.gate.ledger.samples import a_batch, batch_number, convict, declare_clicks, stored
+from tests.services.ledgers import new_ledger
+from tests.services.postgresql import NewUrl
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.gate.control.parts import Progress
+from headrace.gate.ledger.connection import normalize_url
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import DeadLetter, DeadLetterRecord, DeadLetterStatus, Unresolved
+from headrace.gate.ledger.statements import statements
 from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
@@ -272,3 +278,51 @@ def test_a_batch_with_rejected_letters_that_wait_is_not_pruned(
     (letter,) = ledger.dead_letters.oldest()
     ledger.dead_letters.resolve(letter.dead_letter_id, DeadLetterStatus.DROPPED, "known")
     assert ledger.history.prune(clock() + 1_000).batches == 1
+
+
+MANY_GATES, MANY_LETTERS = 20, 40_000
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("since_ms", [None, MANY_LETTERS - 2_500])
+def test_a_list_of_all_gates_looks_for_the_oldest_letters_of_each_gate_once(
+    new_postgresql_url: NewUrl, since_ms: int | None
+) -> None:
+    url = new_postgresql_url()
+    values = {"status": "waiting", "after": 0, "limit": 100, "all_but_one": 99}
+    if since_ms is not None:
+        values["since_ms"] = since_ms
+    with new_ledger(url) as ledger:
+        for number in range(MANY_GATES):
+            ledger.gates.declare(str(number), interval_ms=1_000, source="kafka", estimator="pid")
+        key = ledger.batches.begin(a_batch(gate="0")).batch_key
+    engine = sqlalchemy.create_engine(normalize_url(url), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(
+            text("""
+                INSERT INTO dead_letter (batch_key, gate, topic, partition, "offset", timestamp_ms,
+                  timestamp_type, error_class, error_message, error_trace, created_ms, status)
+                SELECT :key, CAST(mod(number, :gates) AS text), 'orders', 0, number, 0,
+                  0, 'ValueError', '', '', number,
+                  CASE WHEN number > :letters - 5000 THEN 'waiting' ELSE 'sent' END
+                FROM generate_series(1, :letters) AS number
+            """),
+            {"key": key, "gates": MANY_GATES, "letters": MANY_LETTERS},
+        )
+        connection.execute(text("ANALYZE"))
+        statement = statements("dead_letter")["oldest_of_all"].on("postgresql", values)
+        explained = text(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.text}")
+        plan = connection.execute(explained, values).scalar_one()[0]["Plan"]
+    engine.dispose()
+    loops = [
+        node["Actual Loops"]
+        for node in nodes_of(plan)
+        if node.get("Parent Relationship") == "SubPlan"
+    ]
+    assert loops == [MANY_GATES]
+
+
+def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes_of(child)

@@ -25,7 +25,7 @@ ALL: Final = {
 }
 SMALL: Final = {"gate", "receiver", "stage_state", "action", "headrace_version"}
 """Tables with a row for each gate, lane, stage or act of an operator; others have a history."""
-OF_THE_STATEMENT: Final = {"CONSTANT", "bound", "counted", "backlog"}
+OF_THE_STATEMENT: Final = {"CONSTANT", "bound", "below", "counted", "backlog"}
 """Rows of the statement itself, which are as many as it asks for."""
 
 

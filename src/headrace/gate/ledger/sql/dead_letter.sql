@@ -57,20 +57,26 @@ ORDER BY dead_letter_id LIMIT :limit
 
 -- name: oldest_of_all
 -- The same of all gates: of each gate no more than the limit, and of these the oldest. CROSS JOIN
--- has SQLite take the gates first.
-SELECT dead_letter.* FROM gate CROSS JOIN dead_letter
-WHERE dead_letter.gate = gate.name AND dead_letter.status = :status AND dead_letter.dead_letter_id > :after
-  AND dead_letter.dead_letter_id <= coalesce((
-    SELECT older.dead_letter_id FROM dead_letter AS older
-    WHERE older.gate = gate.name AND older.status = :status AND older.dead_letter_id > :after
-      AND older.created_ms >= :since_ms  --? since_ms
-      AND older.created_ms < :until_ms  --? until_ms
-      AND (older.error_class = :error_class OR older.error_class LIKE :error_name ESCAPE '/')  --? error_class
-    ORDER BY older.dead_letter_id LIMIT 1 OFFSET :all_but_one), 9223372036854775807)
-  AND dead_letter.created_ms >= :since_ms  --? since_ms
-  AND dead_letter.created_ms < :until_ms  --? until_ms
-  AND (error_class = :error_class OR error_class LIKE :error_name ESCAPE '/')  --? error_class
-ORDER BY dead_letter.dead_letter_id LIMIT :limit
+-- has SQLite take the gates first. MATERIALIZED has PostgreSQL look once for the bound of each gate,
+-- and not at each dead letter, and not go through all letters in the order of their numbers.
+WITH bound AS MATERIALIZED (
+  SELECT name, coalesce((SELECT dead_letter_id FROM dead_letter
+    WHERE gate = name AND status = :status AND dead_letter_id > :after
+      AND created_ms >= :since_ms  --? since_ms
+      AND created_ms < :until_ms  --? until_ms
+      AND (error_class = :error_class OR error_class LIKE :error_name ESCAPE '/')  --? error_class
+    ORDER BY dead_letter_id LIMIT 1 OFFSET :all_but_one), 9223372036854775807) AS last_id
+  FROM gate
+), below AS MATERIALIZED (
+  SELECT dead_letter_id FROM bound CROSS JOIN dead_letter
+  WHERE gate = name AND status = :status AND dead_letter_id > :after AND dead_letter_id <= last_id
+    AND created_ms >= :since_ms  --? since_ms
+    AND created_ms < :until_ms  --? until_ms
+    AND (error_class = :error_class OR error_class LIKE :error_name ESCAPE '/')  --? error_class
+)
+SELECT * FROM dead_letter
+WHERE dead_letter_id IN (SELECT dead_letter_id FROM below ORDER BY dead_letter_id LIMIT :limit)
+ORDER BY dead_letter_id
 
 -- name: processed_any
 -- Whether a batch has records that the schema fits, or one that was deleted as old had any.
