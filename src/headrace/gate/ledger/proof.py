@@ -11,9 +11,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, Final
 
-from sqlalchemy import (
-    Connection,
-)
+from sqlalchemy import Connection
 
 from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
 from headrace.gate.control.parts import Progress, ranges_of as part_of
