@@ -469,9 +469,10 @@ def range_from(row: Sequence[Any]) -> PlannedRange:
 
 def range_rows(batch: PlannedBatch) -> list[dict[str, Any]]:
     """Return a row of ``batch_range`` for each range of a batch that has offsets."""
+    key = batch.batch_key  # worked out of all ranges
     return [
         {
-            "batch_key": batch.batch_key,
+            "batch_key": key,
             "topic": planned.offsets.topic,
             "partition": planned.offsets.partition,
             "start_offset": planned.offsets.start,
