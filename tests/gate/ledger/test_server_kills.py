@@ -188,7 +188,7 @@ def test_only_a_commit_that_need_not_be_durable_is_not_waited_for(
         assert do(waits, durable=False) == "off"
         assert do(waits) == "remote_write"
     assert database.write(waits_after_all, durable=False) == "remote_write"
-    assert database.scalar(setting) == "remote_write"
+    assert database.read(lambda connection: connection.scalar(setting)) == "remote_write"
     database.close()
 
 

@@ -1,5 +1,6 @@
 """The statements of ``sql/``: each can be prepared on both databases, and reads no history."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, combinations
@@ -13,15 +14,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from tests.services.ledgers import make_tables
 
 from headrace.gate.ledger.connection import normalize_url
+from headrace.gate.ledger.moments import BUCKETS_MS
 from headrace.gate.ledger.statements import FOLDER, Statement, statements
-from headrace.gate.ledger.transitions import STATEMENTS as TRANSITIONS
+from headrace.gate.ledger.transitions import TRANSITIONS
 
-ALL: Final = {
-    statement.name: statement
-    for statement in chain(
-        *(statements(path.stem).values() for path in sorted(FOLDER.glob("*.sql"))),
-        TRANSITIONS.values(),
-    )
+OF_FILES: Final = [statements(path.stem).values() for path in sorted(FOLDER.glob("*.sql"))]
+ALL: Final = {statement.name: statement for statement in chain(*OF_FILES)} | {
+    f"{each.statement.name} ({number})": each.statement for number, each in enumerate(TRANSITIONS)
 }
 SMALL: Final = {"gate", "receiver", "stage_state", "action", "headrace_version"}
 """Tables with a row for each gate, lane, stage or act of an operator; others have a history."""
@@ -42,6 +41,15 @@ def test_no_macro_is_left_over(name: str, dialect: str) -> None:
     text = str(ALL[name].on(dialect, ALL[name].optional))
     assert "{" not in text
     assert "--" not in text
+
+
+def test_the_statements_that_count_durations_have_the_bounds_that_metrics_show() -> None:
+    for name in ("moment.counts", "moment.counts_of"):
+        text = ALL[name].on("sqlite").text
+        bounds = re.findall(r"took_ms <= (\d+) THEN (\d+)", text)
+        assert [(int(most), int(place)) for most, place in bounds] == [
+            (most, place) for place, most in enumerate(BUCKETS_MS)
+        ]
 
 
 READS_ALL: Final = "proof."

@@ -50,7 +50,6 @@ from headrace.gate.ledger.transitions import (
     RELEASE_AS_DEAD,
     RESOLVE_ABANDONED,
     RETRY,
-    STATEMENTS,
     SUCCEED,
     SUPERSEDE,
     Status,
@@ -175,7 +174,7 @@ class BatchStore(Store):
                 f"gate {batch.gate!r} than the batch itself, so its rows were changed or damaged; "
                 "restore it from a copy."
             )
-        execute(connection, STATEMENTS[BEGIN_AGAIN], values)
+        execute(connection, BEGIN_AGAIN.statement, values)
         checkpoints.begin_again(connection, batch, batch.batch_key)
         return _batch(connection, batch.batch_key)
 
@@ -229,7 +228,7 @@ class BatchStore(Store):
     def retry(self, batch_key: str, owner: str, lease_ms: int) -> bool:
         """Count one attempt more of a batch that its owner runs again in place (transition B)."""
         values = {"batch": batch_key, "by": owner, "call": new_call_id()}
-        return self._changes(STATEMENTS[RETRY], lambda: values | self._leased(lease_ms))
+        return self._changes(RETRY.statement, lambda: values | self._leased(lease_ms))
 
     def renew(self, batch_key: str, owner: str, lease_ms: int) -> bool:
         """Keep a batch for as long again, from now on, while it is worked on.
@@ -249,7 +248,7 @@ class BatchStore(Store):
 
         Its number of records is kept if the caller knows it; a rate sample says it too.
         """
-        return self._changes(STATEMENTS[SUCCEED], self._ended(batch_key, owner, records))
+        return self._changes(SUCCEED.statement, self._ended(batch_key, owner, records))
 
     def fail(
         self,
@@ -265,7 +264,7 @@ class BatchStore(Store):
         itself, or that is not known.
         """
         values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
-        return self._changes(STATEMENTS[FAIL], values)
+        return self._changes(FAIL.statement, values)
 
     def keep_error(self, batch_key: str, error: BaseException | ErrorReport) -> bool:
         """Keep an error that was raised after the commit with a batch that is ``success``."""
@@ -314,7 +313,7 @@ class BatchStore(Store):
                 values = self._ended(batch_key, owner, records)
                 is_ours = any(
                     changed_rows(connection, transition, values)
-                    for transition in (STATEMENTS[SUCCEED], STATEMENTS[BACKFILLED])
+                    for transition in (SUCCEED.statement, BACKFILLED.statement)
                 )
             if not is_ours:
                 raise LedgerError(
@@ -357,7 +356,7 @@ class BatchStore(Store):
         claimer = {"batch": batch_key, "by": owner, "call": new_call_id()}
 
         def claim(connection: Connection) -> BatchRecord | None:
-            if changed_rows(connection, STATEMENTS[CLAIM], claimer | self._leased(lease_ms)) == 0:
+            if changed_rows(connection, CLAIM.statement, claimer | self._leased(lease_ms)) == 0:
                 return None
             return _batch(connection, batch_key)
 
@@ -365,7 +364,7 @@ class BatchStore(Store):
 
     def backfilled(self, batch_key: str, owner: str, *, records: int | None = None) -> bool:
         """Move a batch from ``backfilling`` to ``success`` (transition G); its error is cleared."""
-        return self._changes(STATEMENTS[BACKFILLED], self._ended(batch_key, owner, records))
+        return self._changes(BACKFILLED.statement, self._ended(batch_key, owner, records))
 
     def release(
         self,
@@ -387,16 +386,16 @@ class BatchStore(Store):
         """
         values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
         if is_dead:
-            return Status.DEAD if self._changes(STATEMENTS[RELEASE_AS_DEAD], values) else None
-        return Status.FAILED if self._changes(STATEMENTS[RELEASE], values) else None
+            return Status.DEAD if self._changes(RELEASE_AS_DEAD.statement, values) else None
+        return Status.FAILED if self._changes(RELEASE.statement, values) else None
 
     def put_back(self, batch_key: str, owner: str) -> bool:
         """Move a batch from ``backfilling`` to ``failed`` (transition J): a part of it is done."""
-        return self._changes(STATEMENTS[PUT_BACK], self._ended(batch_key, owner, None))
+        return self._changes(PUT_BACK.statement, self._ended(batch_key, owner, None))
 
     def mark_dead(self, batch_key: str, owner: str, error: BaseException | ErrorReport) -> bool:
         """Move a batch from ``backfilling`` to ``dead`` (transition I), whatever its attempts."""
-        return self._changes(STATEMENTS[MARK_DEAD], self._failed(batch_key, owner, error))
+        return self._changes(MARK_DEAD.statement, self._failed(batch_key, owner, error))
 
     def supersede(self, cover: PlannedBatch, why: str, query: str) -> list[str]:
         """Settle the open batches of a gate that its new checkpoint reads again (transition K).
@@ -435,11 +434,11 @@ class BatchStore(Store):
     def _supersede(self, connection: Connection, batch: BatchRecord, why: str) -> bool:
         gone = self._failed(batch.batch_key, batch.owner, OWNER_GONE) | {"unknown": True}
         if batch.status is Status.IN_PROGRESS:
-            changed_rows(connection, STATEMENTS[FAIL], gone)
+            changed_rows(connection, FAIL.statement, gone)
         elif batch.status is Status.BACKFILLING:
-            changed_rows(connection, STATEMENTS[RELEASE], gone)
+            changed_rows(connection, RELEASE.statement, gone)
         values = {"batch": batch.batch_key, "why": why, "call": new_call_id()}
-        return changed_rows(connection, STATEMENTS[SUPERSEDE], values) > 0
+        return changed_rows(connection, SUPERSEDE.statement, values) > 0
 
     def resolve_abandoned(
         self, gate_name: str, *, but: str | None, unowned_before_ms: int
@@ -475,7 +474,7 @@ class BatchStore(Store):
             return [
                 key
                 for _, key in found
-                if changed_rows(connection, STATEMENTS[RESOLVE_ABANDONED], {**values, "batch": key})
+                if changed_rows(connection, RESOLVE_ABANDONED.statement, {**values, "batch": key})
             ]
 
         return self._database.write(resolve_abandoned)

@@ -10,7 +10,6 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from sqlalchemy import (
     Connection,
-    Executable,
     Row,
     event,
 )
@@ -280,11 +279,11 @@ class Database:
         """Execute statements that only read, each for itself."""
         return self._retrying(self._alone.connect, work)
 
-    def rows(self, statement: Statement | Executable, **values: Any) -> Sequence[Row[Any]]:
+    def rows(self, statement: Statement, **values: Any) -> Sequence[Row[Any]]:
         """All rows that one statement finds."""
         return self.read(lambda connection: execute(connection, statement, values).all())
 
-    def scalar(self, statement: Statement | Executable, **values: Any) -> Any:
+    def scalar(self, statement: Statement, **values: Any) -> Any:
         """The first column of the first row that one statement finds; None where it finds none."""
         return self.read(lambda connection: execute(connection, statement, values).scalar())
 
@@ -295,7 +294,7 @@ class Database:
         return self._retrying(lend, work, writes=True)
 
     def change(
-        self, statement: Statement | Executable, values: Mapping[str, Any], *, durable: bool = True
+        self, statement: Statement, values: Mapping[str, Any], *, durable: bool = True
     ) -> int:
         """Run one statement that writes, as `alone` does; how many rows it changed."""
         return self.alone(
@@ -506,7 +505,7 @@ class Database:
 
 def changed_rows(
     connection: Connection,
-    statement: Statement | Executable,
+    statement: Statement,
     values: Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> int:
     """Run a statement that writes; how many rows it changed."""
@@ -544,7 +543,7 @@ class Store:
         self,
         gate_name: str,
         connection: Connection,
-        statement: Statement | Executable,
+        statement: Statement,
         values: dict[str, Any] | list[dict[str, Any]],
     ) -> int:
         """Insert rows that belong to a gate; how many."""
@@ -565,7 +564,7 @@ class Store:
 
     def _changes(
         self,
-        statement: Statement | Executable,
+        statement: Statement,
         values: Values | Callable[[], Values],
         *,
         durable: bool = True,

@@ -143,7 +143,7 @@ class DeadLetterStore(Store):
 
     def values_of(self, numbers: Collection[int]) -> Mapping[int, bytes | None]:
         """The values of these dead letters, by number."""
-        rows = self._database.rows(_SQL["values"], letters=list(numbers))
+        rows = self._database.rows(_SQL["values"], letters=numbers)
         return {row.dead_letter_id: row.value for row in rows}
 
     @contextmanager

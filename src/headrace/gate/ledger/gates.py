@@ -17,7 +17,7 @@ from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.error_report import storable
 from headrace.gate.ledger.operator_limits import operator_limits_from
 from headrace.gate.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd, batch_from
-from headrace.gate.ledger.statements import execute, names_of, statements
+from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import new_call_id
 
 Begun = tuple[int, BatchRecord]
@@ -212,7 +212,7 @@ class GateStore(Store):
         self, names: Collection[str] | None = None
     ) -> Mapping[str, tuple[GateQuery, bool]]:
         """The query that has not left each of these gates, and whether its lease is in force."""
-        rows = self._database.rows(_SQL["last_queries"], names=names_of(names))
+        rows = self._database.rows(_SQL["last_queries"], names=names)
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
 
     def last_begun(self, gate_name: str) -> Begun | None:

@@ -125,7 +125,7 @@ class HistoryStore(Store):
         Pruned ranges are included, with neighbouring ranges as one. All is as of the first row.
         """
         with self._database.snapshot() as connection:
-            for row in execute(connection, _SQL["coverage"], {"gate": gate_name}):
+            for row in execute(connection, statements("proof")["coverage"], {"gate": gate_name}):
                 yield Covered(
                     checkpoint_id=row.checkpoint_id,
                     batch_key=row.batch_key,

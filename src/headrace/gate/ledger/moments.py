@@ -23,7 +23,7 @@ from headrace.gate.ledger.records import (
     range_from,
     unresolved_from,
 )
-from headrace.gate.ledger.statements import execute, names_of, statements
+from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import Status
 
 _SQL: Final = statements("moment")
@@ -193,7 +193,7 @@ class MomentStore(Store):
 
         Two statements, however many gates there are; those without a batch are left out.
         """
-        of = {"names": names_of(names), "skip": limit - 1}
+        of = {"names": names, "skip": limit - 1}
         batches: dict[str, list[BatchRecord]] = defaultdict(list)
         samples: dict[str, list[RateSample]] = defaultdict(list)
         for row in self._database.rows(_SQL["newest_batches"], **of):
@@ -208,14 +208,14 @@ class MomentStore(Store):
     def newest_ranges(self, names: Names) -> Mapping[str, tuple[PlannedRange, ...]]:
         """The ranges of each gate's newest batch, by topic, partition and offset."""
         found: dict[str, list[PlannedRange]] = defaultdict(list)
-        for row in self._database.rows(_SQL["newest_ranges"], names=names_of(names)):
+        for row in self._database.rows(_SQL["newest_ranges"], names=names):
             found[row.name].append(range_from(row[1:]))
         return {name: tuple(ranges) for name, ranges in found.items()}
 
     def unresolved(self, names: Names) -> Mapping[str, Unresolved]:
         """Count the unresolved batches and records of each gate that has some."""
         batches, letters = (
-            self._database.rows(_SQL[name], names=names_of(names), query_stopped=QUERY_STOPPED)
+            self._database.rows(_SQL[name], names=names, query_stopped=QUERY_STOPPED)
             for name in ("count_unresolved", "count_letters")
         )
         return unresolved_from(batches, letters)
@@ -225,7 +225,7 @@ class MomentStore(Store):
 
         A batch that a crash has left so counts too, until it is taken over.
         """
-        rows = self._database.rows(_SQL["in_parts"], names=names_of(names))
+        rows = self._database.rows(_SQL["in_parts"], names=names)
         found = [batch_from(row._mapping) for row in rows]
         return {
             each.gate: IsolationProgress(
@@ -236,14 +236,12 @@ class MomentStore(Store):
 
     def with_details(self, names: Names) -> set[str]:
         """Gates that have ever lost a record, or kept a dead letter."""
-        return {
-            row.name for row in self._database.rows(_SQL["with_details"], names=names_of(names))
-        }
+        return {row.name for row in self._database.rows(_SQL["with_details"], names=names)}
 
     def receivers(self, names: Names = None) -> tuple[ReceiverRecord, ...]:
         """The receivers of gates, by journal and lane; also receivers not seen lately."""
         return receiver_records(
-            self._database.rows(statements("receiver")["receivers"], names=names_of(names))
+            self._database.rows(statements("receiver")["receivers"], names=names)
         )
 
     def series(
@@ -347,7 +345,7 @@ def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) ->
 
     So the totals of a gate never fall, which a monitoring system would take for a restart.
     """
-    values = {"gate": gate_name, "keys": list(keys)}
+    values = {"gate": gate_name, "keys": keys}
     known = pruned_counts(execute(connection, _SQL["pruned_totals"], values).scalar())
     for row in execute(connection, _SQL["counts_of"], values):
         found = _count_from((gate_name, True, *row))

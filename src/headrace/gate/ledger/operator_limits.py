@@ -18,7 +18,7 @@ from headrace.gate.control.limits import (
 )
 from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.error_report import storable
-from headrace.gate.ledger.statements import execute, names_of, statements
+from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import Status, new_call_id
 
 MOST_BY: Final = 100
@@ -129,7 +129,7 @@ class OperatorLimitStore(Store):
 
     def to_stop(self, gate_names: Collection[str]) -> list[str]:
         """Those of these gates whose query an operator has asked to end."""
-        return [row.name for row in self._database.rows(_SQL["to_stop"], names=list(gate_names))]
+        return [row.name for row in self._database.rows(_SQL["to_stop"], names=gate_names)]
 
     def withdraw_stop(self, gate_name: str) -> None:
         """Forget the stop of a query that has ended, before the next one starts.
@@ -156,7 +156,7 @@ class OperatorLimitStore(Store):
 
     def new_checkpoints(self, names: Collection[str] | None = None) -> Mapping[str, str]:
         """Return what `continued` was told at the last start of each gate with a new checkpoint."""
-        rows = self._database.rows(_SQL["continued"], names=names_of(names))
+        rows = self._database.rows(_SQL["continued"], names=names)
         return {row.gate: row.why for row in rows}
 
     def for_the_start(self, gate_name: str) -> tuple[OperatorAction, ...]:
@@ -181,7 +181,7 @@ class OperatorLimitStore(Store):
 
     def all(self, names: Collection[str] | None = None) -> Mapping[str, OperatorLimits]:
         """Return the settings in force for these gates, by name, from one consistent read."""
-        rows = self._database.rows(_CONTROLS, names=names_of(names))
+        rows = self._database.rows(_CONTROLS, names=names)
         return {row.name: operator_limits_from(row) for row in rows}
 
     def history(
@@ -202,7 +202,7 @@ class OperatorLimitStore(Store):
     def mark_seen(self, gate_name: str, newest: int) -> None:
         """Write down that a gate's planner plans by its actions up to this one's number."""
         self._database.change(
-            _SQL["mark_seen"], {"gate": gate_name, "newest": newest, "kinds": list(_PUT_IN_FORCE)}
+            _SQL["mark_seen"], {"gate": gate_name, "newest": newest, "kinds": _PUT_IN_FORCE}
         )
 
     def _do(

@@ -16,7 +16,7 @@ from headrace.gate.ledger.error_report import storable
 from headrace.gate.ledger.pruning import ROWS_AT_ONCE, some_at_once
 from headrace.gate.ledger.records import BatchRecord, RateSample
 from headrace.gate.ledger.statements import execute, statements
-from headrace.gate.ledger.transitions import STATEMENTS, SUCCEED, Status
+from headrace.gate.ledger.transitions import SUCCEED, Status
 
 _SQL: Final = statements("rate")
 
@@ -75,7 +75,7 @@ class RateStore(Store):
                 if sample.batch_key == batch_key and status not in {None, Status.IN_PROGRESS}:
                     return  # the usual one: its handler has ended it
             execute(connection, statements("batch")["attach"], attached | self._leased(None))
-            if changed_rows(connection, STATEMENTS[SUCCEED], ended):
+            if changed_rows(connection, SUCCEED.statement, ended):
                 make_durable(connection)
 
         # What is learnt is learnt again from the next batch; the end of a batch is not.

@@ -5,8 +5,10 @@ guarantees. Values are bound, as ``:name``; a value is never part of a statement
 
 ``{now}`` is the database's time (ms since the epoch), while the statement runs. ``{expired}`` says
 that the lease of a batch is not in force: it has run out, or it ends further ahead than any lease
-can, so it was written before the clock was set back. ``{locked}`` locks the rows that are read
-until the transaction ends; a SQLite file has one writer anyway.
+can, so it was written before the clock was set back. ``{unresolved}`` says that a batch needs
+somebody: it has failed, was not dropped, and is not run again by the next start of its query.
+``{locked}`` locks the rows that are read until the transaction ends; a SQLite file has one writer
+anyway.
 
 ``{merge(a, b)}`` joins two JSON maps, of which the second wins. ``{item(a, n)}`` is the number at a
 place of a JSON list, and ``{word(a, n)}`` the text there. ``{rows(:bounds)}`` are the elements of a
@@ -22,7 +24,7 @@ their index. ``IN :names`` binds a list.
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +33,6 @@ from sqlalchemy import (
     Connection,
     CursorResult,
     Engine,
-    Executable,
     TextClause,
     bindparam,
     event,
@@ -48,27 +49,34 @@ _NOW: Final = {
     "sqlite": "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
     "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
 }
-_MERGE: Final = {
-    "sqlite": r"json_patch(\1, \2)",
-    "postgresql": r"CAST(CAST(\1 AS jsonb) || CAST(\2 AS jsonb) AS text)",
+_MACROS: Final = {
+    r"\{merge\(([^,]+), ([^)]+)\)\}": {
+        "sqlite": r"json_patch(\1, \2)",
+        "postgresql": r"CAST(CAST(\1 AS jsonb) || CAST(\2 AS jsonb) AS text)",
+    },
+    r"\{item\(([^,]+), ([^}]+)\)\}": {
+        "sqlite": r"json_extract(\1, '$[' || (\2) || ']')",
+        "postgresql": r"CAST(CAST(\1 AS jsonb) ->> CAST(\2 AS integer) AS bigint)",
+    },
+    r"\{word\(([^,]+), (\d+)\)\}": {
+        "sqlite": r"json_extract(\1, '$[\2]')",
+        "postgresql": r"(CAST(\1 AS jsonb) ->> \2)",
+    },
+    r"\{rows\(([^)]+)\)\}": {
+        "sqlite": r"json_each(\1) AS bound",
+        "postgresql": r"jsonb_array_elements(CAST(\1 AS jsonb)) AS bound(value)",
+    },
+    r"\{locked\}": {"sqlite": "", "postgresql": "FOR NO KEY UPDATE"},
 }
-_ITEM: Final = {
-    "sqlite": r"json_extract(\1, '$[' || (\2) || ']')",
-    "postgresql": r"CAST(CAST(\1 AS jsonb) ->> CAST(\2 AS integer) AS bigint)",
-}
-_WORD: Final = {
-    "sqlite": r"json_extract(\1, '$[\2]')",
-    "postgresql": r"(CAST(\1 AS jsonb) ->> \2)",
-}
-_ROWS: Final = {
-    "sqlite": r"json_each(\1) AS bound",
-    "postgresql": r"jsonb_array_elements(CAST(\1 AS jsonb)) AS bound(value)",
-}
+"""Where the databases differ, by pattern."""
+
 _EXPIRED: Final = "(lease_until_ms <= {now} OR lease_until_ms > {now} + {longest})"
+_UNRESOLVED: Final = """(batch.status IN ('failed', 'backfilling', 'dead')
+  AND batch.resolution IS NULL
+  AND NOT (batch.status = 'failed' AND coalesce(batch.error_class, '') = :query_stopped))"""
 
 _OPTIONAL: Final = re.compile(r"\s*--\? (\w+)$")
 _LIST: Final = re.compile(r"\bIN :(\w+)")
-_PARAMETER: Final = re.compile(r"(?<![:\w]):(\w+)")
 
 
 class Statement:
@@ -80,7 +88,7 @@ class Statement:
         self.optional: Final = frozenset(
             found[1] for line in lines if (found := _OPTIONAL.search(line))
         )
-        self.parameters: Final = frozenset(_PARAMETER.findall("\n".join(lines)))
+        self.lists: Final = frozenset(_LIST.findall("\n".join(lines)))
         self._made: Final = dict[tuple[str, frozenset[str]], TextClause]()
 
     def __repr__(self) -> str:
@@ -100,13 +108,10 @@ class Statement:
             optional = _OPTIONAL.search(line)
             if optional is None or optional[1] in given:
                 lines.append(_OPTIONAL.sub("", line))
-        sql = "\n".join(lines).replace("{expired}", _EXPIRED).replace("{now}", _NOW[dialect])
-        locked = "FOR NO KEY UPDATE" if dialect == "postgresql" else ""
-        sql = sql.replace("{locked}", locked).replace("{longest}", str(LONGEST_LEASE_MS))
-        sql = re.sub(r"\{item\(([^,]+), ([^}]+)\)\}", _ITEM[dialect], sql)
-        sql = re.sub(r"\{word\(([^,]+), (\d+)\)\}", _WORD[dialect], sql)
-        sql = re.sub(r"\{rows\(([^)]+)\)\}", _ROWS[dialect], sql)
-        sql = re.sub(r"\{merge\(([^,]+), ([^)]+)\)\}", _MERGE[dialect], sql)
+        sql = "\n".join(lines).replace("{unresolved}", _UNRESOLVED).replace("{expired}", _EXPIRED)
+        sql = sql.replace("{now}", _NOW[dialect]).replace("{longest}", str(LONGEST_LEASE_MS))
+        for pattern, replacements in _MACROS.items():
+            sql = re.sub(pattern, replacements[dialect], sql)
         lists = _LIST.findall(sql)
         return text(sql).bindparams(*(bindparam(name, expanding=True) for name in lists))
 
@@ -137,7 +142,7 @@ def _lines(body: str) -> list[str]:
 
 def execute(
     connection: Connection,
-    statement: Statement | Executable,
+    statement: Statement,
     values: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
     *,
     counted: bool = False,
@@ -150,15 +155,15 @@ def execute(
         values: What it is bound to.
         counted: Whether the number of changed rows is needed; by default an INSERT does not tell.
     """
-    if isinstance(statement, Statement):
-        given: Iterable[str] = ()
-        if isinstance(values, Mapping):
-            given = [name for name, value in values.items() if value is not None]
-            # An empty list has no type; a null is in no list either.
-            values = {name: [None] if value == [] else value for name, value in values.items()}
-        statement = statement.on(connection.dialect.name, given)
+    given: Iterable[str] = ()
+    if isinstance(values, Mapping):
+        given = [name for name, value in values.items() if value is not None]
+        # An empty list has no type; a null is in no list either.
+        lists = {name: [*values[name]] or [None] for name in statement.lists.intersection(given)}
+        values = {**values, **lists} if lists else values
+    sent = statement.on(connection.dialect.name, given)
     options = {"preserve_rowcount": True} if counted else None
-    return connection.execute(statement, values or None, execution_options=options)
+    return connection.execute(sent, values or None, execution_options=options)
 
 
 def take_time_from(engine: Engine, clock: Callable[[], int]) -> None:
@@ -184,8 +189,3 @@ def offsets_in(text: str) -> dict[int, int]:
 def offsets_text(offsets: Mapping[int, int]) -> str:
     """Return offsets by partition as a JSON map."""
     return json.dumps(offsets, separators=(",", ":"))
-
-
-def names_of(names: Collection[str] | None) -> list[str] | None:
-    """Return the value of an optional list of gates; None for all."""
-    return None if names is None else list(names)

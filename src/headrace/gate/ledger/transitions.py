@@ -43,8 +43,10 @@ the answer is the first one's, too. If another process has changed the row since
 """
 
 import secrets
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import Final
 
 from headrace.gate.ledger.statements import Statement
 
@@ -66,7 +68,8 @@ class Kind(StrEnum):
     BACKFILL = "backfill"
 
 
-class Transition(NamedTuple):
+@dataclass(frozen=True)
+class Transition:
     """One allowed change of a row.
 
     Attributes:
@@ -87,7 +90,7 @@ class Transition(NamedTuple):
     attempts: str = "0"
     backfills: str | None = "0"
 
-    @property
+    @cached_property
     def statement(self) -> Statement:
         """The update that makes it; a call that is repeated changes nothing more."""
         made = f"(status = '{self.after}' AND last_call = :call)"
@@ -130,12 +133,12 @@ _AFRESH: Final = f"start_time_ms = NULL, end_time_ms = NULL, records = NULL, {_N
 _UNKNOWN_IF_SAID: Final = "outcome_unknown = (outcome_unknown OR :unknown)"
 
 
-def _unknown_from(before: Status, after: Status) -> str:
-    """Set it where a run was interrupted, but not by a call that is repeated."""
-    made = f"status = '{after}' AND last_call = :call"
+def _unknown_again(status: Status) -> str:
+    """Set it where a run in this status was interrupted, but not by a call that is repeated."""
+    made = f"status = '{status}' AND last_call = :call"
     return (
         f"outcome_unknown = (outcome_unknown OR (NOT coalesce({made}, false)"
-        f" AND status = '{before}'))"
+        f" AND status = '{status}'))"
     )
 
 
@@ -144,7 +147,7 @@ _LIVE, _OPEN, _TAKEN = Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING
 # B and C are one statement: between two, another process could change the row from one's beginning
 # to the other's.
 BEGIN_AGAIN: Final = Transition(
-    "B, C", (_LIVE, _OPEN), _LIVE, f"{_AFRESH}, {_unknown_from(_LIVE, _LIVE)}", attempts="1"
+    "B, C", (_LIVE, _OPEN), _LIVE, f"{_AFRESH}, {_unknown_again(_LIVE)}", attempts="1"
 )
 RETRY: Final = Transition(
     "B", (_LIVE,), _LIVE, f"start_time_ms = :now_ms, {_LEASED}", _OWNED, attempts="1"
@@ -159,7 +162,7 @@ CLAIM: Final = Transition(
     "F; H, F",
     (_OPEN, _TAKEN),
     _TAKEN,
-    f"start_time_ms = :now_ms, end_time_ms = NULL, records = NULL, {_unknown_from(_TAKEN, _TAKEN)},"
+    f"start_time_ms = :now_ms, end_time_ms = NULL, records = NULL, {_unknown_again(_TAKEN)},"
     f" {_LEASED}",
     "(status = 'failed' OR {expired})",
     attempts=_FAILED_MEANWHILE,
@@ -203,8 +206,6 @@ TRANSITIONS: Final = (
     PUT_BACK,
     SUPERSEDE,
 )
-
-STATEMENTS: Final = {transition: transition.statement for transition in TRANSITIONS}
 
 
 def new_call_id() -> str:

@@ -38,12 +38,15 @@ INSERT INTO batch_range (batch_key, topic, partition, start_offset, until_offset
 VALUES (:batch_key, :topic, :partition, :start_offset, :until_offset, :bootstrap_servers,
   :latest_offset, :reason, :topic_id)
 
+-- part: is_attachable
+batch_key = :batch AND status = 'in_progress'
+  AND (owner IS NULL OR owner = :by OR owner = :gone OR {expired})
+
 -- name: next_sequence_of
 -- Numbers the next run of the handler of a batch that can be attached. It locks the gate's row, and
 -- `attach` then the batch's: in another order two transactions can deadlock.
 UPDATE gate SET sequence = sequence + 1
-WHERE name = (SELECT gate FROM batch WHERE batch_key = :batch AND status = 'in_progress'
-    AND (owner IS NULL OR owner = :by OR owner = :gone OR {expired}))
+WHERE name = (SELECT gate FROM batch WHERE {is_attachable})
 RETURNING sequence
 
 -- name: attach
@@ -51,8 +54,7 @@ RETURNING sequence
 UPDATE batch SET query_batch_id = :number,
   start_time_ms = coalesce(CAST(:started_ms AS bigint), :now_ms),
   owner = :by, lease_until_ms = {now} + CAST(:lease_ms AS bigint)
-WHERE batch_key = :batch AND status = 'in_progress'
-  AND (owner IS NULL OR owner = :by OR owner = :gone OR {expired})
+WHERE {is_attachable}
 RETURNING *
 
 -- name: renew
@@ -163,8 +165,7 @@ SELECT * FROM batch
 WHERE gate IN (SELECT name FROM gate
   WHERE name = :gate  --? gate
   )
-  AND status IN ('failed', 'backfilling', 'dead') AND resolution IS NULL
-  AND NOT (status = 'failed' AND coalesce(error_class, '') = :query_stopped)
+  AND {unresolved}
   AND created_time_ms >= :since_ms  --? since_ms
   AND created_time_ms < :until_ms  --? until_ms
   AND (error_class = :error_class OR error_class LIKE :error_name ESCAPE '/')  --? error_class

@@ -63,16 +63,6 @@ FROM gate JOIN batch ON batch.batch_key = gate.begun
   JOIN batch_range ON batch_range.batch_key = batch.batch_key
 WHERE gate.name = :gate AND topic_id = :topic_id
 
--- name: coverage
--- Each range of a gate's batches, those that were deleted as old included.
-SELECT checkpoint_id, topic, coalesce(topic_id, '') AS topic_id, partition, start_offset,
-  until_offset, batch.batch_key AS batch_key, status
-FROM batch JOIN batch_range ON batch_range.batch_key = batch.batch_key WHERE gate = :gate
-UNION ALL
-SELECT checkpoint_id, topic, topic_id, partition, start_offset, until_offset, NULL, 'success'
-FROM pruned WHERE gate = :gate
-ORDER BY checkpoint_id, topic, topic_id, partition, start_offset
-
 -- name: pruned
 SELECT checkpoint_id, topic, topic_id, partition, start_offset, until_offset FROM pruned
 WHERE gate = :gate
@@ -114,13 +104,16 @@ SELECT * FROM checkpoint WHERE gate = :gate ORDER BY checkpoint_id, topic, topic
 SELECT until_offsets FROM checkpoint WHERE gate = :gate AND checkpoint_id = :checkpoint_id
   AND topic = :topic AND topic_id = :topic_id
 
--- name: plan
--- Puts a batch behind those that its checkpoint has planned before. After the batch was counted.
+-- part: checkpoint
 INSERT INTO checkpoint (gate, checkpoint_id, topic, topic_id, start_offsets, until_offsets, offsets,
   begun, begins)
 VALUES (:gate, :checkpoint_id, :topic, :topic_id, :start_offsets, :until_offsets, :offsets, :begun,
   (SELECT begins FROM gate WHERE name = :gate))
 ON CONFLICT (gate, checkpoint_id, topic, topic_id) DO UPDATE SET
+
+-- name: plan
+-- Puts a batch behind those that its checkpoint has planned before. After the batch was counted.
+{checkpoint}
   start_offsets = {merge(excluded.start_offsets, checkpoint.start_offsets)},
   until_offsets = {merge(checkpoint.until_offsets, excluded.until_offsets)},
   offsets = checkpoint.offsets + excluded.offsets,
@@ -128,11 +121,7 @@ ON CONFLICT (gate, checkpoint_id, topic, topic_id) DO UPDATE SET
 
 -- name: start
 -- Writes down where a checkpoint begins; a partition that is known already stays as it is.
-INSERT INTO checkpoint (gate, checkpoint_id, topic, topic_id, start_offsets, until_offsets, offsets,
-  begun, begins)
-VALUES (:gate, :checkpoint_id, :topic, :topic_id, :start_offsets, :until_offsets, :offsets, :begun,
-  (SELECT begins FROM gate WHERE name = :gate))
-ON CONFLICT (gate, checkpoint_id, topic, topic_id) DO UPDATE SET
+{checkpoint}
   start_offsets = {merge(excluded.start_offsets, checkpoint.start_offsets)},
   until_offsets = {merge(excluded.until_offsets, checkpoint.until_offsets)}
 

@@ -46,8 +46,7 @@ SELECT batch.gate, batch.status, count(*) AS number FROM gate CROSS JOIN batch
 WHERE batch.gate = gate.name
   AND gate.name = :gate  --? gate
   AND gate.name IN :names  --? names
-  AND batch.status IN ('failed', 'backfilling', 'dead') AND batch.resolution IS NULL
-  AND NOT (batch.status = 'failed' AND coalesce(batch.error_class, '') = :query_stopped)
+  AND {unresolved}
 GROUP BY batch.gate, batch.status
 
 -- name: count_letters

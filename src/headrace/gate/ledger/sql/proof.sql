@@ -9,6 +9,12 @@
     CAST(NULL AS bigint)
   FROM pruned WHERE gate = :gate) AS covered
 
+-- name: coverage
+-- Each range of a gate's batches, those that were deleted as old included.
+SELECT checkpoint_id, topic, topic_id, partition, start_offset, until_offset, batch_key, status
+FROM {covered}
+ORDER BY checkpoint_id, topic, topic_id, partition, start_offset
+
 -- name: spans
 -- By run, the earliest first, which is one that is all pruned; then by topic and partition.
 SELECT checkpoint_id, topic, topic_id, partition, min(start_offset) AS start_offset,

@@ -33,8 +33,7 @@ SELECT batch.gate, batch.error_class, min(batch.error_message) AS message,
   min(batch.created_time_ms) AS oldest_ms, max(batch.created_time_ms) AS newest_ms,
   min(batch.batch_key) AS "key"
 FROM gate CROSS JOIN batch
-WHERE batch.gate = gate.name AND batch.status IN ('failed', 'backfilling', 'dead') AND batch.resolution IS NULL
-  AND NOT (batch.status = 'failed' AND coalesce(batch.error_class, '') = :query_stopped)
+WHERE batch.gate = gate.name AND {unresolved}
   AND gate.name = :gate  --? gate
 GROUP BY batch.gate, batch.error_class, batch.status
 ORDER BY min(batch.created_time_ms), batch.gate, batch.error_class, batch.status
