@@ -3,8 +3,8 @@
 import itertools
 import json
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -391,18 +391,26 @@ def test_a_restart_settles_what_it_reads_again(tmp_path: Path, crash: str | None
         assert stream.ledger.proofs.verify(GATE).verdict is Verdict.PROVEN
 
 
-@pytest.mark.parametrize("starting", ["latest", '{"records": {"0": 9, "1": 9}}'])
-def test_a_restart_leaves_to_the_backfill_what_it_does_not_read_again(
-    tmp_path: Path, starting: str
-) -> None:
+@contextmanager
+def deferred(folder: Path) -> Iterator[World]:
+    """Lend a world whose one batch, of 18 records, was deferred; its sink is back."""
     log, sink = GrowingLog(partitions=2), Sink()
     options = {"backpressure.enabled": "false"}
     with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
-        world = World(stream, log, sink, tmp_path)
+        world = World(stream, log, sink, folder)
         sink.refuses = True
         world.send(18)
         world.run()
         sink.refuses = False
+        yield world
+
+
+@pytest.mark.parametrize("starting", ["latest", '{"records": {"0": 9, "1": 9}}'])
+def test_a_restart_leaves_to_the_backfill_what_it_does_not_read_again(
+    tmp_path: Path, starting: str
+) -> None:
+    with deferred(tmp_path) as world:
+        stream, sink = world.stream, world.sink
         stream.source_options = replace(
             stream.source_options,
             starting=starting_bound({"startingOffsets": starting}, Edge.LATEST, streaming=True),
@@ -417,14 +425,8 @@ def test_a_restart_leaves_to_the_backfill_what_it_does_not_read_again(
 def test_a_restart_within_a_batch_that_waits_is_refused_and_processes_nothing_twice(
     tmp_path: Path,
 ) -> None:
-    log, sink = GrowingLog(partitions=2), Sink()
-    options = {"backpressure.enabled": "false"}
-    with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
-        world = World(stream, log, sink, tmp_path)
-        sink.refuses = True
-        world.send(18)
-        world.run()
-        sink.refuses = False
+    with deferred(tmp_path) as world:
+        stream, sink = world.stream, world.sink
         everywhere = stream.source_options
         within = starting_bound(
             {"startingOffsets": '{"records": {"0": 4, "1": 0}}'}, Edge.LATEST, streaming=True
