@@ -7,9 +7,11 @@ its connections to the brokers. Here the process waits for the daemon's next con
 is silent.
 
 Spark starts this module in place of ``pyspark.daemon`` where ``spark.python.daemon.module`` names
-it. Workers of PySpark's other modules, such as those that plan batches, are silent too when Spark
-closes their connection. It changes nothing else: a worker that fails, or that is not to be reused,
-ends as before. It replaces names of PySpark's module; a PySpark without them is left as it is.
+it. It changes nothing else: a worker that fails, or that is not to be reused, ends as before. It
+replaces names of PySpark's module; a PySpark without them is left as it is.
+
+Spark plans batches in processes of ``pyspark.daemon`` whatever that setting says. One of them may
+write a ``BrokenPipeError`` when Spark closes its connection (``docs/operations.md``).
 """
 
 import errno

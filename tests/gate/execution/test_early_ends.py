@@ -1,5 +1,6 @@
 """Handlers that do not read all: PySpark's own workers end each time, with a traceback."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,16 @@ from headrace.gate.ledger.transitions import Status
 pytestmark = pytest.mark.nightly
 
 _DEADLINE_S = 150
+
+# Batches are planned in processes of PySpark's own daemon, which no setting replaces. One whose
+# connection Spark closes while it ends writes these lines, now and then; with PySpark's daemon for
+# the tasks as well they are written for nearly each action.
+_OF_PLANNERS = re.compile(
+    r"Traceback \(most recent call last\):\n"
+    r'  File "\S+/pyspark/daemon\.py", line \d+, in manager\n(?:    .*\n)+'
+    r'  File "\S+/pyspark/daemon\.py", line \d+, in worker\n    outfile\.flush\(\)\n'
+    r"BrokenPipeError: .*\n"
+)
 
 
 def test_actions_that_stop_early_log_nothing(topic: TopicFactory, tmp_path: Path) -> None:
@@ -32,6 +43,8 @@ def test_actions_that_stop_early_log_nothing(topic: TopicFactory, tmp_path: Path
     assert ended.returncode == 0, ended.stderr
     # At the program's end Spark kills Python processes, one perhaps in the middle of a line.
     written = ended.stderr.removesuffix("Traceback (most recent call last):\n")
+    written, by_planners = _OF_PLANNERS.subn("", written)
+    assert by_planners <= 2, ended.stderr
     for trace in ("BrokenPipe", "Traceback", "PySpark daemon", "PySpark worker"):
         assert trace not in written, written
     with Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger:
