@@ -11,7 +11,6 @@ a crash are then worked out from the first operations of that log, by no more th
 
 import errno
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, count
@@ -50,25 +49,18 @@ class Fast(Disk):
 
 
 class FailingDisk(Fast):
-    """Fails once, in the call of a name, and writes down which calls there were.
-
-    ``fails`` is set when it is about to; it does not before ``may_fail`` is set.
-    """
+    """Fails in the call of a name, then in others, and writes down which calls there were."""
 
     def __init__(self) -> None:
         self.fail: str | None = None
+        self.then: list[str] = []
         self.error = errno.EIO
         self.calls: list[tuple[str, object]] = []
-        self.fails = threading.Event()
-        self.may_fail = threading.Event()
-        self.may_fail.set()
 
     def _call(self, name: str, of: object) -> None:
         self.calls.append((name, of))
         if name == self.fail:
-            self.fail = None
-            self.fails.set()
-            assert self.may_fail.wait(60)
+            self.fail = self.then.pop(0) if self.then else None
             raise OSError(self.error, os.strerror(self.error))
 
     def create(self, path: Path) -> int:
@@ -352,7 +344,8 @@ Fate = Callable[[bytes, bytes], bytes]
 
 def _part(data: bytes, now: bytes, filling: Callable[[int], bytes]) -> bytes:
     """The half of what is new, and something in place of the rest."""
-    same = len(os.path.commonprefix([data, now]))
+    shorter = min(len(data), len(now))
+    same = next((at for at in range(shorter) if data[at] != now[at]), shorter)
     half = same + (len(now) - same) // 2
     return now[:half] + filling(len(now) - half)
 

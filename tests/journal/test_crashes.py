@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.journal.shim import EVERY_SIXTH_OR_EACH, Change, Cut, Recorder, Sync, SyncFolder, Write
+from tests.journal.shim import EVERY_SIXTH_OR_EACH, Change, Recorder, Sync, SyncFolder, Write
 from tests.journal.stories import append, explored, explored_twice, life, opened
 
 from headrace.errors import JournalError
