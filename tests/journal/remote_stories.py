@@ -97,28 +97,31 @@ class RemoteStories:
     def test_a_name_that_is_taken_is_not_given_again(
         self, remote: Remote, journal: Journal
     ) -> None:
-        taken = remote.path("00000000000000000010.block")
+        taken = remote.path("00000000000000000010.segment")
         before, names = remote.files.cat_file(taken), sorted(remote.names())
         with pytest.raises(FileExistsError):
-            journal.storage.put("0/00000000000000000010.block", [b"another"])
+            journal.storage.put("0/00000000000000000010.segment", [b"another"])
         with pytest.raises(FileExistsError):
             journal.storage.set_aside(
-                "0/00000000000000000003.block", "0/00000000000000000010.block"
+                "0/00000000000000000003.segment", "0/00000000000000000010.segment"
             )
         assert remote.files.cat_file(taken) == before
         assert sorted(remote.names()) == names, "what was written for it is gone"
         assert values_of(journal) == numbers(range(12))
 
-    def test_the_start_of_a_file_is_read_alone(self, journal: Journal) -> None:
+    def test_a_part_of_a_file_is_read_alone(self, journal: Journal) -> None:
         storage = journal.storage
         storage.create_folder("1")
         storage.put("1/file", [b"01234", b"56789"])
         storage.put("1/empty", [])
-        assert storage.read_start("1/file", 4) == (b"0123", 10)
-        assert storage.read_start("1/file", 40) == (b"0123456789", 10)
-        assert storage.read_start("1/empty", 4) == (b"", 0)
-        with pytest.raises(FileNotFoundError):
-            storage.read_start("1/none", 4)
+        assert storage.read("1/file") == b"0123456789"
+        assert storage.read("1/file", 3, 4) == b"3456"
+        assert storage.read("1/file", 8, 40) == b"89"
+        assert storage.read("1/file", 10, 4) == storage.read("1/empty", 0, 4) == b""
+        assert (storage.synced_size("1/file"), storage.synced_size("1/empty")) == (10, 0)
+        for look in (lambda: storage.read("1/none"), lambda: storage.read("1/none", 0, 4)):
+            with pytest.raises(FileNotFoundError):
+                look()
         storage.remove("1", ["none", "file"])
         assert storage.names("1") == ["empty"]
 
@@ -129,7 +132,7 @@ class RemoteStories:
         assert again.lanes() == [0]
         assert again.bounds() == {0: (0, 12)}
         assert values_of(again) == numbers(range(12))
-        blocks = again.blocks(0)
+        blocks = again.segments(0)
         assert [(block.first, block.until) for block in blocks] == [(0, 3), (3, 10), (10, 12)]
         assert all(block.stored_bytes > 128 and block.created_ms > 0 for block in blocks)
         (batch,) = again.read(OffsetRange("orders", 0, 4, 6), ["offset", "value"])
@@ -188,16 +191,15 @@ class RemoteStories:
         assert journal.remove_before(0, 11) == 10
         assert journal.bounds() == {0: (10, 12)}
         assert values_of(journal) == numbers(range(10, 12))
-        assert journal.remove_before(0, 12) == 12
-        assert remote.names() == ["00000000000000000012.start"]
-        assert journal.bounds() == {0: (12, 12)}
+        assert journal.remove_before(0, 12) == 10
+        assert remote.names() == [f"{10:020d}.segment"], "it says where the lane goes on"
 
     def test_last_blocks_that_are_gone_are_not_written_over(
         self, remote: Remote, journal: Journal
     ) -> None:
         """The mark has followed the last block by the time at which its writer is closed."""
         for first in (3, 10):
-            remote.files.rm(remote.path(f"{first:020d}.block"))
+            remote.files.rm(remote.path(f"{first:020d}.segment"))
         for look in (lambda: journal.writer(0), journal.bounds):
             with pytest.raises(JournalError, match="ends at offset 3, although it had reached 12"):
                 look()
@@ -214,7 +216,7 @@ class RemoteStories:
         query = Query(remote.url, maxOffsetsPerTrigger=10)
         assert [each.encode() for each in query.run()] == numbers(range(10))
         for name in remote.names():
-            if int(name.partition(".")[0]) >= 10 or name.startswith(f"{3:020d}.block"):
+            if int(name.partition(".")[0]) >= 10 or name.startswith(f"{3:020d}.segment"):
                 remote.files.rm(remote.path(name))
         with journal.writer(0) as writer:
             writer.append(numbered(3, 6))
@@ -235,7 +237,7 @@ class RemoteStories:
             assert writer.end == 12
 
     def test_damage_is_found_and_declared_lost(self, remote: Remote, journal: Journal) -> None:
-        path = remote.path("00000000000000000003.block")
+        path = remote.path("00000000000000000003.segment")
         data = remote.files.cat_file(path)
         remote.files.pipe_file(path, data[:-1])
         found = verify(journal)
@@ -247,5 +249,5 @@ class RemoteStories:
         assert values_of(journal) == numbers(range(3), range(10, 12))
         (aside,) = [name for name in remote.names() if name.endswith(".corrupt")]
         assert remote.files.cat_file(remote.path(aside)) == data[:-1]
-        remote.files.pipe_file(remote.path("00000000000000000010.block"), b"")
+        remote.files.pipe_file(remote.path("00000000000000000010.segment"), b"")
         assert [each.first for each in repair(journal)] == [10]

@@ -96,3 +96,16 @@ def stored(lane: Path) -> dict[int, bytes]:
 def segments_of(most_bytes: int) -> AbstractContextManager[object]:
     """Let writers begin another segment when one has so many bytes."""
     return mock.patch("headrace.journal.lane_writer.SEGMENT_BYTES", most_bytes)
+
+
+def damage(journal: Journal, first: int, *, at: int = 200, lane: int = 0) -> Path:
+    """Change one byte of the block that begins at an offset; return its segment's path."""
+    index = journal.look(lane).index
+    segment = index.segment_of(first)
+    assert segment is not None
+    path = folder(journal, lane) / f"{segment:020d}.segment"
+    before = [block for block in journal.blocks(lane) if segment <= block.first < first]
+    place = sum(block.stored_bytes for block in before) + at
+    data = path.read_bytes()
+    path.write_bytes(data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :])
+    return path

@@ -154,8 +154,9 @@ class Journal:
         with self.lane_files(lane) as files:
             entries = {entry.name: entry for entry in self.storage.entries(files.folder)}
             found = []
-            for first in LaneIndex.of(entries).segments:
-                entry, frames = entries[file_name(first, SEGMENT)], files.frames(first)
+            index = LaneIndex.of(entries)
+            for first in index.segments:
+                entry, frames = entries[file_name(first, SEGMENT)], files.frames_of(index, first)
                 found.append(
                     SegmentRef(first, frames.until, entry.size, len(frames), entry.created_ms)
                 )
@@ -169,14 +170,12 @@ class Journal:
         found = []
         with self.lane_files(lane) as files:
             index = files.index()
-            losses = files.losses(index)
             for segment in index.segments:
-                frames = files.frames(segment)
+                frames = files.frames_of(index, segment)
                 for number, latest_ms in enumerate(frames.rows["latest_ms"].tolist()):
                     first, until = frames.range_of(number)
                     size = frames.end_of(number) - int(frames.places[number])
-                    if not any(lost.first < until and first < lost.until for lost in losses):
-                        found.append(BlockRef(first, until, size, latest_ms))
+                    found.append(BlockRef(first, until, size, latest_ms))
         return found
 
     def allocated_bytes(self) -> int:
@@ -258,9 +257,10 @@ class Journal:
             JournalError: No block begins at that offset, or it is damaged, or the storage fails.
         """
         with self.lane_files(lane) as files:
-            segment = files.index().segment_of(first)
+            index = files.index()
+            segment = index.segment_of(first)
             if segment is not None:
-                frames = files.frames(segment)
+                frames = files.frames_of(index, segment)
                 number = frames.holding(first)
                 if number is not None and frames.range_of(number)[0] == first:
                     ((_, batch),) = files.read_frames(

@@ -37,14 +37,11 @@ def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
     records, taken_bytes = 0.0, 0.0
     with journal.lane_files(lane) as files:
         index = files.index()
-        losses = files.losses(index)
         start = index.segment_of(offset) or 0
         for segment in [first for first in index.segments if first >= start][:_MOST_SEGMENTS]:
-            rows = files.frames(segment).rows
+            rows = files.frames_of(index, segment).rows
             firsts, counts = rows["first"], rows["count"].astype(np.int64)
             here = firsts + counts - np.maximum(firsts, offset)
-            for lost in losses:
-                here[(firsts < lost.until) & (lost.first < firsts + counts)] = 0
             kept = here > 0
             mean_bytes = rows["raw_bytes"][kept] / counts[kept]
             ends = taken_bytes + np.cumsum(here[kept] * mean_bytes)
@@ -67,19 +64,16 @@ def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
     """
     with journal.lane_files(lane) as files:
         index = files.index()
-        losses = files.losses(index)
 
         def latest_ms(segment: int) -> int:
-            found = files.frames(segment)
+            found = files.frames_of(index, segment)
             return found.latest_ms if len(found) else timestamp_ms
 
         place = bisect_left(index.segments, timestamp_ms, key=latest_ms)
         for segment in index.segments[place:]:
-            found = files.frames(segment)
+            found = files.frames_of(index, segment)
             for number in np.flatnonzero(found.rows["latest_ms"] >= timestamp_ms).tolist():
-                first, until = found.range_of(number)
-                if any(lost.first < until and first < lost.until for lost in losses):
-                    continue
+                first, _ = found.range_of(number)
                 ((_, batch),) = files.read_frames(segment, found, number, number + 1, ["timestamp"])
                 times = np.asarray(batch.column("timestamp").cast(pa.int64()))
                 return first + int(np.argmax(times >= timestamp_ms))

@@ -7,7 +7,7 @@ segment begins.
 
 import json
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -123,6 +123,12 @@ class LaneIndex:
         place = bisect_right(self.segments, first)
         return self.segments[place] if place < len(self.segments) else None
 
+    def stop_of(self, segment: int) -> int | None:
+        """Return the first offset of the piece behind a segment, or of a loss in its place."""
+        place = bisect_left(self.lost, segment)
+        pieces = [self.after(segment), *self.lost[place : place + 1]]
+        return min((first for first in pieces if first is not None), default=None)
+
     def before(self, first: int) -> int | None:
         """Return the first offset of the segment before an offset; None where there is none."""
         return self.segment_of(first - 1)
@@ -202,6 +208,13 @@ class Lane:
                 _cached.popitem(last=False)
         return found
 
+    def frames_of(self, index: LaneIndex, segment: int) -> Frames:
+        """Return the frames of a segment that no piece behind it has, be it a loss or a segment."""
+        found = self.frames(segment)
+        stop = index.stop_of(segment)
+        number = len(found) if stop is None else int(np.searchsorted(found.rows["first"], stop))
+        return found.before(number) if number < len(found) else found
+
     def firsts_within(self, start: int, until: int) -> list[int]:
         """Return the first offsets of the blocks and losses within a range, ascending."""
         index = self.index()
@@ -210,7 +223,9 @@ class Lane:
         found = {first for first in index.lost if start <= first < until}
         for segment in segments:
             # Elsewhere a segment has one block, which its name tells.
-            rows = self.frames(segment).rows["first"].tolist() if self.storage.appends else []
+            rows = (
+                self.frames_of(index, segment).rows["first"].tolist() if self.storage.appends else []
+            )
             found.update(first for first in [segment, *rows] if start <= first < until)
         return sorted(found)
 
@@ -338,9 +353,7 @@ class LaneLook:
         if offset <= self.index.start or segment is None:
             return 0
         try:
-            if self.lane.loss_of(self.index, offset - 1) is not None:
-                return 0
-            found = self.lane.frames(segment)
+            found = self.lane.frames_of(self.index, segment)
         except (FileNotFoundError, CorruptionError):
             return 0  # pruned since; or damaged, which whoever reads it finds
         number = found.holding(offset - 1)

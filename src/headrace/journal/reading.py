@@ -1,6 +1,7 @@
 """Reading a lane's records, in the columns of Kafka's source, names and types the same."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, DataLossError, HeadraceError, JournalError, OptionError
 from headrace.gate import ARROW_SCHEMA
-from headrace.journal.frame import FrameHeader
+from headrace.journal.frame import FrameHeader, Frames
 from headrace.journal.lane import RUN_BYTES, Lane, LaneIndex, Lost
 from headrace.journal.records import SCHEMA
 
@@ -139,7 +140,7 @@ class _Finder:
         if not self._lane.storage.appends:
             run = self._whole(segment)
             return run if offset < run[0][0].until else []
-        found = self._lane.frames(segment)
+        found = self._lane.frames_of(index, segment)
         number = found.holding(offset)
         if number is None:
             return []
@@ -163,29 +164,30 @@ def read_back(lane: Lane) -> Iterator[tuple[int, pa.RecordBatch]]:
     until = lane.end(index).until
     losses = lane.losses(index)
     for segment in reversed(index.segments):
-        found = lane.frames(segment)
+        found = lane.frames_of(index, segment)
+        is_lost = any(lost.first <= found.until < lost.until for lost in losses)
+        if found.until < until and not is_lost:
+            raise _missing(lane, found.until)
         for begin, end in reversed(list(found.runs(0, len(found), RUN_BYTES))):
-            for first, batch in _kept(lane, segment, begin, end, losses):
-                if first < until:
-                    yield first, batch.slice(0, until - first)
-                    until = first
+            for first, batch in _run_back(lane, segment, found, begin, end):
+                yield first, batch.slice(0, until - first)
+                until = first
 
 
-def _kept(
-    lane: Lane, segment: int, begin: int, end: int, losses: Sequence[Lost]
+def _run_back(
+    lane: Lane, segment: int, found: Frames, begin: int, end: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The frames of a run that were not declared lost: together, or the newest first."""
-    found = lane.frames(segment)
-    first, until = found.range_of(begin)[0], found.range_of(end - 1)[1]
-    if not any(lost.first < until and first < lost.until for lost in losses):
-        read = [batch for _, batch in lane.read_frames(segment, found, begin, end, SCHEMA.names)]
-        yield first, _together(read)
+    """The frames of a run: together, or, if one is damaged, those behind it, the newest first."""
+    batch = None
+    with suppress(CorruptionError):
+        read = lane.read_frames(segment, found, begin, end, SCHEMA.names)
+        batch = _together([batch for _, batch in read])
+    if batch is not None:
+        yield found.range_of(begin)[0], batch
         return
     for number in reversed(range(begin, end)):
-        first, until = found.range_of(number)
-        if not any(lost.first < until and first < lost.until for lost in losses):
-            ((header, batch),) = lane.read_frames(segment, found, number, number + 1, SCHEMA.names)
-            yield header.first, batch
+        ((header, batch),) = lane.read_frames(segment, found, number, number + 1, SCHEMA.names)
+        yield header.first, batch
 
 
 def check_unchanged(lane: Lane, offset: int, now: int, after: int) -> None:
