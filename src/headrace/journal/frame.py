@@ -326,7 +326,7 @@ def is_whole(found: Frames, number: int, payload: memoryview | bytes) -> bool:
 def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
     """Why bytes behind the whole frames of a segment are no torn tail."""
     if found.end == len(data):
-        return ""
+        return "" if len(found) or is_last else "it is empty"
     place = found.follows
     row = data[found.end : found.end + HEADER_BYTES]
     if _is_header(row):

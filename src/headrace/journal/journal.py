@@ -157,6 +157,8 @@ class Journal:
             index = LaneIndex.of(entries)
             for first in index.segments:
                 entry, frames = entries[file_name(first, SEGMENT)], files.frames_of(index, first)
+                if not len(frames) and first != index.segments[-1]:
+                    continue  # it was pruned since it was listed
                 found.append(
                     SegmentRef(first, frames.until, entry.size, len(frames), entry.created_ms)
                 )

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from headrace.errors import CorruptionError
-from headrace.journal.frame import Frames, check_segment, later_headers, salvaged
+from headrace.journal.frame import Frames, Place, check_segment, later_headers, salvaged
 from headrace.journal.journal import Journal
 from headrace.journal.lane import Lane, LaneIndex
 from headrace.journal.names import IDENTITY, LOST, SEGMENT, UNNAMED, is_foreign, lane_of
@@ -158,7 +158,7 @@ class _Walk:
         self.lane = lane
         self.index = index
         self.at: int | None = index.start
-        self.checksum = 0
+        self.checksum = self.lost_until = 0
         self.blocks = self.records = 0
         self.findings: list[JournalFinding] = []
 
@@ -206,7 +206,7 @@ class _Walk:
                 )
             self._note(JournalFindingKind.DAMAGED, path, first, until, reason)
         else:
-            until = lost.until
+            until = self.lost_until = lost.until
             self._note(JournalFindingKind.LOST, path, first, until, lost.reason)
         self._reach(until, 0)
 
@@ -215,9 +215,13 @@ class _Walk:
         path = self.lane.path(first)
         data = self.lane.storage.read(path).to_pybytes()
         begin = self.at if self.at is not None else first
-        if stop is not None and stop <= begin:
-            return  # all of it was declared lost
         place = self.lane.place(first)
+        if first < begin:
+            if first >= self.lost_until:
+                self._overlap(path, data, place, stop)
+                return
+            if stop is not None and stop <= begin:
+                return  # all of it was declared lost
         can_tear = stop is None and self.lane.storage.appends
         checked = check_segment(data, place, is_last=can_tear)
         for row in salvaged(data, place):
@@ -227,6 +231,15 @@ class _Walk:
         end = self._claimed_end(data, checked.frames, stop) if checked.defect else self.at
         if end is None or (self.at is not None and self.at < end):
             self._damage(path, end)
+
+    def _overlap(self, path: str, data: bytes, place: Place, stop: int | None) -> None:
+        """Note a segment that begins below the end of the one before; only its others count."""
+        at = self.at or 0
+        end = check_segment(data, place, is_last=True).frames.until
+        until = max(at, end if stop is None else min(end, stop))
+        twice = f"It begins at {place.first}, but the file before it ends at {at}."
+        self._note(JournalFindingKind.OVERLAP, path, at, until, twice)
+        self._reach(until, self.checksum if until == at else 0)
 
     def _damage(self, path: str, until: int | None) -> None:
         at = self.at or 0
@@ -244,9 +257,6 @@ class _Walk:
                 continue  # it was declared lost
             if self.at is not None and first > self.at:
                 self._damage(path, first)
-            elif self.at is not None and first < self.at:
-                twice = f"It has offset {first}, but the file before it ends at {self.at}."
-                self._note(JournalFindingKind.OVERLAP, path, self.at, until, twice)
             previous = int(row.rows["previous"][number])
             if 0 not in (self.checksum, previous) and previous != self.checksum:
                 mixed = (

@@ -6,6 +6,7 @@ whole blocks behind them are put into a segment of their own.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from headrace.journal.frame import salvaged
@@ -18,7 +19,7 @@ from headrace.journal.journal_check import (
     known_lanes,
 )
 from headrace.journal.lane import Lane, Lost
-from headrace.journal.names import LOST, SEGMENT, parsed
+from headrace.journal.names import LOST, SEGMENT, corrupt_name, file_name, parsed
 from headrace.journal.storage import as_journal_error
 
 _DAMAGED: Final = "What declared these offsets lost was damaged, and with it the reason."
@@ -70,17 +71,21 @@ def _repair(lane: Lane, finding: JournalFinding, reached: int) -> JournalFinding
     if finding.kind not in DEFECTS or finding.kind is JournalFindingKind.MIXED or first is None:
         return None
     until = max(until or 0, reached) if until is None else until
-    if until <= first:
-        return None
     if finding.path.endswith(f".{LOST}"):
+        if not until:
+            return None
         # The damaged declaration has the name of the new one. A crash between leaves a gap.
         lane.set_aside(finding.path)
         reason = _DAMAGED
-    else:
+    elif finding.kind is not JournalFindingKind.OVERLAP:
+        if until <= first:
+            return None
         _keep_behind(lane, finding.path, until)
-    lost = Lost(first, until, reason)
-    lane.storage.put(lane.path(first, LOST), [lost.encode()])
-    return finding
+    if first < until:
+        lane.storage.put(lane.path(first, LOST), [Lost(first, until, reason).encode()])
+    if finding.kind is JournalFindingKind.OVERLAP:
+        lane.set_aside(finding.path)
+    return replace(finding, until=until)
 
 
 def _keep_behind(lane: Lane, path: str, until: int) -> None:
@@ -99,5 +104,7 @@ def _keep_behind(lane: Lane, path: str, until: int) -> None:
         number = row.holding(until)
         if number is not None and row.range_of(number)[0] == until:
             begin = int(row.places[number])
-            lane.storage.put(lane.path(until), [data[begin : row.end]])
+            aside = f"{lane.folder}/{corrupt_name(file_name(until, SEGMENT))}"
+            lane.storage.put(aside, [data[begin : row.end]])
+            lane.storage.set_aside(aside, lane.path(until))  # whole, or not there
             return

@@ -187,6 +187,8 @@ class Lane:
         was written is checked whole: a power failure may have left its header alone.
         """
         path = self.path(segment)
+        if not self.storage.appends:
+            return self._put_whole(segment, path)
         key = self.shown(path)
         with _cache_lock:
             found = _cached.get(key)
@@ -209,8 +211,14 @@ class Lane:
         return found
 
     def frames_of(self, index: LaneIndex, segment: int) -> Frames:
-        """Return the frames of a segment that no piece behind it has, be it a loss or a segment."""
-        found = self.frames(segment)
+        """Return the frames of a segment that no piece behind it has, be it a loss or a segment.
+
+        There is none if it was pruned since it was listed.
+        """
+        try:
+            found = self.frames(segment)
+        except FileNotFoundError:
+            return Frames.none(self.place(segment))
         stop = index.stop_of(segment)
         number = len(found) if stop is None else int(np.searchsorted(found.rows["first"], stop))
         return found.before(number) if number < len(found) else found
@@ -224,10 +232,25 @@ class Lane:
         for segment in segments:
             # Elsewhere a segment has one block, which its name tells.
             rows = (
-                self.frames_of(index, segment).rows["first"].tolist() if self.storage.appends else []
+                self.frames_of(index, segment).rows["first"].tolist()
+                if self.storage.appends
+                else []
             )
             found.update(first for first in [segment, *rows] if start <= first < until)
-        return sorted(found)
+        return sorted(first for first in found if start <= first < until)
+
+    def _put_whole(self, segment: int, path: str) -> Frames:
+        """The frame of a segment that was put whole, by its header: it is whole or damaged."""
+        name = self.named(segment, segment)
+        row = self.storage.read(path, 0, HEADER_BYTES).to_pybytes()
+        size = HEADER_BYTES + decode_header(row, name).payload_bytes
+        found = frames(lambda _at, _size: row, size, 0, self.place(segment))
+        if not len(found):
+            raise CorruptionError(
+                f"{name} is not the frame of its place; put back the file that was there, or let"
+                " `headrace journal repair` declare it lost."
+            )
+        return found
 
     def _is_still(self, path: str, found: Frames) -> bool:
         """Whether a segment has the frames that it had, and not those of another copy."""

@@ -1,21 +1,18 @@
 """The cap on a journal: senders wait while it is reached, and nothing is lost by that."""
 
 import asyncio
-import os
-import time
 from pathlib import Path
 
 import pytest
 from tests.journal.receivers.serving import in_loop, until
 
 from headrace.core.ranges import OffsetRange
-from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.journal import Journal
 from headrace.journal.receivers import CapSettings, Hosting, Intake, IntakeSettings, RetryAfter
-from headrace.journal.receivers.journal_cap import JournalCap, came_ms
+from headrace.journal.receivers.journal_cap import JournalCap
 from headrace.journal.records import Records
 
 
@@ -137,23 +134,7 @@ async def test_what_is_unread_is_as_old_as_its_block_in_seconds(tmp_path: Path) 
     ):
         async with Intake(writer.append, IntakeSettings(block_interval_ms=1)) as intake:
             await intake.submit(some())
-            (block,) = (tmp_path / "orders").glob("*/*.block")
-            written_s = time.time() - 600
-            os.utime(block, (written_s, written_s))
             for max_unread_s, is_refusing in ((3_600, False), (300, True)):
                 cap = JournalCap(journal, 0, CapSettings(max_unread_s=max_unread_s), ledger)
                 await cap.apply(intake)
                 assert (intake.refusing is not None) is is_refusing
-
-
-def test_what_is_unread_in_a_pack_is_as_old_as_its_record(tmp_path: Path) -> None:
-    """The file of the pack is new; the first of its records came an hour ago."""
-    journal = Journal.open(str(tmp_path / "orders"), create=True)
-    now_ms = wall_clock_ms()
-    with journal.writer(0) as writer:
-        for number in range(10):
-            writer.append(Records.of([b"x"], timestamp_ms=now_ms - (10 - number) * 600_000))
-    [pack] = journal.blocks(0)
-    assert pack.is_pack
-    came = [came_ms(journal, 0, pack, until) for until in (0, 4)]
-    assert came == [now_ms - 6_000_000, now_ms - 3_600_000]

@@ -273,10 +273,8 @@ class LocalStorage(Storage):
         """Remove files, each durably before the next one: a crash leaves the last ones."""
         path = self._root / folder
         for name in names:
-            try:
+            with suppress(FileNotFoundError):  # which another has removed, durably or not
                 self._disk.unlink(path / name)
-            except FileNotFoundError:
-                continue
             self._disk.sync_folder(path)
 
     @contextmanager
