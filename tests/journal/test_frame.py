@@ -4,12 +4,13 @@ import zlib
 from dataclasses import replace
 from typing import Final
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.journal.samples import numbered
 
-from headrace.journal.block import Block, encode
+from headrace.journal.block import Block, decode, decode_together, encode
 from headrace.journal.frame import (
     HEADER_BYTES,
     Checked,
@@ -19,6 +20,7 @@ from headrace.journal.frame import (
     frames,
     salvaged,
 )
+from headrace.journal.records import SCHEMA, Records
 
 ID: Final = bytes(range(16))
 PLACE: Final = Place(ID, 3, 5)
@@ -178,3 +180,40 @@ def test_a_header_s_checksum_is_that_of_its_bytes() -> None:
     header = blocks(2)[0].header
     assert header.checksum == zlib.crc32(header.encode()[: HEADER_BYTES - 4])
     assert replace(header, synced=1).checksum != header.checksum
+
+
+def test_frames_that_are_decoded_together_are_those_that_are_decoded_alone() -> None:
+    some = blocks(2, 3, 1)
+    data = joined(some)
+    found = check(data).frames
+    alone = pa.concat_batches(
+        decode(pa.py_buffer(joined([block])), "the block", SCHEMA.names)[1] for block in some
+    )
+
+    def together(changed: bytes) -> pa.RecordBatch | None:
+        places = found.places.tolist()
+        return decode_together(pa.py_buffer(changed), found.rows, places, SCHEMA.names)
+
+    assert together(data) == alone
+    for number in range(len(found)):
+        for at in range(int(found.places[number]) + HEADER_BYTES, found.end_of(number)):
+            assert together(data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :]) is None
+
+
+def test_frames_whose_schemas_or_times_differ_are_not_decoded_together() -> None:
+    one, two = blocks(2, 3)
+    bare = encode(
+        Records.of([None], timestamp_ms=1),
+        journal_id=ID,
+        writer=b"w" * 16,
+        lane=PLACE.lane,
+        first=one.header.until,
+        previous=one.header.checksum,
+    )
+    late = Block(replace(two.header, latest_ms=2**60), two.payload)
+    for second in (bare, late):
+        data = joined([one, second])
+        found = check(data).frames
+        assert len(found) == 2
+        places = found.places.tolist()
+        assert decode_together(pa.py_buffer(data), found.rows, places, SCHEMA.names) is None

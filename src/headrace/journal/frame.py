@@ -58,11 +58,11 @@ header and a little more."""
 ROW: Final = np.dtype(
     {
         "names": [
-            "first", "synced", "raw_bytes", "payload_bytes", "latest_ms", "count", "payload_crc",
-            "previous", "checksum",
+            "first", "synced", "raw_bytes", "payload_bytes", "earliest_ms", "latest_ms", "count",
+            "payload_crc", "previous", "checksum",
         ],
-        "formats": ["<i8", "<i8", "<i8", "<i8", "<i8", "<u4", "<u4", "<u4", "<u4"],
-        "offsets": [40, 48, 56, 64, 80, 92, 96, 100, 124],
+        "formats": ["<i8", "<i8", "<i8", "<i8", "<i8", "<i8", "<u4", "<u4", "<u4", "<u4"],
+        "offsets": [40, 48, 56, 64, 72, 80, 92, 96, 100, 124],
         "itemsize": HEADER_BYTES,
     }
 )  # fmt: skip

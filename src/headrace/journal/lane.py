@@ -9,7 +9,7 @@ import json
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Final, NamedTuple, Self
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError
-from headrace.journal.block import decode_payload
+from headrace.journal.block import decode_payload, decode_together
 from headrace.journal.frame import (
     HEADER_BYTES,
     ROW,
@@ -322,19 +322,24 @@ class Lane:
         lost = self.lost(index.lost[place - 1])
         return lost if offset < lost.until else None
 
-    def read_frames(
+    def read_run(
         self, segment: int, found: Frames, begin: int, end: int, columns: Sequence[str]
-    ) -> Iterator[tuple[FrameHeader, pa.RecordBatch]]:
-        """Yield the frames from one number to before another, each checked whole.
-
-        With some of the columns of ``records.SCHEMA``. They are read from the storage at once.
-        """
+    ) -> tuple[FrameHeader, pa.RecordBatch]:
+        """Return the first header of frames in a row, and the records of all, checked whole."""
         at = int(found.places[begin])
         data = self.storage.read(self.path(segment), at, found.end_of(end - 1) - at)
-        for number in range(begin, end):
-            first, _ = found.range_of(number)
-            frame = data.slice(int(found.places[number]) - at)
-            yield self.decoded(segment, first, frame, columns)
+        places = (found.places[begin:end] - at).tolist()
+        if end - begin > 1:
+            batch = decode_together(data, found.rows[begin:end], places, columns)
+            if batch is not None:
+                return decode_header(data.slice(0, HEADER_BYTES).to_pybytes(), ""), batch
+        firsts = found.rows["first"][begin:end].tolist()
+        decoded = [
+            self.decoded(segment, first, data.slice(place), columns)
+            for first, place in zip(firsts, places, strict=True)
+        ]
+        batches = [batch for _, batch in decoded]
+        return decoded[0][0], batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
     def decoded(
         self, segment: int, first: int, frame: pa.Buffer, columns: Sequence[str]

@@ -78,12 +78,11 @@ def read_lane(
                 reason = f"declared lost by a repair: {found.reason}"
                 on_loss(replace(offsets, start=at, until=stop), reason)
         elif found:
-            header = found[0][0]
+            header, batch = found
             if checksum and at == offsets.start:
                 now = header.previous if header.first == at else header.checksum
                 check_unchanged(lane, at, now, checksum)
-            stop = min(offsets.until, found[-1][0].until)
-            batch = _together([batch for _, batch in found])
+            stop = min(offsets.until, header.first + batch.num_rows)
             rows = batch.slice(at - header.first, stop - at)
             yield _as_kafka(rows, replace(offsets, start=at, until=stop), columns)
         elif on_loss is not None and at < (begin := lane.index().start):
@@ -95,13 +94,8 @@ def read_lane(
         at = stop
 
 
-def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches in a row as one."""
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
-_Run = list[tuple[FrameHeader, pa.RecordBatch]]
-"""Frames in a row, with their records; none where there are none."""
+_Run = tuple[FrameHeader, pa.RecordBatch]
+"""The first header of frames in a row, and the records of all."""
 
 
 class _Finder:
@@ -113,7 +107,7 @@ class _Finder:
         self._until = until
         self._index: LaneIndex | None = None
 
-    def at(self, offset: int) -> _Run | Lost:
+    def at(self, offset: int) -> _Run | Lost | None:
         """The frames from the one that holds an offset on, or the loss that does."""
         if self._index is None and not self._lane.storage.appends:
             try:
@@ -129,29 +123,29 @@ class _Finder:
         try:
             return self._listed(index, offset)
         except FileNotFoundError:
-            return []
+            return None
 
-    def _listed(self, index: LaneIndex, offset: int) -> _Run | Lost:
+    def _listed(self, index: LaneIndex, offset: int) -> _Run | Lost | None:
         if (lost := self._lane.loss_of(index, offset)) is not None:
             return lost
         segment = index.segment_of(offset)
         if segment is None:
-            return []
+            return None
         if not self._lane.storage.appends:
             run = self._whole(segment)
-            return run if offset < run[0][0].until else []
+            return run if offset < run[0].until else None
         found = self._lane.frames_of(index, segment)
         number = found.holding(offset)
         if number is None:
-            return []
+            return None
         last = found.holding(min(self._until, found.until) - 1)
         _, end = next(found.runs(number, (number if last is None else last) + 1, RUN_BYTES))
-        return list(self._lane.read_frames(segment, found, number, end, self._columns))
+        return self._lane.read_run(segment, found, number, end, self._columns)
 
     def _whole(self, segment: int) -> _Run:
         """The frame of a segment that was put whole."""
         data = self._lane.storage.read(self._lane.path(segment))
-        return [self._lane.decoded(segment, segment, data, self._columns)]
+        return self._lane.decoded(segment, segment, data, self._columns)
 
 
 def read_back(lane: Lane) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -180,13 +174,12 @@ def _run_back(
     """The frames of a run: together, or, if one is damaged, those behind it, the newest first."""
     batch = None
     with suppress(CorruptionError):
-        read = lane.read_frames(segment, found, begin, end, SCHEMA.names)
-        batch = _together([batch for _, batch in read])
+        _, batch = lane.read_run(segment, found, begin, end, SCHEMA.names)
     if batch is not None:
         yield found.range_of(begin)[0], batch
         return
     for number in reversed(range(begin, end)):
-        ((header, batch),) = lane.read_frames(segment, found, number, number + 1, SCHEMA.names)
+        header, batch = lane.read_run(segment, found, number, number + 1, SCHEMA.names)
         yield header.first, batch
 
 
