@@ -265,7 +265,7 @@ class Journal:
                 frames = files.frames_of(index, segment)
                 number = frames.holding(first)
                 if number is not None and frames.range_of(number)[0] == first:
-                    _, batch = files.read_run(segment, frames, number, number + 1, SCHEMA.names)
+                    _, _, batch = files.read_run(segment, frames, number, number + 1, SCHEMA.names)
                     return Records(batch)
         raise JournalError(
             f"No block of lane {lane} of the journal {self.storage.url} begins at offset "

@@ -74,7 +74,7 @@ def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
             found = files.frames_of(index, segment)
             for number in np.flatnonzero(found.rows["latest_ms"] >= timestamp_ms).tolist():
                 first, _ = found.range_of(number)
-                _, batch = files.read_run(segment, found, number, number + 1, ["timestamp"])
+                _, _, batch = files.read_run(segment, found, number, number + 1, ["timestamp"])
                 times = np.asarray(batch.column("timestamp").cast(pa.int64()))
                 return first + int(np.argmax(times >= timestamp_ms))
     return None

@@ -324,22 +324,28 @@ class Lane:
 
     def read_run(
         self, segment: int, found: Frames, begin: int, end: int, columns: Sequence[str]
-    ) -> tuple[FrameHeader, pa.RecordBatch]:
-        """Return the first header of frames in a row, and the records of all, checked whole."""
+    ) -> tuple[FrameHeader, int, pa.RecordBatch]:
+        """Return the first header of frames in a row, their end, and the records of all.
+
+        Each frame is checked whole. Without columns Arrow does not count the records.
+        """
         at = int(found.places[begin])
         data = self.storage.read(self.path(segment), at, found.end_of(end - 1) - at)
         places = (found.places[begin:end] - at).tolist()
         if end - begin > 1:
             batch = decode_together(data, found.rows[begin:end], places, columns)
             if batch is not None:
-                return decode_header(data.slice(0, HEADER_BYTES).to_pybytes(), ""), batch
+                name = self.named(segment, found.range_of(begin)[0])
+                header = decode_header(data.slice(0, HEADER_BYTES).to_pybytes(), name)
+                return header, found.range_of(end - 1)[1], batch
         firsts = found.rows["first"][begin:end].tolist()
         decoded = [
             self.decoded(segment, first, data.slice(place), columns)
             for first, place in zip(firsts, places, strict=True)
         ]
         batches = [batch for _, batch in decoded]
-        return decoded[0][0], batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        return decoded[0][0], decoded[-1][0].until, batch
 
     def decoded(
         self, segment: int, first: int, frame: pa.Buffer, columns: Sequence[str]

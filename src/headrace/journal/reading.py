@@ -78,11 +78,11 @@ def read_lane(
                 reason = f"declared lost by a repair: {found.reason}"
                 on_loss(replace(offsets, start=at, until=stop), reason)
         elif found:
-            header, batch = found
+            header, until, batch = found
             if checksum and at == offsets.start:
                 now = header.previous if header.first == at else header.checksum
                 check_unchanged(lane, at, now, checksum)
-            stop = min(offsets.until, header.first + batch.num_rows)
+            stop = min(offsets.until, until)
             rows = batch.slice(at - header.first, stop - at)
             yield _as_kafka(rows, replace(offsets, start=at, until=stop), columns)
         elif on_loss is not None and at < (begin := lane.index().start):
@@ -94,8 +94,8 @@ def read_lane(
         at = stop
 
 
-_Run = tuple[FrameHeader, pa.RecordBatch]
-"""The first header of frames in a row, and the records of all."""
+_Run = tuple[FrameHeader, int, pa.RecordBatch]
+"""The first header of frames in a row, their end, and the records of all."""
 
 
 class _Finder:
@@ -145,7 +145,8 @@ class _Finder:
     def _whole(self, segment: int) -> _Run:
         """The frame of a segment that was put whole."""
         data = self._lane.storage.read(self._lane.path(segment))
-        return self._lane.decoded(segment, segment, data, self._columns)
+        header, batch = self._lane.decoded(segment, segment, data, self._columns)
+        return header, header.until, batch
 
 
 def read_back(lane: Lane) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -174,12 +175,12 @@ def _run_back(
     """The frames of a run: together, or, if one is damaged, those behind it, the newest first."""
     batch = None
     with suppress(CorruptionError):
-        _, batch = lane.read_run(segment, found, begin, end, SCHEMA.names)
+        _, _, batch = lane.read_run(segment, found, begin, end, SCHEMA.names)
     if batch is not None:
         yield found.range_of(begin)[0], batch
         return
     for number in reversed(range(begin, end)):
-        header, batch = lane.read_run(segment, found, number, number + 1, SCHEMA.names)
+        header, _, batch = lane.read_run(segment, found, number, number + 1, SCHEMA.names)
         yield header.first, batch
 
 
