@@ -4,7 +4,7 @@ from typing import cast
 import pytest
 from pyspark.sql import DataFrame
 
-from headrace.gate.execution.handler_runs import HandlerHealth
+from headrace.gate.execution.health import HandlerHealth
 
 
 def frame(*, is_empty: bool) -> DataFrame:

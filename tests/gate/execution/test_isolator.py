@@ -34,11 +34,11 @@ from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.errors import BrokerError, MachineryError, NotProcessedError
 from headrace.gate.control.dead import MAX_BACKFILLS, BackfillLimits
+from headrace.gate.control.hold import OutageSettings
 from headrace.gate.control.laws import EstimatorSettings
-from headrace.gate.control.sink_outage import OutageSettings
 from headrace.gate.execution.batch import Batch, Handler
-from headrace.gate.execution.executor import BatchExecutor
-from headrace.gate.execution.handler_runs import HandlerHealth, RunContext
+from headrace.gate.execution.call import RunContext
+from headrace.gate.execution.health import HandlerHealth
 from headrace.gate.execution.policy import (
     OnFailure,
     isolate,
@@ -46,6 +46,7 @@ from headrace.gate.execution.policy import (
     retry,
     with_outages,
 )
+from headrace.gate.execution.world import BatchRunner
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.moments import IsolationProgress
@@ -83,7 +84,7 @@ class Scene:
         limits: BackfillLimits = LIMITS,
         control_wait_s: float = 0,
         **options: Any,
-    ) -> BatchExecutor:
+    ) -> BatchRunner:
         context = RunContext(
             ledger=self.ledger,
             handler=handler,
@@ -94,7 +95,7 @@ class Scene:
             dice=self.dice,
             **options,
         )
-        return BatchExecutor(context, control_wait_s=control_wait_s)
+        return BatchRunner(context, control_wait_s=control_wait_s)
 
     def run_live(
         self,

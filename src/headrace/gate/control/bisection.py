@@ -179,11 +179,10 @@ class _Suspect(Generic[Why]):
     whys: list[Why]
     tests: int = 0
 
-    @property
-    def why(self) -> Why:
+    def why(self, kind: Callable[[Why], object]) -> Why:
         """The last of its failures' most frequent kind: one of another may be the sink's own."""
-        kinds = Counter(map(type, self.whys))
-        return max(reversed(self.whys), key=lambda each: kinds[type(each)])
+        kinds = Counter(map(kind, self.whys))
+        return max(reversed(self.whys), key=lambda each: kinds[kind(each)])
 
 
 @dataclass(slots=True)
@@ -230,6 +229,9 @@ class Bisection(Generic[Why]):
         can_wait: Whether runs of other batches may serve as controls.
         final: Whether a record that is alone is convicted without a control: by its last backfill.
         max_records: Offsets that may be run, and those of the largest part. Default: any number.
+        kind: Tells kinds of failures apart: a record is convicted with the most frequent one.
+        as_one: Parts that may be in the sink under their own keys: none is divided before it has
+            failed, whatever `max_records` says.
     """
 
     def __init__(
@@ -242,6 +244,8 @@ class Bisection(Generic[Why]):
         can_wait: bool = False,
         final: bool = False,
         max_records: int = sys.maxsize,
+        kind: Callable[[Why], object] = type,
+        as_one: frozenset[str] = frozenset(),
     ) -> None:
         self.result: Isolated[Why] = Isolated()
         self._records = records
@@ -249,6 +253,8 @@ class Bisection(Generic[Why]):
         self._shuffle = shuffle
         self._can_wait = can_wait
         self._final = final
+        self._kind = kind
+        self._as_one = as_one
         self._max_records = self._records_left = max_records
         self._waiting: list[tuple[str, Why]] = list(reversed(not_run))
         self._reserve: list[tuple[str, Why]] = []
@@ -298,8 +304,10 @@ class Bisection(Generic[Why]):
             self._waiting.append(self._reserve.pop())
         while self._waiting:
             part, why = self._waiting.pop()
-            records = self._size(part)
-            if records > self._max_records:
+            records, is_first = self._size(part), self._records_left == self._max_records
+            if part in self._as_one and is_first:
+                return self._run(part)
+            if records > self._max_records and part not in self._as_one:
                 self._divide(part, why)
             elif records > self._records_left:
                 self._waiting.append((part, why))
@@ -386,8 +394,8 @@ class Bisection(Generic[Why]):
             return False
         if not self._waiting:
             return True
-        others = sum(self._size(part) for part, _ in self._not_run())
-        left_then = others - self._size(self._waiting[-1][0])
+        others, following = self._others(), self._waiting[-1][0]
+        left_then = others - self._size(following) * (following not in self._as_one)
         if left_then < test.controls and others >= _FEWEST_CONTROLS:
             return True
         return self._runs_left() <= test.runs
@@ -403,7 +411,7 @@ class Bisection(Generic[Why]):
 
     def _draw_test(self) -> bool:
         """Begin a test of as many suspects as the budget suffices for; whether there is one."""
-        others = sum(self._size(part) for part, _ in self._not_run())
+        others = self._others()
         controls = _MOST_CONTROLS if self._can_wait else others
         left, suspects = self._runs_left(), self._untested()
         while suspects:
@@ -427,9 +435,9 @@ class Bisection(Generic[Why]):
         """Take single records of what was not run; as many as wanted, if there are."""
         taken: list[tuple[str, Why]] = []
         for parts in (self._reserve, self._waiting):
-            while parts and len(taken) < wanted:
+            while len(taken) < wanted and (divisible := self._divisible(parts)):
                 # A small part first: what is cut off a large one leaves many parts of it.
-                part, why = min(parts, key=lambda waiting: self._size(waiting[0]))
+                part, why = min(divisible, key=lambda waiting: self._size(waiting[0]))
                 at = parts.index((part, why))
                 if self._size(part) == 1:
                     taken.append(parts.pop(at))
@@ -473,7 +481,7 @@ class Bisection(Generic[Why]):
                 continue
             suspect.tests += 1
             if is_over:
-                self.result.alone.append((part, suspect.why))
+                self.result.alone.append((part, suspect.why(self._kind)))
                 del self._suspects[part]
 
     def _take_sample(self) -> Step | None:
@@ -488,7 +496,8 @@ class Bisection(Generic[Why]):
         self._reserve = [waiting for waiting in self._reserve if waiting[0] != part]
         self._waiting = [waiting for waiting in self._waiting if waiting[0] != part]
         sample = part
-        while self._size(sample) > max(1, min(self._size(part), _RESERVE) // _SAMPLES):
+        most = max(1, min(self._size(part), _RESERVE) // _SAMPLES)
+        while self._size(sample) > most and part not in self._as_one:
             sample = self._drawn(halves(sample))
         self._reserve += [(path, why) for path in beside(part, sample)]
         return self._run(sample)
@@ -529,6 +538,13 @@ class Bisection(Generic[Why]):
         self._reserve.append((kept, why))
         self._waiting += [(path, why) for path in sorted(beside(part, kept), reverse=True)]
 
+    def _divisible(self, parts: Sequence[tuple[str, Why]]) -> list[tuple[str, Why]]:
+        return [waiting for waiting in parts if waiting[0] not in self._as_one]
+
+    def _others(self) -> int:
+        """Return how many single records are left for controls."""
+        return sum(self._size(part) for part, _ in self._divisible(self._not_run()))
+
     def _not_run(self) -> list[tuple[str, Why]]:
         controls = [] if self._trial is None else self._trial.controls
         return [*reversed(self._waiting), *self._reserve, *controls]
@@ -538,9 +554,9 @@ class Bisection(Generic[Why]):
         self.result.left += self._not_run()
         for part, suspect in self._suspects.items():
             if self._final and self.result.down is None:
-                self.result.alone.append((part, suspect.why))
+                self.result.alone.append((part, suspect.why(self._kind)))
             else:
-                self.result.left.append((part, suspect.why))
+                self.result.left.append((part, suspect.why(self._kind)))
         self._trial = None
         self._suspects.clear()
         self._waiting.clear()
