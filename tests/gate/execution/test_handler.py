@@ -313,8 +313,8 @@ def test_a_run_has_a_number_above_that_of_one_that_ended_since_it_was_counted(
     claimed = scene.ledger.batches.claim(failed, "a backfill", LEASE_MS)
     assert attached is not None
     assert claimed is not None
-    assert handler.executor("a backfill").run(claimed) is None
-    handler.executor("me").run_live(DF, attached, 0)
+    assert handler.runner("a backfill").run(claimed) is None
+    handler.runner("me").run_live(DF, attached, 0)
     backfilled, last = scene.batches
     assert (backfilled.key, last.key) == (failed, live)
     assert backfilled.sequence < last.sequence

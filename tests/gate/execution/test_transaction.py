@@ -439,7 +439,7 @@ def test_a_backfill_says_what_happened_too(
 ) -> None:
     key = scene.begin()
     scene.ledger.batches.fail(key, ValueError("it was down"))
-    executor = scene.gated(handler, "defer").executor("a backfill")
+    executor = scene.gated(handler, "defer").runner("a backfill")
     scheduler = BackfillScheduler(
         scene.ledger,
         executor.run,

@@ -17,13 +17,24 @@ controls and fewer runs each (`TrialSize.for_suspects`): 15 take 82 runs, not 12
 single records, so a sink that takes no single row convicts nobody.
 
 A suspect that passes once is processed, and free. If a control fails, the test says nothing: it is
-drawn anew, at most three times for a suspect (three times the odds). A batch with too few others is
-deferred; its controls are then what the stream processes meanwhile.
+drawn anew, at most three times for a suspect (three times the odds).
+
+A batch with too few others is deferred, and its controls are what the stream processes meanwhile,
+of which some may be bad as well. Each suspect is run 12 times then, in an order drawn at random
+with 18 runs of the stream's; of those, f may fail, as long as ::
+
+    C(12 + f, 12) / C(30, 12)  ≤  1 / 12 870        (f ≤ 5)
+
+This is Fisher's exact test: of all places that the 12 + f failures could have, so many have all of
+the suspect's. How far such a test has come is kept with the batch, so it goes on in the next
+backfill: its order was drawn when it began. A run of several records is a control only once the
+sink has taken a single one, so a sink that takes no single row convicts nobody here, too.
 
 The breaker: if three parts that have no record in common fail, and nothing passes in between, the
 records are not at fault. Isolation stops then, and no record is convicted.
 """
 
+import json
 import math
 import sys
 from collections import Counter
@@ -42,6 +53,10 @@ MAX_TESTS: Final = 3
 
 UNLIKE: Final = 3
 """So many parts without a common record fail in a row, and it is not the records."""
+
+WAITING_TRIES: Final = 12
+WAITING_CONTROLS: Final = 18
+"""Runs of each suspect, and of others, in a test whose controls are the stream's."""
 
 _FEWEST_CONTROLS: Final = 4
 _MOST_CONTROLS: Final = 22
@@ -124,6 +139,15 @@ def _tries(controls: int) -> int:
     return tries
 
 
+def proves(tries: int, controls: int, failed: int) -> bool:
+    """Whether a sink that does not look at records does this with odds of 1 in `ORDERS` at most.
+
+    >>> proves(8, 8, 0), proves(12, 18, 5), proves(12, 18, 6)
+    (True, True, False)
+    """
+    return math.comb(tries + failed, tries) * ORDERS <= math.comb(tries + controls, tries)
+
+
 T = TypeVar("T")
 Why = TypeVar("Why")
 
@@ -195,6 +219,7 @@ class _Trial(Generic[Why]):
         controls: Records that are left for controls, with why their parents failed.
         control: The control that was run last, until it is known to have passed with a record.
         awaits: Whether a run of another batch is waited for in place of a control.
+        failed: Controls that have failed; None where all are of this batch, and none may.
     """
 
     suspects: tuple[str, ...]
@@ -202,6 +227,24 @@ class _Trial(Generic[Why]):
     controls: list[tuple[str, Why]]
     control: str | None = None
     awaits: bool = False
+    failed: int | None = None
+
+    def to_text(self) -> str:
+        """As text for the ledger."""
+        return json.dumps([self.suspects, self.order, self.failed], separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self | None:
+        """Read what `to_text` wrote; None for anything else, and the test begins anew."""
+        try:
+            suspects, order, failed = json.loads(text)
+            trial = cls(tuple(suspects), list(order), [], failed=failed)
+            is_one = len(trial.order) <= WAITING_CONTROLS + WAITING_TRIES * len(trial.suspects)
+            is_one &= type(failed) is int and proves(WAITING_TRIES, WAITING_CONTROLS, failed)
+            is_one &= {*trial.suspects, None} >= {*trial.order}
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return trial if is_one and trial.suspects else None
 
 
 class Bisection(Generic[Why]):
@@ -232,6 +275,7 @@ class Bisection(Generic[Why]):
         kind: Tells kinds of failures apart: a record is convicted with the most frequent one.
         as_one: Parts that may be in the sink under their own keys: none is divided before it has
             failed, whatever `max_records` says.
+        evidence: How far a test had come whose controls are the stream's, as `evidence` was.
     """
 
     def __init__(
@@ -246,6 +290,7 @@ class Bisection(Generic[Why]):
         max_records: int = sys.maxsize,
         kind: Callable[[Why], object] = type,
         as_one: frozenset[str] = frozenset(),
+        evidence: str = "",
     ) -> None:
         self.result: Isolated[Why] = Isolated()
         self._records = records
@@ -255,6 +300,7 @@ class Bisection(Generic[Why]):
         self._final = final
         self._kind = kind
         self._as_one = as_one
+        self._unfinished: _Trial[Why] | None = _Trial.from_text(evidence) if evidence else None
         self._max_records = self._records_left = max_records
         self._waiting: list[tuple[str, Why]] = list(reversed(not_run))
         self._reserve: list[tuple[str, Why]] = []
@@ -341,14 +387,34 @@ class Bisection(Generic[Why]):
         self._needs_control &= not passed
         if (trial := self._trial) is not None and trial.awaits:
             trial.awaits = False
-            if not passed:
+            if trial.failed is not None:
+                trial.failed += not passed
+            if not passed and (
+                trial.failed is None or not proves(WAITING_TRIES, WAITING_CONTROLS, trial.failed)
+            ):
                 self._end_test()
 
     def give_up_waiting(self) -> None:
         """Report that no other batch runs: what waits for one is left."""
         self._can_wait = False
-        if self._trial is not None and self._trial.awaits:
-            self._end_test()
+        if (trial := self._trial) is not None and trial.awaits:
+            if trial.failed is None:
+                self._end_test()
+            else:
+                trial.awaits = False
+                trial.order.append(None)
+                self._suspend(trial)
+
+    def _suspend(self, trial: _Trial[Why]) -> None:
+        """Leave a test to a later isolation."""
+        self._trial, self._unfinished = None, trial
+        for suspect in self._suspects.values():
+            suspect.tests = MAX_TESTS
+
+    @property
+    def evidence(self) -> str:
+        """How far a test has come that a later isolation is to go on with; "" without one."""
+        return "" if self._unfinished is None else self._unfinished.to_text()
 
     def spare(self, part: str) -> None:
         """Test a record no more that has failed alone: it is left, whatever the others do."""
@@ -411,11 +477,11 @@ class Bisection(Generic[Why]):
 
     def _draw_test(self) -> bool:
         """Begin a test of as many suspects as the budget suffices for; whether there is one."""
-        others = self._others()
-        controls = _MOST_CONTROLS if self._can_wait else others
-        left, suspects = self._runs_left(), self._untested()
+        others, left, suspects = self._others(), self._runs_left(), self._untested()
+        if self._can_wait and others < _FEWEST_CONTROLS:
+            return not others and self._draw_waiting_test(suspects)
         while suspects:
-            test = TrialSize.for_suspects(len(suspects), controls)
+            test = TrialSize.for_suspects(len(suspects), others)
             if test is None:
                 return False
             if test.runs <= left or (self._is_lone and self._can_wait):
@@ -426,6 +492,16 @@ class Bisection(Generic[Why]):
                 return True
             suspects.pop()
         return False
+
+    def _draw_waiting_test(self, suspects: list[str]) -> bool:
+        """Go on with a test whose controls are the stream's, or begin one."""
+        trial, self._unfinished = self._unfinished, None
+        if trial is None or self._suspects.keys().isdisjoint(trial.suspects):
+            order: list[str | None] = [*suspects * WAITING_TRIES, *[None] * WAITING_CONTROLS]
+            self._shuffle(order)
+            trial = _Trial(tuple(suspects), order, [], failed=0)
+        self._trial = trial
+        return True
 
     def _untested(self) -> list[str]:
         """The suspects that may be tested once more."""
@@ -557,6 +633,8 @@ class Bisection(Generic[Why]):
                 self.result.alone.append((part, suspect.why(self._kind)))
             else:
                 self.result.left.append((part, suspect.why(self._kind)))
+        if self._trial is not None and self._trial.failed is not None:
+            self._unfinished = self._trial
         self._trial = None
         self._suspects.clear()
         self._waiting.clear()

@@ -316,7 +316,7 @@ class Life:
         step = self._next_of_parts(self._work, passes)
         if step is not None:
             return step
-        self._parts_over(self._work.result, is_down=is_down)
+        self._parts_over(self._work, is_down=is_down)
         return self.next(passes, is_down=is_down)
 
     def _next_of_parts(self, work: Bisection[Failure], passes: int) -> Step | None:
@@ -491,6 +491,7 @@ class Life:
             max_records=sys.maxsize if failure is not None else terms.max_records,
             kind=lambda why: why.kind,
             as_one=self.progress.unknown,
+            evidence=self.progress.evidence,
         )
         if failure is not None:
             self._work.begin(failure)
@@ -534,8 +535,10 @@ class Life:
         is_lone = size(self._terms.records, part) == 1
         return is_lone and why.is_unreached and not self._terms.is_final
 
-    def _parts_over(self, result: Isolated[Failure], *, is_down: bool) -> None:
+    def _parts_over(self, work: Bisection[Failure], *, is_down: bool) -> None:
         """All parts are decided, or nothing passes."""
+        result = work.result
+        self.progress = replace(self.progress, evidence=work.evidence)
         self._work = self._convicted = None
         whys = [*(why for _, why in result.left), *filter(None, [result.down])]
         failures = [why for why in whys if why is not self._why]  # those of this life

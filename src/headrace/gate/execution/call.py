@@ -136,6 +136,11 @@ class BatchPart:
         return tuple(part_key(self.batch.batch_key, path) for path in above(self.path))
 
     @property
+    def is_single(self) -> bool:
+        """Whether it is one offset."""
+        return sum(offsets.count for offsets in self.ranges) == 1
+
+    @property
     def ranges(self) -> Ranges:
         """The offsets that are read."""
         return tuple(planned.offsets for planned in self.planned)
@@ -198,11 +203,11 @@ class HandlerCalls:
             try:
                 with transaction.watched():
                     self._context.handler(df, described)
-                self._context.health.note(df)
+                self._context.health.note(df, is_single=part.is_single)
             except Exception as error:
                 failure = self._failure(part, transaction, error)
                 if not self._is_done(part, transaction, error):
-                    self._context.health.note_failed()
+                    self._context.health.note_failed(is_single=part.is_single)
                     return failure
                 if not self._context.policy.skips or failure.ends_query:
                     raise
@@ -223,11 +228,13 @@ class HandlerCalls:
                 except Exception as error:
                     raised.append(error)
                     if transaction.committed:
-                        self._context.health.note(df, is_dense=reader.is_dense)
+                        self._context.health.note(
+                            df, is_single=part.is_single, is_dense=reader.is_dense
+                        )
                     else:
-                        self._context.health.note_failed()
+                        self._context.health.note_failed(is_single=part.is_single)
                     raise
-                self._context.health.note(df, is_dense=reader.is_dense)
+                self._context.health.note(df, is_single=part.is_single, is_dense=reader.is_dense)
 
         try:
             reader.run(part.planned, handle)

@@ -42,12 +42,15 @@ class HandlerHealth:
     Attributes:
         passes: How many runs have succeeded with at least one record. A run is counted before the
             next one begins.
-        failures: How many runs have failed.
+        controls_passed, controls_failed: Runs that may serve as controls while a backfill tests a
+            record: those of a single record, and all others once one of a single record has passed.
+            So a sink that takes no single row convicts nobody.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.passes = 0
-        self.failures = 0
+        self.controls_passed = self.controls_failed = 0
+        self._takes_one = False
         self._clock = clock
         self._last_s = clock()
         self._changing = threading.Lock()
@@ -90,21 +93,24 @@ class HandlerHealth:
         same = of_parts is not None and ErrorReport.of(of_parts).line == why.line
         return len(self._alike) == ALIKE or same
 
-    def note_failed(self) -> None:
-        """Count a run that has failed; within the handler's turn."""
-        self.failures += 1
+    def note_failed(self, *, is_single: bool) -> None:
+        """Count a run that has failed, of one offset or of more; within the handler's turn."""
+        self.controls_failed += is_single or self._takes_one
 
-    def note(self, df: DataFrame, *, is_dense: bool = False) -> None:
+    def note(self, df: DataFrame, *, is_single: bool, is_dense: bool = False) -> None:
         """A run has succeeded; within the handler's turn.
 
         Args:
             df: What it processed.
+            is_single: Whether that is one offset.
             is_dense: Whether there is a record at each of its offsets. Then it is not looked for
                 one.
         """
         self._down, self._last_s, self._has_worked = None, self._clock(), True
         if self._asking and (is_dense or _has_records(df)):
             self.passes += 1
+            self._takes_one |= is_single
+            self.controls_passed += self._takes_one
 
     def is_idle(self, for_s: float) -> bool:
         """Whether nothing was processed for so long (s): then nothing is worth waiting for."""

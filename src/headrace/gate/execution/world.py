@@ -424,13 +424,13 @@ class _World:
         """Wait for another batch's call; None if there is none in time."""
         self._part_reader()
         health = self._context.health
-        passes, failures = health.passes, health.failures
+        passed, failed = health.controls_passed, health.controls_failed
 
         def has_ended() -> bool:
-            return health.passes > passes or health.failures > failures
+            return health.controls_passed > passed or health.controls_failed > failed
 
         self._context.wait(self._control_wait_s, has_ended, look_s=_LOOK_S)
-        return health.failures == failures if has_ended() else None
+        return health.controls_failed == failed if has_ended() else None
 
     def pause(self, pause: Pause, progress: Progress) -> Waited:
         """Write the hold and the progress down, and wait."""
