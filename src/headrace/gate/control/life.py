@@ -57,7 +57,7 @@ MOST_DOUBTFUL: Final = 7
 
 
 class Verdict(Enum):
-    """What an exception says; ``execution.verdicts.verdict_of`` is the only place that looks."""
+    """What an exception says; ``execution.verdicts.failure_of`` is the only place that looks."""
 
     RECORDS = auto()
     """Nothing speaks against the records' fault."""
