@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.gate.execution.queries import DEADLINE_S, read
 from tests.gate.ledger.samples import stored
 from tests.services.kafka import Topic, TopicFactory
+from tests.services.ledgers import gate_now
 from tests.services.waiting import wait_until
 
 import headrace
@@ -348,4 +349,4 @@ def test_a_batch_that_kills_its_python_worker_is_halved_without_a_retry(
     assert sizes[0] == 564
     assert sum(sizes[1:]) == 564
     assert max(sizes[1:]) == 282
-    assert ledger.gates.admission("orders").ceiling is not None
+    assert gate_now(ledger).ceiling is not None

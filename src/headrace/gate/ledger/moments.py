@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.error_report import QUERY_STOPPED
@@ -34,42 +34,6 @@ Names = Collection[str] | None
 
 BUCKETS_MS: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
 """The upper bounds of a batch's duration that are told apart (ms); longer ones are one bucket."""
-
-
-@dataclass(frozen=True, slots=True)
-class GateNow:
-    """A gate and its newest batch, at one moment. Times are ms since the epoch.
-
-    Attributes:
-        position: Number of offsets that the newest batch's checkpoint has planned so far.
-        capacity_per_s: Processing rate of the last reported batch.
-        limit_per_s: The rate cap in force, of a later stage or an operator, the lower one.
-        held: Whether an operator has paused it, or has it drain.
-        has_query: Whether a query stands behind it.
-        pruned_totals: Counts of deleted batches kept by `count_pruned`, as text.
-        created_ms: When the newest batch was planned; it and all that follows is None without one.
-    """
-
-    name: str
-    source: str
-    interval_ms: int
-    rate_per_s: float | None
-    batch_cost: str | None
-    size_ceiling: str | None
-    lost_offsets: int
-    pruned_totals: str | None
-    held: bool
-    sink_outage: str | None
-    has_query: bool
-    capacity_per_s: float | None
-    limit_per_s: float | None
-    position: int | None
-    checkpoint_id: str | None
-    created_ms: int | None
-    ended_ms: int | None
-    status: str | None
-    lag: int | None
-    planned: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +262,6 @@ class MomentStore(Store):
         )
         return oldest
 
-    def gates(self) -> tuple[GateNow, ...]:
-        """All gates, by name, each with its newest batch."""
-        rows = self._database.rows(_SQL["gates"])
-        return tuple(GateNow(**_truths(row, "held", "has_query")) for row in rows)
-
     def open_batches(self) -> tuple[OpenBatches, ...]:
         """The batches that are not done, by gate and status."""
         rows: Sequence[Any] = self._database.rows(_SQL["open_batches"])
@@ -371,8 +330,3 @@ def _count_from(row: Any) -> BatchCount:
     gate_name, is_old, status, reason, bucket, *sums = row
     counts = (int(number or 0) for number in sums)
     return BatchCount(gate_name, bool(is_old), status, reason, bucket, *counts)
-
-
-def _truths(row: Row[Any], *names: str) -> dict[str, Any]:
-    """Return a row's values, with these as truth values, which SQLite does not have."""
-    return row._asdict() | {name: bool(row._mapping[name]) for name in names}

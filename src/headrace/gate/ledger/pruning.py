@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -11,6 +11,8 @@ from headrace.gate.ledger.moments import count_pruned
 from headrace.gate.ledger.statements import Values, execute, statements
 
 _SQL: Final = statements("history")
+
+Key = TypeVar("Key")
 
 ROWS_AT_ONCE: Final = 100
 """Batches, or rate samples, that one transaction deletes: some 10 ms. And keys in one statement, of
@@ -53,7 +55,7 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
     return len(closed), last_ms
 
 
-def some_at_once(keys: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
+def some_at_once(keys: Sequence[Key], at_once: int) -> Iterator[Sequence[Key]]:
     """All of them, so many at a time."""
     for first in range(0, len(keys), at_once):
         yield keys[first : first + at_once]

@@ -145,8 +145,8 @@ class Totals:
                 known = _Known(gate.pruned_totals, pruned_counts(gate.pruned_totals))
                 known.reported = reported
                 self._known[gate.name] = known
-            if gate.created_ms is not None:
-                cut = min(oldest_open.get(gate.name, _FOREVER_MS), gate.created_ms)
+            if gate.planned_ms is not None:
+                cut = min(oldest_open.get(gate.name, _FOREVER_MS), gate.planned_ms)
                 bounds.append((gate.name, known.until_ms, max(cut, known.until_ms)))
         changing: dict[str, list[BatchCount]] = {}
         for count in ledger.moments.counts(bounds) if bounds else ():

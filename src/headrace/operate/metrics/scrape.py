@@ -42,7 +42,7 @@ def partition_families(
     asked = {
         name: answer
         for name, answer in answers.items()
-        if name in now and answer.asked_ms >= (now[name].created_ms or 0)
+        if name in now and answer.asked_ms >= (now[name].planned_ms or 0)
     }
 
     def add(gate: str, topic: str, partition: int, lag: int) -> None:
@@ -208,7 +208,7 @@ class _Scrape:
     ) -> list[Family]:
         memory, now_ms = self.memory, self.now_ms
         with self.timed("gates"):
-            gates = ledger.moments.gates()
+            gates = ledger.gates.all_now()
         with self.timed("open_batches"):
             open_batches = ledger.moments.open_batches()
             letters = ledger.moments.waiting_letters()

@@ -163,6 +163,6 @@ class Observer:
     ) -> list[GateSnapshot]:
         """The same of gates whose records are read already."""
         now_ms, wanted = wall_clock_ms(), {each.gate.name for each in histories}
-        now = [each for each in self._ledger.moments.gates() if each.name in wanted]
+        now = [each for each in self._ledger.gates.all_now() if each.name in wanted]
         lags = self._lags.of(self._ledger, now, now_ms, wait_s=wait_s)
         return [take_snapshot(each, now_ms, lags.get(each.gate.name)) for each in histories]
