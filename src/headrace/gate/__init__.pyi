@@ -145,7 +145,6 @@ from headrace.gate.ledger.moments import (
     BUCKETS_MS as BUCKETS_MS,
     NO_SUMS as NO_SUMS,
     BatchCount as BatchCount,
-    IsolationProgress as IsolationProgress,
     OpenBatches as OpenBatches,
     SeriesPoint as SeriesPoint,
     Sums as Sums,

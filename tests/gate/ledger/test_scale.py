@@ -149,7 +149,7 @@ def test_pruning_takes_steps_for_what_it_deletes(
                 ledger: Ledger = ledger, before_ms: int = oldest_ms + 200 * INTERVAL_MS
             ) -> None:
                 nonlocal pruned
-                pruned = ledger.history.prune(before_ms).batches
+                pruned = ledger.history.prune(before_ms)[0]
 
             taken[batches] = steps_of(prune)
             assert pruned == 200

@@ -30,12 +30,10 @@ from headrace.gate.ledger.records import (
     DeadLetter,
     PlannedBatch,
     PlannedRange,
-    Unresolved,
     batch_from,
     part_of,
     range_from,
     range_rows,
-    unresolved_from,
     without,
 )
 from headrace.gate.ledger.statements import Values, ends_with, execute, statements
@@ -608,19 +606,6 @@ class BatchStore(Store):
             error_name=None if error_class is None else ends_with(f".{error_class}"),
             query_stopped=QUERY_STOPPED,
         )
-
-    def count_unresolved(self, gate_name: str) -> Unresolved:
-        """Count a gate's unresolved batches and records."""
-        values = {"gate": gate_name, "query_stopped": QUERY_STOPPED}
-
-        def count(connection: Connection) -> Unresolved:
-            batches, letters = (
-                execute(connection, statements("moment")[name], values)
-                for name in ("count_unresolved", "count_letters")
-            )
-            return unresolved_from(batches, letters).get(gate_name, Unresolved())
-
-        return self._database.read(count)
 
     def with_prefix(self, prefix: str, limit: int = 2) -> tuple[BatchRecord, ...]:
         """Batches whose key begins with these hexadecimal digits, by key."""

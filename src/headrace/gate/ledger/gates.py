@@ -288,11 +288,11 @@ def _query_from(row: Row[Any]) -> GateQuery:
 
 def _now_from(row: Row[Any], operator: OperatorLimits) -> GateNow:
     values = row._asdict()
-    limit = RateLimit(*(values.pop(name) for name in _THROTTLE))
+    throttle = [values.pop(name) for name in _THROTTLE]
     for name in _OF_OPERATORS:
         del values[name]
     values["has_query"] = bool(row.has_query)  # SQLite has no truth values
-    rate_limit = None if row.throttle_per_s is None else limit
+    rate_limit = None if row.throttle_per_s is None else RateLimit(*throttle)
     return GateNow(**values, rate_limit=rate_limit, operator=operator)
 
 

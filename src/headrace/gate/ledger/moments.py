@@ -4,7 +4,7 @@ Status, pages and metrics read it: a few statements, however many gates there ar
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +21,6 @@ from headrace.gate.ledger.records import (
     Unresolved,
     batch_from,
     range_from,
-    unresolved_from,
 )
 from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import Status
@@ -31,19 +30,12 @@ _SQL: Final = statements("moment")
 Names = Collection[str] | None
 """Names of gates; None for all of them."""
 
+OpenBatches = Mapping[tuple[str, Status], tuple[int, int]]
+"""Number of batches of a gate that have one status, and since when the oldest (ms)."""
+
 
 BUCKETS_MS: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
 """The upper bounds of a batch's duration that are told apart (ms); longer ones are one bucket."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenBatches:
-    """The batches of a gate that have one status: how many, and since when (ms)."""
-
-    gate: str
-    status: Status
-    number: int
-    oldest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +85,6 @@ class Pulse:
     unresolved: Mapping[str, Unresolved]
     elsewhere: tuple[Any, ...]
     acted: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class IsolationProgress:
-    """Progress of an isolation.
-
-    Attributes:
-        batch_key: The batch.
-        records: The offsets in it.
-        runs: How often the handler was called with its parts so far.
-        left: Offsets of it that are not done.
-    """
-
-    batch_key: str
-    records: int
-    runs: int
-    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,25 +153,27 @@ class MomentStore(Store):
 
     def unresolved(self, names: Names) -> Mapping[str, Unresolved]:
         """Count the unresolved batches and records of each gate that has some."""
-        batches, letters = (
-            self._database.rows(_SQL[name], names=names, query_stopped=QUERY_STOPPED)
-            for name in ("count_unresolved", "count_letters")
-        )
-        return unresolved_from(batches, letters)
+        counts = defaultdict[str, Counter[str]](Counter)
+        for name in ("count_unresolved", "count_letters"):
+            for row in self._database.rows(_SQL[name], names=names, query_stopped=QUERY_STOPPED):
+                counts[row.gate][row.status] = row.number
+        return {
+            name: Unresolved(
+                failed=found[Status.FAILED] + found[Status.BACKFILLING],
+                dead=found[Status.DEAD],
+                letters=found["waiting"],
+            )
+            for name, found in counts.items()
+        }
 
-    def isolating(self, names: Names) -> Mapping[str, IsolationProgress]:
+    def isolating(self, names: Names) -> Mapping[str, BatchRecord]:
         """The newest batch of each gate that is run in parts now, live or in a backfill.
 
         A batch that a crash has left so counts too, until it is taken over.
         """
         rows = self._database.rows(_SQL["in_parts"], names=names)
         found = [batch_from(row._mapping) for row in rows]
-        return {
-            each.gate: IsolationProgress(
-                each.batch_key, each.planned_records, each.parts.runs, each.records_left
-            )
-            for each in sorted(found, key=lambda batch: batch.created_time_ms)
-        }
+        return {each.gate: each for each in sorted(found, key=lambda it: it.created_time_ms)}
 
     def with_details(self, names: Names) -> set[str]:
         """Gates that have ever lost a record, or kept a dead letter."""
@@ -262,10 +239,10 @@ class MomentStore(Store):
         )
         return oldest
 
-    def open_batches(self) -> tuple[OpenBatches, ...]:
-        """The batches that are not done, by gate and status."""
-        rows: Sequence[Any] = self._database.rows(_SQL["open_batches"])
-        return tuple(OpenBatches(row[0], Status(row[1]), row[2], row[3]) for row in rows)
+    def open_batches(self) -> OpenBatches:
+        """The batches that are not done."""
+        rows = self._database.rows(_SQL["open_batches"])
+        return {(row.gate, Status(row.status)): (row.number, row.oldest_ms) for row in rows}
 
     def waiting_letters(self) -> Mapping[str, int]:
         """Count the waiting dead letters of each gate that has some."""

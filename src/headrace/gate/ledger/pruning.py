@@ -1,5 +1,6 @@
 """The pruning of old history: batches that nobody needs any more, and rate samples."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -78,27 +79,14 @@ def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
 
 def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]) -> None:
     """Keep that these ranges, all that there are, have been read."""
-    rows: list[Values] = []
-    at = None
+    rows: list[list[Any]] = []
     for *place, start, until in sorted(map(tuple, ranges)):
-        if place == at and start == rows[-1]["until_offset"]:
-            rows[-1]["until_offset"] = until
-            continue
-        at = place
-        checkpoint_id, topic, topic_id, partition = place
-        rows.append(
-            {
-                "gate": gate,
-                "checkpoint_id": checkpoint_id,
-                "topic": topic,
-                "topic_id": topic_id,
-                "partition": partition,
-                "start_offset": start,
-                "until_offset": until,
-            }
-        )
+        if rows and rows[-1][:-2] == place and rows[-1][-1] == start:
+            rows[-1][-1] = until
+        else:
+            rows.append([*place, start, until])
     execute(connection, _SQL["forget_pruned"], {"gate": gate})
-    execute(connection, _SQL["new_pruned"], rows)
+    execute(connection, _SQL["new_pruned"], {"gate": gate, "ranges": json.dumps(rows)})
 
 
 def prune_rates(database: Database, gate: str, before_ms: int, at_once: int) -> int:

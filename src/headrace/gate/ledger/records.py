@@ -351,14 +351,6 @@ class Covered:
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
-    """Numbers of history rows that a call of ``prune`` deleted."""
-
-    batches: int
-    rates: int
-
-
-@dataclass(frozen=True, slots=True)
 class Unresolved:
     """Numbers of a gate's unresolved failures.
 
@@ -498,20 +490,3 @@ def range_rows(batch: PlannedBatch) -> list[dict[str, Any]]:
         for planned in batch.ranges
         if planned.offsets.count
     ]
-
-
-def unresolved_from(batches: Iterable[Any], letters: Iterable[Any]) -> dict[str, Unresolved]:
-    """Return each gate's unresolved batches and letters, from the rows of two counts."""
-    counts: dict[str, dict[str, int]] = {}
-    for row in batches:
-        counts.setdefault(row.gate, {})[row.status] = row.number
-    waiting = {row.gate: row.number for row in letters}
-    return {
-        name: Unresolved(
-            failed=found.get(Status.FAILED, 0) + found.get(Status.BACKFILLING, 0),
-            dead=found.get(Status.DEAD, 0),
-            letters=waiting.get(name, 0),
-        )
-        for name in counts.keys() | waiting.keys()
-        for found in [counts.get(name, {})]
-    }

@@ -112,7 +112,7 @@ class Totals:
         self,
         ledger: Ledger,
         gates: Sequence[GateNow],
-        open_batches: Sequence[OpenBatches],
+        open_batches: OpenBatches,
     ) -> list[Family]:
         """Return the families of totals, by gate."""
         counts = self._counts(ledger, gates, open_batches)
@@ -130,13 +130,12 @@ class Totals:
         return families.all()
 
     def _counts(
-        self, ledger: Ledger, gates: Sequence[GateNow], open_batches: Sequence[OpenBatches]
+        self, ledger: Ledger, gates: Sequence[GateNow], open_batches: OpenBatches
     ) -> dict[str, list[BatchCount]]:
         """The batches that may change, by gate; those that do not any more are kept."""
         oldest_open: dict[str, int] = {}
-        for each in open_batches:
-            oldest = oldest_open.get(each.gate, _FOREVER_MS)
-            oldest_open[each.gate] = min(oldest, each.oldest_ms)
+        for (name, _), (_, since_ms) in open_batches.items():
+            oldest_open[name] = min(oldest_open.get(name, _FOREVER_MS), since_ms)
         bounds = []
         for gate in gates:
             known = self._known.get(gate.name)

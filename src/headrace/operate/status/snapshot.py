@@ -12,7 +12,6 @@ from headrace.gate import (
     GateQuery,
     GateRecord,
     IsolatedBatches,
-    IsolationProgress,
     Loss,
     PlannedRange,
     QueryEnd,
@@ -176,6 +175,28 @@ class QuerySnapshot:
     """When it took the gate (ms since the epoch)."""
     ended_ms: int | None = None
     """Its last sign of life, if it ended without a finish; None while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationProgress:
+    """Progress of an isolation.
+
+    Attributes:
+        batch_key: The batch.
+        records: The offsets in it.
+        runs: How often the handler was called with its parts so far.
+        left: Offsets of it that are not done.
+    """
+
+    batch_key: str
+    records: int
+    runs: int
+    left: int
+
+    @classmethod
+    def of(cls, batch: BatchRecord) -> Self:
+        """Return the progress of a batch that is run in parts."""
+        return cls(batch.batch_key, batch.planned_records, batch.parts.runs, batch.records_left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +471,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         **_end(history),
         run_records=_run_records(run, history.look_back),
         **_waits(history),
-        isolating=history.isolating,
+        isolating=None if history.isolating is None else IsolationProgress.of(history.isolating),
         isolated=IsolatedSnapshot.among(batches, history.isolated),
         unfit_records=history.unfit_records,
         new_checkpoint=history.new_checkpoint,

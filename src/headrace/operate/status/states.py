@@ -13,7 +13,6 @@ from headrace.gate import (
     GateQuery,
     GateRecord,
     IsolatedBatches,
-    IsolationProgress,
     Ledger,
     Loss,
     Missed,
@@ -57,7 +56,8 @@ class GateHistory:
     """The query that runs behind it."""
     gone: GateQuery | None = None
     """One that stood behind it and ended without a finish."""
-    isolating: IsolationProgress | None = None
+    isolating: BatchRecord | None = None
+    """The newest batch that is run in parts now."""
     isolated: IsolatedBatches | None = None
     """Those since the oldest of ``batches`` with records for which the handler raised."""
     fit_counts: tuple[FitCount, ...] = ()

@@ -44,18 +44,16 @@ ORDER BY gate.name, topic, partition, start_offset
 -- name: count_unresolved
 SELECT batch.gate, batch.status, count(*) AS number FROM gate CROSS JOIN batch
 WHERE batch.gate = gate.name
-  AND gate.name = :gate  --? gate
   AND gate.name IN :names  --? names
   AND {unresolved}
 GROUP BY batch.gate, batch.status
 
 -- name: count_letters
 -- Gate by gate: of a join SQLite would read the index of all dead letters.
-SELECT name AS gate, (SELECT count(*) FROM dead_letter
+SELECT name AS gate, 'waiting' AS status, (SELECT count(*) FROM dead_letter
     WHERE dead_letter.gate = gate.name AND status = 'waiting') AS number
 FROM gate
 WHERE EXISTS (SELECT 1 FROM dead_letter WHERE dead_letter.gate = gate.name AND status = 'waiting')
-  AND name = :gate  --? gate
   AND name IN :names  --? names
 
 -- name: in_parts
