@@ -134,17 +134,6 @@ class HistoryStore(Store):
                     topic_id=row.topic_id or None,
                 )
 
-    def pruned_ranges(
-        self, gate_name: str, checkpoint_id: str
-    ) -> tuple[tuple[str | None, OffsetRange], ...]:
-        """Return the ranges of the pruned batches of one checkpoint, with the topics' ids."""
-        rows = self._database.rows(_SQL["pruned"], gate=gate_name)
-        return tuple(
-            (row.topic_id or None, _offsets_from(row))
-            for row in rows
-            if row.checkpoint_id == checkpoint_id
-        )
-
     def checkpoints(self, gate_name: str) -> tuple[CheckpointRecord, ...]:
         """Return what each checkpoint of a gate has planned, by its id and topic."""
         rows = self._database.rows(_SQL["checkpoints"], gate=gate_name)

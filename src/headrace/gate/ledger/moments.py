@@ -263,17 +263,17 @@ class MomentStore(Store):
         """
         return self._database.rows(_SQL["partitions"])
 
-    def newest_at_ms(self, gate_name: str, checkpoint_id: str, limit: int) -> tuple[int, bool]:
+    def newest_at_ms(self, gate_name: str, checkpoint_id: str, limit: int) -> int:
         """When the offset at which a gate goes on reading was the newest, as batches saw it (ms).
 
         It is the time of the last batch that was planned when no more was there than has been
-        planned since. With False where none of the last ``limit`` batches of the checkpoint was:
-        it was at that time or earlier.
+        planned since. Where none of the last ``limit`` batches of the checkpoint was, it is the
+        time of the oldest of them: it was then or earlier.
         """
         values = {"gate": gate_name, "checkpoint_id": checkpoint_id, "limit": limit}
         row: Any = self._database.rows(_SQL["newest_at"], **values)[0]
-        found, oldest = row
-        return (found, True) if found is not None else (oldest or 0, False)
+        found_ms: int = row.oldest_ms or 0 if row.newest_ms is None else row.newest_ms
+        return found_ms
 
 
 def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) -> None:

@@ -164,8 +164,8 @@ class Lags:
         if points and points[0].latest <= position:
             return points[0].time_ms
         if run.newest_at is None or now_ms - run.newest_at[1] >= LOOK_AGAIN_MS:
-            found, _ = ledger.moments.newest_at_ms(gate.name, gate.checkpoint_id, LOOK_BACK)
-            run.newest_at = found, now_ms
+            found_ms = ledger.moments.newest_at_ms(gate.name, gate.checkpoint_id, LOOK_BACK)
+            run.newest_at = found_ms, now_ms
         return run.newest_at[0]
 
     def _drain_s(self, gate: GateNow, left: int | None) -> float | None:
