@@ -163,6 +163,7 @@ class Observer:
     ) -> list[GateSnapshot]:
         """The same of gates whose records are read already."""
         now_ms, wanted = wall_clock_ms(), {each.gate.name for each in histories}
-        now = [each for each in self._ledger.gates.all_now() if each.name in wanted]
+        only = next(iter(wanted)) if len(wanted) == 1 else None
+        now = [each for each in self._ledger.gates.all_now(only) if each.name in wanted]
         lags = self._lags.of(self._ledger, now, now_ms, wait_s=wait_s)
         return [take_snapshot(each, now_ms, lags.get(each.gate.name)) for each in histories]
