@@ -143,11 +143,10 @@ from headrace.gate.ledger.history import lost_records as lost_records
 from headrace.gate.ledger.ledger import Ledger as Ledger
 from headrace.gate.ledger.moments import (
     BUCKETS_MS as BUCKETS_MS,
-    NO_SUMS as NO_SUMS,
-    BatchCount as BatchCount,
+    Counts as Counts,
     OpenBatches as OpenBatches,
     SeriesPoint as SeriesPoint,
-    Sums as Sums,
+    add_up as add_up,
     pruned_counts as pruned_counts,
 )
 from headrace.gate.ledger.proof import (

@@ -5,7 +5,7 @@ Status, pages and metrics read it: a few statements, however many gates there ar
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,35 +38,15 @@ BUCKETS_MS: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000,
 """The upper bounds of a batch's duration that are told apart (ms); longer ones are one bucket."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchCount:
-    """Batches of a gate that have these values in common.
+Kind = tuple[str, str, int]
+"""What batches have in common: their status, their reason, and the place in `BUCKETS_MS` of how
+long they took, which is -1 for those that say nothing."""
 
-    Attributes:
-        is_old: Whether they were created before the bound that was asked for.
-        bucket: The place in `BUCKETS_MS` of how long they took; -1 for those that say nothing.
-        number: Number of batches.
-        records: Their records, or offsets where these were not counted.
-        letters: Those of them that are dead letters.
-        retries: Number of their repeated runs.
-        duration_ms: Total duration, if the bucket is not -1.
-    """
+Sums = tuple[int, ...]
+"""Number of batches, their records (offsets where these were not counted), those of them that are
+dead letters, repeated runs, and total duration (ms) of those in a bucket."""
 
-    gate: str
-    is_old: bool
-    status: str
-    reason: str
-    bucket: int
-    number: int
-    records: int
-    letters: int
-    retries: int
-    duration_ms: int
-
-    @property
-    def sums(self) -> "Sums":
-        """What is added up."""
-        return self.number, self.records, self.letters, self.retries, self.duration_ms
+Counts = dict[Kind, Sums]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +228,15 @@ class MomentStore(Store):
         """Count the waiting dead letters of each gate that has some."""
         return {row.gate: row.number for row in self._database.rows(_SQL["count_letters"])}
 
-    def counts(self, bounds: Sequence[tuple[str, int, int]]) -> tuple[BatchCount, ...]:
-        """Count each gate's batches created at a time or later, by their values.
+    def counts(self, bounds: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, bool], Counts]:
+        """Count each gate's batches created at a time or later: old ones (True), and others.
 
         ``bounds`` are the gates, each with that time, and the one before which they are old (ms).
         """
-        rows = self._database.rows(_SQL["counts"], bounds=json.dumps(bounds))
-        return tuple(map(_count_from, rows))
+        found = defaultdict[tuple[str, bool], Counts](dict)
+        for row in self._database.rows(_SQL["counts"], bounds=json.dumps(bounds)):
+            found[row.gate, bool(row.is_old)] |= _counts([row[2:]])
+        return found
 
     def partitions(self) -> Sequence[Any]:
         """The partitions that each gate's newest batch reads.
@@ -283,27 +265,25 @@ def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) ->
     """
     values = {"gate": gate_name, "keys": keys}
     known = pruned_counts(execute(connection, _SQL["pruned_totals"], values).scalar())
-    for row in execute(connection, _SQL["counts_of"], values):
-        found = _count_from((gate_name, True, *row))
-        kind = (found.status, found.reason, found.bucket)
-        before = known.get(kind, NO_SUMS)
-        known[kind] = tuple(one + other for one, other in zip(before, found.sums, strict=True))
+    add_up(known, _counts(execute(connection, _SQL["counts_of"], values)))
     totals = json.dumps([[*kind, *sums] for kind, sums in known.items()], separators=(",", ":"))
     execute(connection, _SQL["keep_pruned_totals"], {"gate": gate_name, "totals": totals})
 
 
-Sums = tuple[int, ...]
-"""Number, records, dead letters, retries and duration (ms) of a `BatchCount`."""
-
-NO_SUMS: Final[Sums] = (0, 0, 0, 0, 0)
-
-
-def pruned_counts(totals: str | None) -> dict[tuple[Any, ...], Sums]:
-    """The sums of deleted batches, by status, reason and bucket."""
-    return {tuple(row[:3]): tuple(row[3:]) for row in json.loads(totals or "[]")}
+def pruned_counts(totals: str | None) -> Counts:
+    """The counts of deleted batches, from their text."""
+    return _counts(json.loads(totals or "[]"))
 
 
-def _count_from(row: Any) -> BatchCount:
-    gate_name, is_old, status, reason, bucket, *sums = row
-    counts = (int(number or 0) for number in sums)
-    return BatchCount(gate_name, bool(is_old), status, reason, bucket, *counts)
+def add_up(counts: Counts, more: Counts) -> None:
+    """Add counts to others."""
+    for kind, sums in more.items():
+        before = counts.get(kind, (0,) * len(sums))
+        counts[kind] = tuple(one + other for one, other in zip(before, sums, strict=True))
+
+
+def _counts(rows: Iterable[Any]) -> Counts:
+    return {
+        (status, reason, bucket): tuple(int(number or 0) for number in sums)
+        for status, reason, bucket, *sums in rows
+    }
