@@ -121,7 +121,6 @@ from headrace.gate.kafka.producing import (
     produce_all as produce_all,
 )
 from headrace.gate.kafka.topic_log import KafkaLog as KafkaLog, lookup_with as lookup_with
-from headrace.gate.ledger.batches import IsolatedBatches as IsolatedBatches
 from headrace.gate.ledger.checkpoints import CheckpointRecord as CheckpointRecord
 from headrace.gate.ledger.connection import (
     NO_RETRIES as NO_RETRIES,

@@ -203,8 +203,7 @@ def test_a_batch_that_is_isolated_teaches_no_rate_nor_does_the_one_after_it(
     samples = {sample.batch_key: sample for sample in ledger.rates.history("orders")}
     order = [batch.batch_key for batch in reversed(live)]
     isolated = ledger.batches.isolated("orders", 0)
-    assert isolated is not None
-    at = next(n for n, batch in enumerate(order) if batch in isolated.keys)
+    at = next(n for n, batch in enumerate(order) if batch in isolated)
     assert samples[order[at]].rate_per_s is None
     assert samples[order[at]].processing_delay_ms > 1_000
     after = order[at + 1]

@@ -27,7 +27,6 @@ from tests.services.ledgers import gated_ledger, new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.flow.signal_codec import encode
-from headrace.gate.ledger.batches import IsolatedBatches
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.gates import GateQuery
 from headrace.gate.ledger.ledger import Ledger
@@ -124,9 +123,8 @@ def a_batch_that_is_isolated(_folder: Path) -> RenderableType:
 
 def a_gate_with_many_bad_records(_folder: Path) -> RenderableType:
     history = past.with_lags(*[900] * 40)
-    keys = frozenset(each.batch_key for each in history.batches[:23])
     error = ErrorReport("shop.PriceError", "price is -1\x1b[2J, which is below zero" * 3, "")
-    return gate(replace(history, isolated=IsolatedBatches(keys, error)))
+    return gate(replace(history, isolated={each.batch_key: error for each in history.batches[:23]}))
 
 
 def receivers(_folder: Path) -> RenderableType:

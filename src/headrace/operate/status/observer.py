@@ -78,7 +78,7 @@ def read_histories(
             query=query,
             gone=gone,
             isolating=isolating.get(name),
-            isolated=ledger.batches.isolated(name, since_ms) if has_details else None,
+            isolated=ledger.batches.isolated(name, since_ms) if has_details else {},
             fit_counts=ledger.dead_letters.fit_counts(name, LOOKED_AT) if may_be_unfit else (),
             operator_limits=limits.get(name),
             new_checkpoint=checkpoints.get(name),

@@ -9,9 +9,9 @@ from headrace.core.timing import GATE_LEASE_MS
 from headrace.gate import (
     FAILS_AS_A_WHOLE,
     BatchRecord,
+    ErrorReport,
     GateQuery,
     GateRecord,
-    IsolatedBatches,
     Loss,
     PlannedRange,
     QueryEnd,
@@ -214,19 +214,20 @@ class IsolatedSnapshot:
     """What the handler raised last: the beginning of its message, and its class."""
 
     @classmethod
-    def among(cls, batches: Sequence[BatchRecord], isolated: IsolatedBatches | None) -> Self | None:
+    def among(
+        cls, batches: Sequence[BatchRecord], isolated: Mapping[str, ErrorReport]
+    ) -> Self | None:
         """Count the isolated ones of a gate's last batches; None if none was isolated."""
-        keys = set() if isolated is None else set(isolated.keys)
-        number = sum(batch.batch_key in keys for batch in batches)
+        number = sum(batch.batch_key in isolated for batch in batches)
         wholes = [
             batch.error for batch in batches if batch.error is not None and batch.error.is_of_whole
         ]
         if len(wholes) > number:
             error, number = wholes[0], len(wholes)
-        elif isolated is None:
+        elif not isolated:
             return None
         else:
-            error = isolated.error
+            error = next(iter(isolated.values()))
         reason = error.message.strip().partition("\n")[0]
         most = _REASON_LENGTH + (
             len(FAILS_AS_A_WHOLE) if reason.startswith(FAILS_AS_A_WHOLE) else 0

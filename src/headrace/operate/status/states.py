@@ -9,10 +9,10 @@ from headrace.core.timing import is_in_force
 from headrace.gate import (
     FIT_BATCHES,
     BatchRecord,
+    ErrorReport,
     FitCount,
     GateQuery,
     GateRecord,
-    IsolatedBatches,
     Ledger,
     Loss,
     Missed,
@@ -58,8 +58,9 @@ class GateHistory:
     """One that stood behind it and ended without a finish."""
     isolating: BatchRecord | None = None
     """The newest batch that is run in parts now."""
-    isolated: IsolatedBatches | None = None
-    """Those since the oldest of ``batches`` with records for which the handler raised."""
+    isolated: Mapping[str, ErrorReport] = field(default_factory=dict)
+    """Those since the oldest of ``batches`` with records for which the handler raised, and what it
+    raised, newest first."""
     fit_counts: tuple[FitCount, ...] = ()
     """Records and undecodable values of the newest batches that are a success, if any is kept."""
     operator_limits: OperatorLimits | None = None
