@@ -17,8 +17,8 @@ from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.limits import BatchLimits
 from headrace.gate.control.plan import plan
 from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.call import RunContext
 from headrace.gate.execution.handler import GatedHandler
-from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.ledger.connection import OF_A_QUERY
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import RateSample

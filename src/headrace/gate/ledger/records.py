@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from headrace.core.ranges import OffsetRange, merge
+from headrace.gate.control.hold import SinkOutage
 from headrace.gate.control.limits import OperatorLimits
 from headrace.gate.control.parts import Progress, ranges_of
 from headrace.gate.control.pressure import RateLimit
-from headrace.gate.control.sink_outage import SinkOutage
 from headrace.gate.control.size_ceiling import SizeCeiling, known_ceiling
 from headrace.gate.ledger.error_report import QUERY_STOPPED, ErrorReport
 from headrace.gate.ledger.transitions import Status
