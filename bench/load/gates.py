@@ -104,9 +104,9 @@ class _Gate:
         return (planned_s - began_s) * 1000, (time.perf_counter() - began_s) * 1000
 
     def _plan(self) -> None:
-        admission = self._pages.admission()
+        now = self._pages.admission()
         latest = {tp: start + RECORDS for tp, start in self._began.items()}
-        planned = plan(self._began, latest, admission.rate_per_s, _LIMITS)
+        planned = plan(self._began, latest, None if now is None else now.rate_per_s, _LIMITS)
         ranges = [OffsetRange(*tp, start, planned.until[tp]) for tp, start in self._began.items()]
         topic = self._partitions[0].topic
         end = StreamOffset(

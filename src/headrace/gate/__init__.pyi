@@ -121,7 +121,6 @@ from headrace.gate.kafka.producing import (
     produce_all as produce_all,
 )
 from headrace.gate.kafka.topic_log import KafkaLog as KafkaLog, lookup_with as lookup_with
-from headrace.gate.ledger.batches import IsolatedBatches as IsolatedBatches
 from headrace.gate.ledger.checkpoints import CheckpointRecord as CheckpointRecord
 from headrace.gate.ledger.connection import (
     NO_RETRIES as NO_RETRIES,
@@ -143,13 +142,10 @@ from headrace.gate.ledger.history import lost_records as lost_records
 from headrace.gate.ledger.ledger import Ledger as Ledger
 from headrace.gate.ledger.moments import (
     BUCKETS_MS as BUCKETS_MS,
-    NO_SUMS as NO_SUMS,
-    BatchCount as BatchCount,
-    GateNow as GateNow,
-    IsolationProgress as IsolationProgress,
+    Counts as Counts,
     OpenBatches as OpenBatches,
     SeriesPoint as SeriesPoint,
-    Sums as Sums,
+    add_up as add_up,
     pruned_counts as pruned_counts,
 )
 from headrace.gate.ledger.proof import (
@@ -172,6 +168,7 @@ from headrace.gate.ledger.records import (
     DeadLetter as DeadLetter,
     DeadLetterRecord as DeadLetterRecord,
     DeadLetterStatus as DeadLetterStatus,
+    GateNow as GateNow,
     GateRecord as GateRecord,
     Loss as Loss,
     PlannedBatch as PlannedBatch,

@@ -49,7 +49,6 @@ from headrace.gate.execution.policy import (
 from headrace.gate.execution.world import BatchRunner
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger
-from headrace.gate.ledger.moments import IsolationProgress
 from headrace.gate.ledger.records import BatchRecord, DeadLetterStatus, PlannedRange
 from headrace.gate.ledger.transitions import Status
 from headrace.testing import MemoryReader
@@ -631,7 +630,7 @@ def test_what_is_raised_since_the_query_is_stopped_is_no_records_fault(scene: Sc
 
 
 def test_how_far_an_isolation_has_come_is_in_the_ledger(scene: Scene) -> None:
-    seen: list[IsolationProgress | None] = []
+    seen: list[BatchRecord | None] = []
 
     def handle(df: DataFrame, batch: Batch) -> None:
         seen.append(scene.ledger.moments.isolating(["orders"]).get("orders"))
@@ -644,10 +643,11 @@ def test_how_far_an_isolation_has_come_is_in_the_ledger(scene: Scene) -> None:
     assert seen[0] is None
     after = [each for each in seen[1:] if each is not None]
     assert len(after) == len(seen) - 1
-    assert {(each.batch_key, each.records) for each in after} == {(key, len(EVERYTHING))}
-    assert [each.runs for each in after] == sorted(each.runs for each in after)
-    assert [each.left for each in after] == sorted((each.left for each in after), reverse=True)
-    assert (after[0].runs, after[0].left, after[-1].runs) == (1, len(EVERYTHING), len(after))
+    assert {(each.batch_key, each.planned_records) for each in after} == {(key, len(EVERYTHING))}
+    runs = [each.parts.runs for each in after]
+    left = [each.records_left for each in after]
+    assert (runs, left) == (sorted(runs), sorted(left, reverse=True))
+    assert (runs[0], left[0], runs[-1]) == (1, len(EVERYTHING), len(after))
 
 
 class PartlyDown(KeyedSink):

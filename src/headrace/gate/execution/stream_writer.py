@@ -80,10 +80,10 @@ class StreamBackfill:
             state.on_batch_end(None)
 
     def _live(self) -> LiveStream:
-        admission = self.ledger.gates.admission(self.gate)
-        return state_of(self.ledger.url, self.gate).live(
-            admission.rate_per_s, admission.interval_ms or self.interval_ms
-        )
+        gate = self.ledger.gates.get(self.gate)
+        rate_per_s = None if gate is None else gate.rate_per_s
+        interval_ms = self.interval_ms if gate is None else gate.interval_ms
+        return state_of(self.ledger.url, self.gate).live(rate_per_s, interval_ms)
 
 
 def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:

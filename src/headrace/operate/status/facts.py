@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from headrace.errors import OptionError
-from headrace.gate import GateNow, SinkOutage, SourceCost, known_ceiling
+from headrace.gate import GateNow, SourceCost
 from headrace.operate.status.attention import urgency_of
 from headrace.operate.status.sentences import drained_in
 from headrace.operate.status.snapshot import GateSnapshot
@@ -127,17 +127,21 @@ def _fixed_cost_s(batch_cost: str | None) -> float | None:
 
 
 def _most_per_s(gate: GateNow, _now_ms: int) -> float | None:
-    rates = [rate for rate in (gate.rate_per_s, gate.limit_per_s) if rate is not None]
-    return min(rates, default=None)
+    throttle, limit = gate.rate_limit, gate.operator.limit
+    rates = [
+        gate.rate_per_s,
+        None if throttle is None else throttle.rate_per_s,
+        None if limit is None else limit.records_per_s,
+    ]
+    return min((rate for rate in rates if rate is not None), default=None)
 
 
 def _ceiling(gate: GateNow, _now_ms: int) -> int | None:
-    ceiling = known_ceiling(gate.size_ceiling)
-    return None if ceiling is None else ceiling.records
+    return None if gate.ceiling is None else gate.ceiling.records
 
 
 def _away_s(gate: GateNow, now_ms: int) -> float:
-    outage = SinkOutage.from_text(gate.sink_outage) if gate.has_query else None
+    outage = gate.waits if gate.has_query else None
     return max(now_ms - outage.since_ms, 0) / 1000 if outage else 0
 
 
@@ -245,7 +249,7 @@ FACTS: Final = (
         metric=GateMetric(
             "paused",
             "1 while an operator has paused or drained the gate.",
-            lambda gate, _now_ms: gate.held,
+            lambda gate, _now_ms: gate.operator.hold is not None,
         ),
     ),
     Fact(
