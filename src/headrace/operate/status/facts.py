@@ -30,6 +30,7 @@ class GateColumn:
         narrow: The text where there is less room: in a narrower table, and on the page; None if it
             is the same.
         is_beside: Whether the page shows it in the cell of the column before it, smaller.
+        width: Its share of the page's width; of a column beside another nothing.
         sort: Name of the order by which the page can sort; empty if there is none.
         order: The key of that order.
     """
@@ -40,6 +41,7 @@ class GateColumn:
     in_table: str = "always"
     narrow: Callable[[GateSnapshot], str] | None = None
     is_beside: bool = False
+    width: int = 10
     sort: str = ""
     order: Callable[[GateSnapshot], Any] | None = None
 
@@ -148,10 +150,15 @@ def _away_s(gate: GateNow, now_ms: int) -> float:
 FACTS: Final = (
     Fact(
         "gate",
-        GateColumn("gate", lambda gate: gate.gate, sort="name", order=lambda gate: gate.gate),
+        GateColumn(
+            "gate", lambda gate: gate.gate, width=17, sort="name", order=lambda gate: gate.gate
+        ),
     ),
     Fact(
-        "state", GateColumn("state", lambda gate: str(gate.state), sort="urgency", order=urgency_of)
+        "state",
+        GateColumn(
+            "state", lambda gate: str(gate.state), width=14, sort="urgency", order=urgency_of
+        ),
     ),
     Fact(
         "lag",
@@ -160,6 +167,7 @@ FACTS: Final = (
             _lag,
             is_number=True,
             narrow=_short_lag,
+            width=12,
             sort="lag",
             order=lambda gate: (-(gate.lag or 0), gate.gate),
         ),
@@ -183,6 +191,7 @@ FACTS: Final = (
             "rate/s",
             lambda gate: count(gate.rate_per_s),
             is_number=True,
+            width=13,
             sort="rate",
             order=lambda gate: (-(gate.rate_per_s or 0), gate.gate),
         ),
@@ -211,6 +220,7 @@ FACTS: Final = (
             "batch",
             _batch,
             is_number=True,
+            width=13,
             sort="batch",
             order=lambda gate: (-_load(gate), gate.gate),
         ),
@@ -268,10 +278,12 @@ FACTS: Final = (
     ),
     Fact(
         "reason",
-        GateColumn("limited by", lambda gate: gate.operator_limits or gate.reason or UNKNOWN),
+        GateColumn(
+            "limited by", lambda gate: gate.operator_limits or gate.reason or UNKNOWN, width=14
+        ),
     ),
 )
-"""The facts of a gate. Columns stand in this order; the last one takes the width that is left."""
+"""The facts of a gate. Columns stand in this order."""
 
 GATE_COLUMNS: Final = tuple(fact.column for fact in FACTS if fact.column is not None)
 GATE_METRICS: Final = tuple(fact.metric for fact in FACTS if fact.metric is not None)
