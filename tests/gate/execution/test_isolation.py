@@ -531,7 +531,9 @@ def test_a_record_alone_in_a_stream_of_which_others_are_bad_is_kept_within_ten_b
     assert 1 < backfills <= 10
 
 
-def test_a_sink_that_takes_no_single_row_convicts_nobody(scene: Scene) -> None:
+def test_a_sink_that_has_taken_no_single_row_convicts_nobody_for_nine_backfills(
+    scene: Scene,
+) -> None:
     class TakesTwo(KeyedSink):
         def __call__(self, df: DataFrame, batch: Batch) -> None:
             self.calls += 1
@@ -542,9 +544,10 @@ def test_a_sink_that_takes_no_single_row_convicts_nobody(scene: Scene) -> None:
 
     sink = TakesTwo()
     key = scene.run_live(sink, ranges=[OffsetRange("orders-topic", 0, 5, 6)])
-    for _ in range(12):
+    for _ in range(9):
         assert scene.backfill(key, sink, sleep=two_records) is not None
     assert scene.dead_letters == []
+    assert scene.backfill(key, sink, sleep=two_records) is None
 
 
 def test_a_record_alone_is_kept_by_its_last_backfill_even_if_nothing_passes(scene: Scene) -> None:

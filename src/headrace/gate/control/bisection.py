@@ -28,7 +28,7 @@ with 18 runs of the stream's; of those, f may fail, as long as ::
 This is Fisher's exact test: of all places that the 12 + f failures could have, so many have all of
 the suspect's. How far such a test has come is kept with the batch, so it goes on in the next
 backfill: its order was drawn when it began. A run of several records is a control only once the
-sink has taken a single one, so a sink that takes no single row convicts nobody here, too.
+sink has taken a single one, or the batch has failed in nine backfills.
 
 The breaker: if three parts that have no record in common fail, and nothing passes in between, the
 records are not at fault. Isolation stops then, and no record is convicted.

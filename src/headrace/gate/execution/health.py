@@ -42,13 +42,14 @@ class HandlerHealth:
     Attributes:
         passes: How many runs have succeeded with at least one record. A run is counted before the
             next one begins.
+        failures: How many runs have failed.
         controls_passed, controls_failed: Runs that may serve as controls while a backfill tests a
             record: those of a single record, and all others once one of a single record has passed.
-            So a sink that takes no single row convicts nobody.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.passes = 0
+        self.failures = 0
         self.controls_passed = self.controls_failed = 0
         self._takes_one = False
         self._clock = clock
@@ -95,6 +96,7 @@ class HandlerHealth:
 
     def note_failed(self, *, is_single: bool) -> None:
         """Count a run that has failed, of one offset or of more; within the handler's turn."""
+        self.failures += 1
         self.controls_failed += is_single or self._takes_one
 
     def note(self, df: DataFrame, *, is_single: bool, is_dense: bool = False) -> None:
