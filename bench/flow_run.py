@@ -200,7 +200,8 @@ class SlowedFlow:
         def watch() -> None:
             while not done.wait(_WATCH_S):
                 for name in NAMES:
-                    limit = ledger.gates.admission(self._flow.gate(name)).rate_limit
+                    gate = ledger.gates.now(self._flow.gate(name))
+                    limit = None if gate is None else gate.rate_limit
                     was = known[name]
                     limit_per_s = None if limit is None else limit.rate_per_s
                     if limit_per_s == (None if was is None else was.rate_limit_per_s):

@@ -157,7 +157,7 @@ def _calls_ms(side: _Side, batch: PlannedBatch, batch_id: int) -> dict[str, floa
         batch_key=key,
     )
     calls: dict[str, Callable[[], object]] = {
-        "planner: admission": lambda: planner.gates.admission(GATE),
+        "planner: now": lambda: planner.gates.now(GATE),
         "planner: begin": lambda: planner.batches.begin(batch),
         "handler: begun_and_query": lambda: driver.gates.begun_and_query(GATE),
         "handler: attach": lambda: driver.batches.attach(

@@ -186,7 +186,8 @@ class _Pair(ExitStack):
         return delay_ms
 
     def _is_throttled(self) -> bool:
-        return self._ledger.gates.admission(self._gate).rate_limit is not None
+        gate = self._ledger.gates.now(self._gate)
+        return gate is not None and gate.rate_limit is not None
 
     def _agent(
         self,

@@ -17,8 +17,8 @@ from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.limits import BatchLimits
 from headrace.gate.control.plan import plan
 from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.call import RunContext
 from headrace.gate.execution.handler import GatedHandler
-from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.ledger.connection import OF_A_QUERY
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import RateSample
@@ -104,9 +104,9 @@ class _Gate:
         return (planned_s - began_s) * 1000, (time.perf_counter() - began_s) * 1000
 
     def _plan(self) -> None:
-        admission = self._pages.admission()
+        now = self._pages.admission()
         latest = {tp: start + RECORDS for tp, start in self._began.items()}
-        planned = plan(self._began, latest, admission.rate_per_s, _LIMITS)
+        planned = plan(self._began, latest, None if now is None else now.rate_per_s, _LIMITS)
         ranges = [OffsetRange(*tp, start, planned.until[tp]) for tp, start in self._began.items()]
         topic = self._partitions[0].topic
         end = StreamOffset(

@@ -23,7 +23,7 @@ from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.control.sink_outage import SinkOutage
+from headrace.gate.control.hold import SinkOutage
 from headrace.gate.ledger.gates import GateClaim
 from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.local import Java

@@ -144,6 +144,9 @@ def failures(spark: SparkSession, shop: Shop) -> None:
     }
     reader = Reader("docs/failures.md", names)
     reader.run_all()
+    of_sinks = Reader("docs/sinks.md", reader.names)
+    (in_transaction,) = (each for each in of_sinks.read() if "batch.transaction()" in each.text)
+    of_sinks.run(in_transaction)
     writer = gate.write(df, reader.names["handler"])
     place = str(shop.folder / "ckpt" / "fails")
     writer.option("checkpointLocation", place).trigger(availableNow=True).start().awaitTermination()

@@ -13,6 +13,7 @@ from bench.__main__ import BENCHMARKS
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks, code_spans, commands, prose, slug
 from tests.services.lakes import DELTA
 
+from headrace.gate.control import life
 from headrace.gate.control.dead import DeadReason
 from headrace.gate.execution.spark_session import RECOMMENDED_CONF
 from headrace.gate.kafka.client.config import CONSUMER_OPTIONS, PRODUCER_OPTIONS
@@ -314,3 +315,10 @@ def test_packages_are_installed_with_extras_that_exist() -> None:
     }
     assert named
     assert [each for each in named if each[1] not in extras] == []
+
+
+def test_the_page_of_failures_has_the_phases_and_the_verdicts_of_the_code() -> None:
+    page = (ROOT / "docs/failures.md").read_text()
+    named = re.findall(r"^\| `([A-Z_]+)`[: ]", page, re.MULTILINE)
+    phases = re.findall(r"^(WHOLE|HOLD|PARTS)  ", life.__doc__ or "", re.MULTILINE)
+    assert sorted(named) == sorted([*(verdict.name for verdict in life.Verdict), *phases])

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tests.flow.worlds import World
+from tests.services.ledgers import gate_now
 
 from headrace.core.ranges import OffsetRange
 from headrace.flow.agent import StageAgent, StageSpec
@@ -83,7 +84,7 @@ class RunningStage:
 
     def throttled_by(self) -> str | None:
         """The stage that throttles it."""
-        held = self._ledger.gates.admission(self._gate).rate_limit
+        held = gate_now(self._ledger, self._gate).rate_limit
         return None if held is None else held.throttled_by
 
     def vanish(self) -> None:

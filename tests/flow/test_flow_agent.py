@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.flow.stages import RunningStage
 from tests.flow.worlds import LedgerWorld
-from tests.services.ledgers import new_ledger, report_sample
+from tests.services.ledgers import gate_now, new_ledger, report_sample
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
@@ -102,7 +102,7 @@ class Driven:
         return self.signals.published[-1]
 
     def rate_limit(self) -> RateLimit | None:
-        return self.ledger.gates.admission(SPEC.gate).rate_limit
+        return gate_now(self.ledger, SPEC.gate).rate_limit
 
     def step(self, now_ms: int, *received: PressureSignal, wall_ms: int | None = None) -> None:
         self.agent.step(now_ms, now_ms if wall_ms is None else wall_ms, list(received))

@@ -42,7 +42,7 @@ from headrace.gate.backfill.monitor import Monitor
 from headrace.gate.backfill.schedule import InProcessBudget
 from headrace.gate.backfill.scheduler import OwnerSettings
 from headrace.gate.execution import stream_writer
-from headrace.gate.execution.handler_runs import RunContext
+from headrace.gate.execution.call import RunContext
 from headrace.gate.execution.policy import Last, OnFailure
 from headrace.gate.ledger.connection import OF_A_QUERY
 from headrace.gate.ledger.ledger import Ledger

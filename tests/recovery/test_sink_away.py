@@ -15,7 +15,7 @@ from tests.services.postgresql import PostgresqlServer
 from tests.services.waiting import wait_until
 
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.control.sink_outage import SinkOutage
+from headrace.gate.control.hold import SinkOutage
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.gate import Gate
 from headrace.gate.ledger.ledger import Ledger

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, event, make_url
 from headrace.core.timing import Clock
 from headrace.gate.ledger.connection import Timeouts
 from headrace.gate.ledger.ledger import Ledger
-from headrace.gate.ledger.records import PlannedBatch, RateSample
+from headrace.gate.ledger.records import GateNow, PlannedBatch, RateSample
 
 _CHANGES: Final = ("CREATE", "ALTER", "DROP", "INSERT", "UPDATE")
 _said: Final[dict[str, str]] = {}
@@ -36,6 +36,13 @@ def gated_ledger(
     ledger.gates.declare(gate, interval_ms=1_000, source=source, estimator="pid")
     succeed(ledger, *done)
     return ledger
+
+
+def gate_now(ledger: Ledger, name: str = "orders") -> GateNow:
+    """A declared gate at this moment."""
+    found = ledger.gates.now(name)
+    assert found is not None
+    return found
 
 
 def succeed(ledger: Ledger, *planned: PlannedBatch) -> list[str]:

@@ -24,6 +24,7 @@ from headrace.gate.control.dead import (
     MAX_BACKFILLS as MAX_BACKFILLS,
     BackfillLimits as BackfillLimits,
 )
+from headrace.gate.control.hold import SinkOutage as SinkOutage
 from headrace.gate.control.hop import (
     ChunkRate as ChunkRate,
     HopController as HopController,
@@ -65,7 +66,6 @@ from headrace.gate.control.sharing import (
     catch_up_rate as catch_up_rate,
     fair_shares as fair_shares,
 )
-from headrace.gate.control.sink_outage import SinkOutage as SinkOutage
 from headrace.gate.control.size_ceiling import known_ceiling as known_ceiling
 from headrace.gate.execution.batch import (
     Batch as Batch,
@@ -78,13 +78,11 @@ from headrace.gate.execution.batch_reader import (
     SparkBatchReader as SparkBatchReader,
     rows_in as rows_in,
 )
+from headrace.gate.execution.call import RunContext as RunContext
 from headrace.gate.execution.connectors import connector_of as connector_of
-from headrace.gate.execution.executor import BatchExecutor as BatchExecutor
 from headrace.gate.execution.gate import Gate as Gate
 from headrace.gate.execution.gate_state import shared_ledger as shared_ledger
 from headrace.gate.execution.handler import GatedHandler as GatedHandler
-from headrace.gate.execution.handler_errors import exits_as_errors as exits_as_errors
-from headrace.gate.execution.handler_runs import RunContext as RunContext
 from headrace.gate.execution.listener import (
     GateListener as GateListener,
     progress_event as progress_event,
@@ -105,6 +103,8 @@ from headrace.gate.execution.spark_session import (
     configure as configure,
     register as register,
 )
+from headrace.gate.execution.stopping import exits_as_errors as exits_as_errors
+from headrace.gate.execution.world import BatchRunner as BatchRunner
 from headrace.gate.kafka.attempts import known_id as known_id, produce as produce, tag as tag
 from headrace.gate.kafka.client.option_values import redact as redact
 from headrace.gate.kafka.dead_letter_producer import (
@@ -121,7 +121,6 @@ from headrace.gate.kafka.producing import (
     produce_all as produce_all,
 )
 from headrace.gate.kafka.topic_log import KafkaLog as KafkaLog, lookup_with as lookup_with
-from headrace.gate.ledger.batches import IsolatedBatches as IsolatedBatches
 from headrace.gate.ledger.checkpoints import CheckpointRecord as CheckpointRecord
 from headrace.gate.ledger.connection import (
     NO_RETRIES as NO_RETRIES,
@@ -143,13 +142,10 @@ from headrace.gate.ledger.history import lost_records as lost_records
 from headrace.gate.ledger.ledger import Ledger as Ledger
 from headrace.gate.ledger.moments import (
     BUCKETS_MS as BUCKETS_MS,
-    NO_SUMS as NO_SUMS,
-    BatchCount as BatchCount,
-    GateNow as GateNow,
-    IsolationProgress as IsolationProgress,
+    Counts as Counts,
     OpenBatches as OpenBatches,
     SeriesPoint as SeriesPoint,
-    Sums as Sums,
+    add_up as add_up,
     pruned_counts as pruned_counts,
 )
 from headrace.gate.ledger.proof import (
@@ -172,6 +168,7 @@ from headrace.gate.ledger.records import (
     DeadLetter as DeadLetter,
     DeadLetterRecord as DeadLetterRecord,
     DeadLetterStatus as DeadLetterStatus,
+    GateNow as GateNow,
     GateRecord as GateRecord,
     Loss as Loss,
     PlannedBatch as PlannedBatch,

@@ -428,13 +428,13 @@ class StreamHarness:
         self, events: list[BackfillEvent], max_backfills: int, program: _Program
     ) -> BackfillScheduler:
         owner = new_owner()
-        executor = program.handler.executor(owner, limits=BackfillLimits(max_backfills))
+        runner = program.handler.runner(owner, limits=BackfillLimits(max_backfills))
         return BackfillScheduler(
             program.ledger,
-            executor.run,
+            runner.run,
             self.reader,
             OwnerSettings(owner),
-            limits=executor.limits,
+            limits=runner.limits,
             budget=UnlimitedBudget(),
             clock=self.clock,
             on_event=events.append,

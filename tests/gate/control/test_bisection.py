@@ -2,6 +2,8 @@ import math
 import random
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from fractions import Fraction
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -14,12 +16,14 @@ from headrace.gate.control import bisection as law
 from headrace.gate.control.bisection import (
     MAX_TESTS,
     ORDERS,
+    WAITING_CONTROLS,
     AwaitControl,
     Bisection,
     Isolated,
     IsolationBudget,
     Run,
     TrialSize,
+    proves,
 )
 from headrace.gate.control.parts import ranges_of
 
@@ -37,6 +41,7 @@ def isolation_of(
     can_wait: bool = False,
     final: bool = False,
     max_records: int = sys.maxsize,
+    evidence: str = "",
 ) -> Bisection["Bad"]:
     shuffle = random.Random(seed).shuffle
     return Bisection(
@@ -46,6 +51,7 @@ def isolation_of(
         shuffle=shuffle,
         can_wait=can_wait,
         final=final,
+        evidence=evidence,
         max_records=max_records,
     )
 
@@ -270,6 +276,64 @@ def test_gaps_alone_convict_nobody(records: int) -> None:
     assert isolation.result.alone == []
 
 
+@pytest.mark.parametrize("others_at_once", [1, 7, 18])
+def test_a_test_with_the_streams_records_goes_on_where_the_last_isolation_left_it(
+    others_at_once: int,
+) -> None:
+    """One in five of them is bad as well; each isolation finds only some."""
+    dice, evidence, isolations = random.Random(3), "", 0
+    result = Isolated[Bad]()
+    while not result.alone:
+        query = Query(1, lambda places: places == [0] or dice.random() < 0.2, others_at_once)
+        isolation = isolation_of(1, can_wait=True, evidence=evidence)
+        result = query.isolate(isolation)
+        evidence, isolations = isolation.evidence, isolations + 1
+        assert isolations < 60
+    assert evidence == ""
+    assert isolations >= WAITING_CONTROLS // others_at_once
+
+
+def test_a_suspect_that_passes_once_is_free_whatever_the_evidence_was() -> None:
+    query = Query(1, poisoned({0}), others=5)
+    first = isolation_of(1, can_wait=True)
+    query.isolate(first)
+    assert first.evidence != ""
+    again = Bisection[Bad](
+        1,
+        IsolationBudget(),
+        [("", Bad("before"))],
+        shuffle=random.shuffle,
+        can_wait=True,
+        evidence=first.evidence,
+    )
+    query.fails = poisoned(())
+    assert query.go_on(again).is_whole
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    ["{}", "[]", "[[],[],0]", '[["0"],["1"],0]', '[["0"],["0"],6]', '[["0"],[],true]', "[" * 9_000],
+)
+def test_what_is_no_evidence_begins_a_test_anew(evidence: str) -> None:
+    query = Query(1, poisoned({0}), others=17)
+    isolation = isolation_of(1, can_wait=True, evidence=evidence)
+    assert query.isolate(isolation).alone == []
+    assert query.others == 0
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.data())
+def test_the_odds_of_a_test_are_those_of_all_orders(
+    tries: int, controls: int, data: st.DataObject
+) -> None:
+    """Whatever fails at which moment, so many orders give each failure of the suspect's to it."""
+    moments = tries + controls
+    fails = data.draw(st.sets(st.integers(0, moments - 1), min_size=tries))
+    convicting = sum(fails.issuperset(order) for order in combinations(range(moments), tries))
+    odds = Fraction(convicting, math.comb(moments, tries))
+    failed = len(fails) - tries
+    assert proves(tries, controls, failed) == (odds <= Fraction(1, ORDERS))
+
+
 def test_a_record_alone_in_its_batch_is_convicted_when_others_pass_or_at_last() -> None:
     query = Query(1, poisoned({0}))
     assert query.isolate().alone == []
@@ -277,7 +341,7 @@ def test_a_record_alone_in_its_batch_is_convicted_when_others_pass_or_at_last() 
     assert query.isolate(isolation_of(1, can_wait=True)).alone == []
     query.others = 100
     assert query.alone(query.isolate(isolation_of(1, can_wait=True))) == {0}
-    assert query.others == 92
+    assert query.others == 82
     assert query.alone(query.isolate(isolation_of(1, final=True))) == {0}
 
 

@@ -14,7 +14,7 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import is_gone, new_owner
-from headrace.gate.execution.handler_runs import BatchLeases
+from headrace.gate.execution.call import BatchLeases
 from headrace.gate.ledger.connection import Timeouts
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.transitions import Status

@@ -34,10 +34,10 @@ from headrace.gate.execution.batch import (
     check_handler,
     renumber,
 )
+from headrace.gate.execution.call import RunContext
 from headrace.gate.execution.gate import Gate
 from headrace.gate.execution.gate_state import shared_ledger
 from headrace.gate.execution.handler import GatedHandler
-from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import OnFailure, parse_on_failure, retry
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.transitions import Status
@@ -230,7 +230,7 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
 ) -> None:
     key = begin(ledger)
     ledger.batches.fail(key, ValueError("it was down"))
-    executor = gated(ledger_url, Sink(raises={1: SystemExit(3)}), POLICIES[2]).executor("beside")
+    executor = gated(ledger_url, Sink(raises={1: SystemExit(3)}), POLICIES[2]).runner("beside")
     scheduler = BackfillScheduler(
         ledger,
         executor.run,

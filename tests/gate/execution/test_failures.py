@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.gate.execution.queries import DEADLINE_S, read
 from tests.gate.ledger.samples import stored
 from tests.services.kafka import Topic, TopicFactory
+from tests.services.ledgers import gate_now
 from tests.services.waiting import wait_until
 
 import headrace
@@ -202,8 +203,7 @@ def test_a_batch_that_is_isolated_teaches_no_rate_nor_does_the_one_after_it(
     samples = {sample.batch_key: sample for sample in ledger.rates.history("orders")}
     order = [batch.batch_key for batch in reversed(live)]
     isolated = ledger.batches.isolated("orders", 0)
-    assert isolated is not None
-    at = next(n for n, batch in enumerate(order) if batch in isolated.keys)
+    at = next(n for n, batch in enumerate(order) if batch in isolated)
     assert samples[order[at]].rate_per_s is None
     assert samples[order[at]].processing_delay_ms > 1_000
     after = order[at + 1]
@@ -348,4 +348,4 @@ def test_a_batch_that_kills_its_python_worker_is_halved_without_a_retry(
     assert sizes[0] == 564
     assert sum(sizes[1:]) == 564
     assert max(sizes[1:]) == 282
-    assert ledger.gates.admission("orders").ceiling is not None
+    assert gate_now(ledger).ceiling is not None

@@ -17,11 +17,11 @@ from headrace.core.ranges import OffsetRange
 from headrace.core.timing import LEASE_MS
 from headrace.gate.control.law import BatchProgress
 from headrace.gate.execution.batch import Batch, Handler
-from headrace.gate.execution.executor import BatchExecutor
+from headrace.gate.execution.call import RunContext
 from headrace.gate.execution.gate_state import shared_ledger, state_of
 from headrace.gate.execution.handler import GatedHandler
-from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import retry
+from headrace.gate.execution.world import BatchRunner
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import BatchRecord
@@ -313,8 +313,8 @@ def test_a_run_has_a_number_above_that_of_one_that_ended_since_it_was_counted(
     claimed = scene.ledger.batches.claim(failed, "a backfill", LEASE_MS)
     assert attached is not None
     assert claimed is not None
-    assert handler.executor("a backfill").run(claimed) is None
-    handler.executor("me").run_live(DF, attached, 0)
+    assert handler.runner("a backfill").run(claimed) is None
+    handler.runner("me").run_live(DF, attached, 0)
     backfilled, last = scene.batches
     assert (backfilled.key, last.key) == (failed, live)
     assert backfilled.sequence < last.sequence
@@ -336,7 +336,7 @@ def test_a_run_that_may_have_waited_for_its_turn_is_counted_when_it_comes(
     attached = scene.ledger.batches.attach(key, 0, owner="me", lease_ms=LEASE_MS)
     assert attached is not None
     context = RunContext(ledger=scene.ledger, handler=scene, owner="me", turn=turn())
-    executor = BatchExecutor(context)
+    executor = BatchRunner(context)
     executor.run_live(DF, attached, 0)
     (batch,) = scene.batches
     assert batch.sequence == 1 if was_free else batch.sequence > elsewhere[0]

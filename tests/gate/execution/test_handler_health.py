@@ -4,7 +4,7 @@ from typing import cast
 import pytest
 from pyspark.sql import DataFrame
 
-from headrace.gate.execution.handler_runs import HandlerHealth
+from headrace.gate.execution.health import HandlerHealth
 
 
 def frame(*, is_empty: bool) -> DataFrame:
@@ -17,10 +17,10 @@ def frame(*, is_empty: bool) -> DataFrame:
 def test_a_run_passes_if_it_had_records(*, is_empty: bool, is_dense: bool, passes: int) -> None:
     """An empty batch says nothing of the sink, and would convict a record of its outage."""
     health = HandlerHealth()
-    health.note(frame(is_empty=False))
+    health.note(frame(is_empty=False), is_single=True)
     assert health.passes == 0, "nobody waits for one"
     with health:
-        health.note(frame(is_empty=is_empty), is_dense=is_dense)
+        health.note(frame(is_empty=is_empty), is_dense=is_dense, is_single=True)
     assert health.passes == passes
 
 
@@ -30,5 +30,5 @@ def test_a_run_of_which_nothing_can_be_known_does_not_pass() -> None:
 
     health = HandlerHealth()
     with health:
-        health.note(cast(DataFrame, SimpleNamespace(isEmpty=fail)))
+        health.note(cast(DataFrame, SimpleNamespace(isEmpty=fail)), is_single=True)
     assert health.passes == 0

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from tests.gate.execution.readers import OrdersLog, Place, Poisoned, places
-from tests.gate.execution.test_isolator import Scene, a_scene, owner_that_is_gone
+from tests.gate.execution.test_isolation import Scene, a_scene, owner_that_is_gone
 from tests.services.examples import count_of
 
 from headrace.core.ranges import OffsetRange

@@ -11,6 +11,7 @@ import pytest
 from tests.gate.execution.events import gated_source, planned, progress, source, started, terminated
 from tests.gate.ledger.samples import convict, stored
 from tests.operate.cli.outcomes import LETTER
+from tests.services.ledgers import gate_now
 
 from headrace import Batch
 from headrace.core.ranges import OffsetRange
@@ -353,9 +354,9 @@ def run_job(
     for number in range(batches):
         sources, total = [], 0
         for gate, offset in offsets.items():
-            admission = ledger.gates.admission(gate)
-            seconds = (admission.interval_ms or interval_ms) / 1000
-            count = int((admission.rate_per_s or 100) * seconds)
+            now = gate_now(ledger, gate)
+            seconds = now.interval_ms / 1000
+            count = int((now.rate_per_s or 100) * seconds)
             offsets[gate] += count
             total += count
             sources.append(gated_source(gate, orders(offset, offset + count), unread=10**9))
@@ -436,9 +437,9 @@ def test_an_auto_interval_becomes_what_the_fixed_cost_asks_for_and_the_log_says_
 ) -> None:
     caplog.set_level(logging.INFO, "headrace.execution")
     run_job(ledger, replace(LEARNED, auto=IntervalLaw(max_delay_ms=60_000)), 600, batches=60)
-    admission = ledger.gates.admission("orders")
-    assert admission.interval_ms == pytest.approx(3_000, abs=200)
-    assert admission.rate_per_s == pytest.approx(8_000, rel=0.05)
+    now = gate_now(ledger)
+    assert now.interval_ms == pytest.approx(3_000, abs=200)
+    assert now.rate_per_s == pytest.approx(8_000, rel=0.05)
     messages = [each.getMessage() for each in caplog.records if "interval" in each.getMessage()]
     assert 1 <= len(messages) <= 3
     assert messages[-1].startswith("The gate 'orders' has another interval: a batch costs 0.")

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.errors import OptionError
 from headrace.gate.control.bisection import IsolationBudget
-from headrace.gate.control.sink_outage import OnOutage
+from headrace.gate.control.hold import OnOutage
 from headrace.gate.execution.policy import OnFailure, OutageWord, isolate, parse_on_failure, retry
 
 

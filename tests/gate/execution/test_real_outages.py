@@ -29,8 +29,7 @@ from pyspark.sql.functions import udf
 from tests.services.kafka import Topics
 from tests.services.postgresql import PostgresqlServer, postgresql_server
 
-from headrace.gate.execution.handler_errors import no_connection
-from headrace.gate.execution.sink_outage import sink_is_away
+from headrace.gate.execution.verdicts import no_connection, sink_is_away
 from headrace.operate.local import Java, KafkaBroker, kafka_server_jars
 from headrace.operate.local.servers import free_ports
 

@@ -26,8 +26,8 @@ from headrace.errors import BrokerError, DataLossError, RejectionError
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.batch_reader import SparkBatchReader
 from headrace.gate.execution.gate import Gate
-from headrace.gate.execution.handler_errors import unreachable_source, unreadable
 from headrace.gate.execution.policy import Last, OnFailure
+from headrace.gate.execution.verdicts import unreachable_source, unreadable
 from headrace.gate.kafka.kafka_source import KAFKA
 from headrace.gate.ledger.dead_letters import Headers
 from headrace.gate.ledger.error_report import ErrorReport

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.errors import PySparkException
 
-from headrace.gate.execution.handler_errors import took_too_much
+from headrace.gate.execution.verdicts import took_too_much
 
 LOST = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent failure: "
 

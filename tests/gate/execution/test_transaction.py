@@ -28,9 +28,9 @@ from headrace.gate.backfill.schedule import UnlimitedBudget
 from headrace.gate.backfill.scheduler import BackfillScheduler, OwnerSettings
 from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.call import RunContext
 from headrace.gate.execution.gate_state import shared_ledger
 from headrace.gate.execution.handler import GatedHandler
-from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import parse_on_failure, retry
 from headrace.gate.ledger.connection import normalize_url
 from headrace.gate.ledger.ledger import Ledger
@@ -439,7 +439,7 @@ def test_a_backfill_says_what_happened_too(
 ) -> None:
     key = scene.begin()
     scene.ledger.batches.fail(key, ValueError("it was down"))
-    executor = scene.gated(handler, "defer").executor("a backfill")
+    executor = scene.gated(handler, "defer").runner("a backfill")
     scheduler = BackfillScheduler(
         scene.ledger,
         executor.run,

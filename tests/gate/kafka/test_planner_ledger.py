@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.services.kafka import TopicFactory
-from tests.services.ledgers import report_sample
+from tests.services.ledgers import gate_now, report_sample
 from tests.services.planners import gated, next_batch, planner_of
 
 from headrace.core.ranges import OffsetRange
@@ -189,7 +189,7 @@ def test_an_auto_interval_is_waited_for_and_what_the_ledger_has_is_in_force(
     with planner_of(orders, options, clock) as planner:
         planner.advance(second, everything=False)
         with Ledger.open(url) as ledger:
-            assert ledger.gates.admission("orders").interval_ms == 2_000, "a restart keeps it"
+            assert gate_now(ledger).interval_ms == 2_000, "a restart keeps it"
 
 
 def test_a_checkpoint_that_is_an_older_copy_is_refused_before_anything_is_planned(

@@ -289,8 +289,9 @@ def test_a_part_commits_what_is_done_with_its_sink(ledger: Ledger) -> None:
         IN_PARTS.to_text().replace('"10"', '"10000"'),
         IN_PARTS.to_text().replace('"10"', '"00"'),
         IN_PARTS.to_text().replace('"11"', "11"),
-        IN_PARTS.to_text().replace("4}", "null}"),
-        IN_PARTS.to_text().replace("4}", '4,"more":1}'),
+        IN_PARTS.to_text().replace(":4,", ":null,"),
+        IN_PARTS.to_text().replace(":4,", ':4,"more":1,'),
+        IN_PARTS.to_text().replace('"evidence":""', '"evidence":0'),
     ],
 )
 def test_a_progress_that_names_no_parts_of_its_batch_is_refused(

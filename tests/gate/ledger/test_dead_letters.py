@@ -134,9 +134,9 @@ def test_prune_keeps_a_waiting_dead_letter_and_deletes_a_resolved_one_with_its_b
     letter = a_dead_letter(ledger, 1)
     ledger.batches.begin(batch_number(2))
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock()).batches == 0
+    assert ledger.history.prune(clock())[0] == 0
     ledger.dead_letters.resolve(letter.dead_letter_id, DeadLetterStatus.DROPPED, "a test")
-    assert ledger.history.prune(clock()).batches == 1
+    assert ledger.history.prune(clock())[0] == 1
     assert ledger.dead_letters.oldest() == ()
     assert ledger.batches.get(letter.batch_key) is None
 
@@ -148,7 +148,7 @@ def test_prune_keeps_what_died_without_a_dead_letter(ledger: Ledger, clock: Manu
     ledger.batches.mark_dead(key, "backfill", ErrorReport("DataLossError", "gone", ""))
     ledger.batches.begin(batch_number(2))
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock()).batches == 0
+    assert ledger.history.prune(clock())[0] == 0
     assert ledger.batches.get(key) is not None
 
 
@@ -163,6 +163,10 @@ def test_batches_are_found_by_the_beginning_of_their_keys(ledger: Ledger, digits
         assert found == [each for each in keys if each.startswith(key[:digits])]
     assert len(ledger.batches.with_prefix("", limit=2)) == 2
     assert ledger.batches.with_prefix("g") == ()
+
+
+def unresolved(ledger: Ledger, gate: str) -> Unresolved:
+    return ledger.moments.unresolved([gate])[gate]
 
 
 def test_failures_are_what_failed_and_is_unresolved_earliest_first(ledger: Ledger) -> None:
@@ -186,8 +190,8 @@ def test_failures_are_what_failed_and_is_unresolved_earliest_first(ledger: Ledge
     assert set(found()) == {failed, taken, dead, elsewhere}
     assert found("orders", limit=2) == [failed, taken]
     assert found("nobody's") == []
-    assert ledger.batches.count_unresolved("orders") == Unresolved(failed=2, dead=1, letters=1)
-    assert ledger.batches.count_unresolved("clicks") == Unresolved(failed=1, dead=0, letters=0)
+    assert unresolved(ledger, "orders") == Unresolved(failed=2, dead=1, letters=1)
+    assert unresolved(ledger, "clicks") == Unresolved(failed=1, dead=0, letters=0)
 
 
 def test_failures_are_narrowed_by_time_and_exception(ledger: Ledger, clock: ManualClock) -> None:
@@ -240,9 +244,9 @@ def test_a_dead_batch_that_is_dropped_is_no_failure_any_more_and_can_be_pruned(
     dropped = stored(ledger, dead)
     assert (dropped.status, dropped.resolution) == (Status.DEAD, "a test order (ada)")
     assert [batch.batch_key for batch in ledger.batches.unresolved()] == [other]
-    assert ledger.batches.count_unresolved("orders") == Unresolved(failed=0, dead=1, letters=0)
+    assert unresolved(ledger, "orders") == Unresolved(failed=0, dead=1, letters=0)
     clock.now_ms += 10_000
-    assert ledger.history.prune(clock()).batches == 1
+    assert ledger.history.prune(clock())[0] == 1
     assert {batch.batch_key for batch in ledger.batches.newest("orders")} == {other, newest}
 
 
@@ -257,7 +261,7 @@ def test_what_a_batch_rejected_is_kept_with_its_success(ledger: Ledger, key: str
     assert [record.letter for record in ledger.dead_letters.oldest()] == letters
     assert stored(ledger, key).status is Status.SUCCESS
     assert ledger.dead_letters.count_rejected([key, "another"]) == {key: 3}
-    assert ledger.batches.count_unresolved("orders") == Unresolved(letters=3)
+    assert unresolved(ledger, "orders") == Unresolved(letters=3)
 
 
 def test_what_a_batch_rejected_that_is_not_the_owner_s_any_more_is_not_kept(
@@ -274,10 +278,10 @@ def test_a_batch_with_rejected_letters_that_wait_is_not_pruned(
 ) -> None:
     rejecting(ledger, key, LETTER)
     ledger.batches.begin(batch_number(9))
-    assert ledger.history.prune(clock() + 1_000).batches == 0
+    assert ledger.history.prune(clock() + 1_000)[0] == 0
     (letter,) = ledger.dead_letters.oldest()
     ledger.dead_letters.resolve(letter.dead_letter_id, DeadLetterStatus.DROPPED, "known")
-    assert ledger.history.prune(clock() + 1_000).batches == 1
+    assert ledger.history.prune(clock() + 1_000)[0] == 1
 
 
 MANY_GATES, MANY_LETTERS = 20, 40_000

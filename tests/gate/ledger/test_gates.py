@@ -13,7 +13,7 @@ from tests.gate.ledger.samples import (
     declare_clicks,
     stored,
 )
-from tests.services.ledgers import report_sample
+from tests.services.ledgers import gate_now, report_sample
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import GateInUseError, LedgerError
@@ -22,7 +22,7 @@ from headrace.gate.control.size_ceiling import SizeCeiling
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.gates import GateClaim
 from headrace.gate.ledger.ledger import Ledger
-from headrace.gate.ledger.records import Admission, GateRecord, Loss, QueryEnd
+from headrace.gate.ledger.records import GateRecord, Loss, QueryEnd
 from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
@@ -113,7 +113,7 @@ def test_a_report_ends_a_batch_that_nobody_has_ended_and_sets_the_rate(ledger: L
     assert (settled.query_batch_id, settled.start_time_ms) == (7, 123)
     assert failed is not None
     assert ledger.batches.get(done) == replace(failed, records=8)
-    assert ledger.gates.admission("orders").reported == done
+    assert gate_now(ledger).reported == done
     assert ledger.rates.current("orders") == 50.0
 
 
@@ -323,7 +323,7 @@ def test_an_auto_interval_that_is_there_stays_when_its_gate_is_claimed_again(
     assert ledger.gates.claim(replace(BLUE, keeps_interval=True), 60_000) is None
     sample = a_sample(5, 120.5)
     ledger.rates.report("a batch", 0, 0, sample, batch_cost="what is known", interval_ms=2_500)
-    assert uncontrolled(ledger, BLUE.gate) == Admission(120.5, None, 2_500)
+    assert uncontrolled(ledger, BLUE.gate) == (120.5, None, 2_500)
     ledger.rates.report("a batch", 0, 0, replace(sample, time_ms=6))
     again = replace(BLUE, keeps_interval=True, interval_ms=700)
     assert ledger.gates.claim(again, 60_000) is None
@@ -331,35 +331,37 @@ def test_an_auto_interval_that_is_there_stays_when_its_gate_is_claimed_again(
     assert found is not None
     assert (found.interval_ms, found.batch_cost) == (2_500, "what is known")
     assert ledger.gates.claim(replace(again, keeps_interval=False), 60_000) is None
-    assert ledger.gates.admission(BLUE.gate).interval_ms == 700
+    assert gate_now(ledger, BLUE.gate).interval_ms == 700
 
 
 LIMIT = RateLimit(250.0, "enrich", 2.0, 1000.0)
 
 
-def uncontrolled(ledger: Ledger, gate: str) -> Admission:
-    """Return the bounds of a gate; assert that no operator's limit is in force."""
-    admission = ledger.gates.admission(gate)
-    assert admission.operator is None or not admission.operator.in_force
-    return replace(admission, operator=None)
+Bounds = tuple[float | None, RateLimit | None, int]
+
+
+def uncontrolled(ledger: Ledger, gate: str) -> Bounds:
+    """Return the rate, the throttle and the interval; assert that no operator's limit is there."""
+    now = gate_now(ledger, gate)
+    assert not now.operator.in_force
+    return now.rate_per_s, now.rate_limit, now.interval_ms
 
 
 def test_a_gate_s_controls_are_read_with_its_rate(ledger: Ledger) -> None:
-    assert ledger.gates.admission("orders").operator == ledger.operator_limits.of("orders")
+    assert gate_now(ledger).operator == ledger.operator_limits.of("orders")
     ledger.operator_limits.pause("orders", "ops")
     ledger.operator_limits.limit("orders", 5, "ops")
-    operator = ledger.gates.admission("orders").operator
+    operator = gate_now(ledger).operator
     assert operator == ledger.operator_limits.of("orders")
-    assert operator is not None
     assert len(operator.in_force) == 2
 
 
 def test_a_gate_that_is_not_throttled_has_its_rate_alone(ledger: Ledger) -> None:
-    assert ledger.gates.admission("orders").reported is None
-    assert uncontrolled(ledger, "orders") == Admission(None, None, 1_000)
-    assert uncontrolled(ledger, "unheard of") == Admission(None, None)
+    assert gate_now(ledger).reported is None
+    assert uncontrolled(ledger, "orders") == (None, None, 1_000)
+    assert ledger.gates.now("unheard of") is None
     report_sample(ledger, a_sample(5, 120.5))
-    assert uncontrolled(ledger, "orders") == Admission(120.5, None, 1_000)
+    assert uncontrolled(ledger, "orders") == (120.5, None, 1_000)
     assert ledger.gates.pressures("orders") is None
 
 
@@ -367,9 +369,9 @@ def test_a_throttle_is_read_with_the_rate_until_it_ends(ledger: Ledger) -> None:
     report_sample(ledger, a_sample(5, 120.5))
     ledger.gates.throttle("orders", LIMIT, 60_000, "heard")
     ledger.gates.declare("orders", interval_ms=2_000, source="journal", estimator="other")
-    assert uncontrolled(ledger, "orders") == Admission(120.5, LIMIT, 2_000)
+    assert uncontrolled(ledger, "orders") == (120.5, LIMIT, 2_000)
     ledger.gates.throttle("orders", None, 60_000, "heard more")
-    assert uncontrolled(ledger, "orders") == Admission(120.5, None, 2_000)
+    assert uncontrolled(ledger, "orders") == (120.5, None, 2_000)
     assert ledger.gates.pressures("orders") == "heard more"
     ledger.gates.throttle("clicks", LIMIT, 60_000, "of a gate that is not declared")
     assert [gate.name for gate in ledger.gates.all()] == ["orders"]
@@ -378,7 +380,7 @@ def test_a_throttle_is_read_with_the_rate_until_it_ends(ledger: Ledger) -> None:
 @pytest.mark.parametrize("lease_ms", [0, -60_000])
 def test_a_throttle_whose_lease_is_over_counts_for_nothing(ledger: Ledger, lease_ms: int) -> None:
     ledger.gates.throttle("orders", LIMIT, lease_ms, "heard")
-    assert uncontrolled(ledger, "orders") == Admission(None, None, 1_000)
+    assert uncontrolled(ledger, "orders") == (None, None, 1_000)
     assert ledger.gates.pressures("orders") == "heard"
 
 
@@ -388,12 +390,12 @@ def test_a_ceiling_is_replaced_only_where_it_is_the_one_that_was_read(ledger: Le
     assert ledger.gates.ceiling("orders") is None
     assert ledger.gates.change_ceiling("orders", None, first.to_text())
     assert not ledger.gates.change_ceiling("orders", None, second.to_text())
-    assert ledger.gates.admission("orders").ceiling == first
+    assert gate_now(ledger).ceiling == first
     found = ledger.gates.get("orders")
     assert found is not None
     assert found.size_ceiling == first.to_text()
     assert ledger.gates.change_ceiling("orders", first.to_text(), second.to_text())
-    assert ledger.gates.admission("orders").ceiling == second
+    assert gate_now(ledger).ceiling == second
     assert not ledger.gates.change_ceiling("clicks", None, first.to_text())
 
 
@@ -405,7 +407,7 @@ def test_an_operator_lifts_a_ceiling_and_what_is_learnt_meanwhile_does_not_bring
     ledger.operator_limits.limit("orders", 200, "ops")
     in_force = ledger.operator_limits.lift_ceiling("orders", "ada", "a larger sink")
     assert in_force.limit is not None
-    assert ledger.gates.admission("orders").ceiling is None
+    assert gate_now(ledger).ceiling is None
     assert not ledger.gates.change_ceiling("orders", known, known)
     newest = ledger.operator_limits.history("orders", 1)[0]
     assert (str(newest.kind), newest.by, newest.why) == ("lift ceiling", "ada", "a larger sink")
@@ -413,4 +415,4 @@ def test_an_operator_lifts_a_ceiling_and_what_is_learnt_meanwhile_does_not_bring
 
 def test_a_ceiling_of_another_version_bounds_no_batch(ledger: Ledger) -> None:
     ledger.gates.change_ceiling("orders", None, "{}")
-    assert ledger.gates.admission("orders").ceiling is None
+    assert gate_now(ledger).ceiling is None

@@ -17,7 +17,6 @@ from headrace.gate.ledger.records import (
     PlannedBatch,
     PlannedRange,
     Processed,
-    Pruned,
 )
 from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
@@ -33,7 +32,7 @@ def test_prune_deletes_old_successes_with_their_ranges_and_old_samples(
     ledger.batches.succeed(newest.batch_key)
     for time_ms in (clock() - 1, clock(), clock() + 1):
         report_sample(ledger, a_sample(time_ms))
-    assert ledger.history.prune(clock()) == Pruned(batches=1, rates=1)
+    assert ledger.history.prune(clock()) == (1, 1)
     assert ledger.batches.get(old.batch_key) is None
     assert ledger.batches.ranges(old.batch_key) == ()
     assert {batch.batch_key for batch in ledger.batches.newest("orders")} == {
@@ -51,14 +50,14 @@ def test_prune_keeps_each_gates_newest_batch_for_an_engine_that_runs_it_again(
     newest = [ledger.batches.begin(batch_number(1, gate=gate)) for gate in ("orders", "clicks")]
     for batch in newest:
         ledger.batches.succeed(batch.batch_key)
-    assert ledger.history.prune(clock() + 1_000_000) == Pruned(batches=0, rates=0)
+    assert ledger.history.prune(clock() + 1_000_000) == (0, 0)
     assert ledger.batches.begin(batch_number(1)).attempts == 1
 
 
 def test_prune_keeps_the_rate_in_force_and_the_losses(ledger: Ledger, clock: ManualClock) -> None:
     report_sample(ledger, a_sample(clock(), 321.0))
     ledger.history.record_losses("orders", [batch_number(1).ranges[0].offsets])
-    assert ledger.history.prune(clock() + 1_000_000) == Pruned(batches=0, rates=1)
+    assert ledger.history.prune(clock() + 1_000_000) == (0, 1)
     assert ledger.rates.current("orders") == 321.0
     assert len(ledger.history.losses("orders")) == 1
 
@@ -70,7 +69,7 @@ def test_prune_deletes_everything_old_however_few_rows_it_takes_at_once(
     for number in range(5):
         ledger.batches.succeed(ledger.batches.begin(batch_number(number)).batch_key)
         report_sample(ledger, a_sample(clock(), 100.0 + number))
-    assert ledger.history.prune(clock() + 1_000_000, rows_at_once=rows) == Pruned(4, 5)
+    assert ledger.history.prune(clock() + 1_000_000, rows_at_once=rows) == (4, 5)
     assert len(ledger.batches.newest("orders")) == 1
 
 
@@ -122,7 +121,7 @@ def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
         else:
             ledger.batches.succeed(key)
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock(), rows_at_once=2).batches == 5
+    assert ledger.history.prune(clock(), rows_at_once=2)[0] == 5
     assert told(ledger) == [
         (None, 0, 30, Status.SUCCESS),
         (keys[3], 30, 40, Status.FAILED),
@@ -132,7 +131,7 @@ def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
     ledger.batches.claim(keys[3], "me", 1_000)
     ledger.batches.backfilled(keys[3], "me")
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock(), rows_at_once=2).batches == 1
+    assert ledger.history.prune(clock(), rows_at_once=2)[0] == 1
     assert told(ledger) == [
         (None, 0, 60, Status.SUCCESS),
         (keys[6], 60, 70, Status.SUCCESS),
@@ -157,7 +156,7 @@ def test_the_coverage_distinguishes_a_topic_from_one_that_was_recreated_pruned_o
         ledger.batches.succeed(ledger.batches.begin(of_topic(topic_id, start)).batch_key)
         clock.now_ms += 1
     assert ranges() == [("A", 0, 10), ("A", 10, 20), ("B", 0, 10), ("B", 10, 20)]
-    assert ledger.history.prune(clock()).batches == 3
+    assert ledger.history.prune(clock())[0] == 3
     assert ranges() == [("A", 0, 10), ("A", 10, 20), ("B", 0, 20)]
 
 
@@ -210,7 +209,7 @@ def test_a_checkpoint_that_reads_again_what_another_one_has_read_keeps_nothing_f
                 ledger.batches.begin(a_batch(offsets, checkpoint_id=checkpoint_id)).batch_key
             )
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock()).batches == 3
+    assert ledger.history.prune(clock())[0] == 3
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
@@ -221,7 +220,7 @@ def test_prune_goes_on_behind_batches_that_are_open(
     for number, key in enumerate(keys):
         (ledger.batches.fail(key, ERROR) if number in {0, 2} else ledger.batches.succeed(key))
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock(), rows_at_once=at_once).batches == 3
+    assert ledger.history.prune(clock(), rows_at_once=at_once)[0] == 3
     left = [batch.batch_key for batch in ledger.batches.newest("orders")]
     assert left == [keys[5], keys[2], keys[0]]
 

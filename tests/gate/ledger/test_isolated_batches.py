@@ -6,7 +6,6 @@ from tests.gate.ledger.samples import a_batch, batch_number, convict, declare_cl
 from tests.gate.ledger.test_dead_letters import LETTER
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger.batches import IsolatedBatches
 from headrace.gate.ledger.error_report import REJECTED, ErrorReport
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import BatchRecord, DeadLetterStatus, PlannedBatch
@@ -35,16 +34,12 @@ def isolate(ledger: Ledger, *errors: ErrorReport) -> BatchRecord:
 
 def test_a_batch_counts_once_with_the_newest_exception_without_its_trace(ledger: Ledger) -> None:
     whole = isolate(ledger, LETTER.error, NEWER)
-    assert ledger.batches.isolated("orders", 0) == IsolatedBatches(
-        frozenset({whole.batch_key}), replace(NEWER, trace="")
-    )
+    assert ledger.batches.isolated("orders", 0) == {whole.batch_key: replace(NEWER, trace="")}
     declare_clicks(ledger)
-    assert ledger.batches.isolated("clicks", 0) is None
+    assert ledger.batches.isolated("clicks", 0) == {}
     alone = one_of_mine(ledger, a_batch(OffsetRange("orders", 0, 20, 21)))
     convict(ledger, alone.batch_key, replace(LETTER, offset=20))
-    found = ledger.batches.isolated("orders", 0)
-    assert found is not None
-    assert found.keys == {whole.batch_key, alone.batch_key}
+    assert [*ledger.batches.isolated("orders", 0)] == [alone.batch_key, whole.batch_key]
 
 
 def test_a_dead_letter_that_was_dropped_counts_and_one_of_an_older_batch_does_not(
@@ -53,11 +48,9 @@ def test_a_dead_letter_that_was_dropped_counts_and_one_of_an_older_batch_does_no
     whole = isolate(ledger, NEWER)
     (letter,) = ledger.dead_letters.oldest()
     assert ledger.dead_letters.resolve(letter.dead_letter_id, DeadLetterStatus.DROPPED, "a test")
-    found = ledger.batches.isolated("orders", whole.created_time_ms)
-    assert found is not None
-    assert found.keys == {whole.batch_key}
+    assert [*ledger.batches.isolated("orders", whole.created_time_ms)] == [whole.batch_key]
     clock.now_ms += 60_000
-    assert ledger.batches.isolated("orders", clock()) is None
+    assert ledger.batches.isolated("orders", clock()) == {}
 
 
 def test_rejected_records_passed_parts_and_dead_batches_do_not_count(ledger: Ledger) -> None:
@@ -74,4 +67,4 @@ def test_rejected_records_passed_parts_and_dead_batches_do_not_count(ledger: Led
     assert ledger.batches.claim(dead.batch_key, "a backfill", LEASE_MS)
     assert ledger.batches.mark_dead(dead.batch_key, "a backfill", NEWER)
     assert len(ledger.dead_letters.oldest()) == 1
-    assert ledger.batches.isolated("orders", 0) is None
+    assert ledger.batches.isolated("orders", 0) == {}

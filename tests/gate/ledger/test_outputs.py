@@ -133,5 +133,5 @@ def test_what_is_left_out_stays_so_however_old_its_batch_is(ledger: Ledger, key:
     ledger.batches.succeed(
         ledger.batches.begin(a_batch(OffsetRange("orders", 0, 20, 30))).batch_key
     )
-    assert ledger.history.prune(2**62).batches == 1
+    assert ledger.history.prune(2**62)[0] == 1
     assert ledger.outputs.aborted(TOPIC) == ((key, "a", {0: 5}),)

@@ -55,7 +55,7 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 def a_batch_of_the_stream(ledger: Ledger) -> None:
-    ledger.gates.admission(GATE)
+    ledger.gates.now(GATE)
     ledger.rates.current(GATE)
     key = ledger.batches.begin(planned(GATE, "new", 0, 4)).batch_key
     ledger.gates.last_begun(GATE)
@@ -100,6 +100,7 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
     "isolated": lambda ledger: ledger.batches.isolated(GATE, NEWEST_MS - 60 * INTERVAL_MS),
     "newest of all gates": lambda ledger: ledger.moments.newest_batches(None, 12),
     "ranges of all gates": lambda ledger: ledger.moments.newest_ranges(None),
+    "gates now": lambda ledger: ledger.gates.all_now(),
     "isolating": lambda ledger: ledger.moments.isolating(None),
     "with_details": lambda ledger: ledger.moments.with_details(None),
     "open_batch": lambda ledger: ledger.batches.open_batch(GATE),
@@ -148,7 +149,7 @@ def test_pruning_takes_steps_for_what_it_deletes(
                 ledger: Ledger = ledger, before_ms: int = oldest_ms + 200 * INTERVAL_MS
             ) -> None:
                 nonlocal pruned
-                pruned = ledger.history.prune(before_ms).batches
+                pruned = ledger.history.prune(before_ms)[0]
 
             taken[batches] = steps_of(prune)
             assert pruned == 200

@@ -15,7 +15,7 @@ from tests.services.ledgers import make_tables
 
 from headrace.gate.ledger.connection import normalize_url
 from headrace.gate.ledger.moments import BUCKETS_MS
-from headrace.gate.ledger.statements import FOLDER, Statement, statements
+from headrace.gate.ledger.statements import FOLDER, Statement, execute, statements
 from headrace.gate.ledger.transitions import TRANSITIONS
 
 OF_FILES: Final = [statements(path.stem).values() for path in sorted(FOLDER.glob("*.sql"))]
@@ -117,6 +117,24 @@ def test_a_value_is_never_part_of_a_statement(url: str) -> None:
             assert len(set(sent)) == 1, statement
             sent.clear()
         assert connection.scalar(sqlalchemy.text("SELECT count(*) FROM gate")) == 0
+    engine.dispose()
+
+
+def test_a_column_that_a_newer_schema_adds_meanwhile_moves_no_value() -> None:
+    asked = [
+        Statement("all", ["SELECT one.*, 9 AS last FROM one"]),
+        Statement("named", ["SELECT a, 9 AS last FROM one"]),
+        Statement("changed", ["UPDATE one SET b = b RETURNING *, 9 AS last"]),
+    ]
+    engine = sqlalchemy.create_engine("sqlite://")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CREATE TABLE one (a INTEGER, b INTEGER)")
+        connection.exec_driver_sql("INSERT INTO one VALUES (1, 2)")
+        for change in ("SELECT 1", "ALTER TABLE one ADD COLUMN c INTEGER DEFAULT 3"):
+            connection.exec_driver_sql(change)
+            for statement in asked * 2:  # from the second time on its columns may be known
+                row = execute(connection, statement).one()
+                assert (row.a, row.last) == (1, 9), statement
     engine.dispose()
 
 

@@ -29,7 +29,6 @@ from headrace.gate.ledger.records import (
     BatchRecord,
     Loss,
     PlannedBatch,
-    Pruned,
     RateSample,
 )
 from headrace.gate.ledger.transitions import Status
@@ -123,7 +122,7 @@ class Model:
     def change(self, key: str, **values: Any) -> None:
         self.batches[key] = replace(self.batches[key], **values)
 
-    def prune(self, before_ms: int) -> Pruned:
+    def prune(self, before_ms: int) -> tuple[int, int]:
         newest = {batches[0].batch_key for gate in GATES if (batches := self.of(gate))}
         old = [
             key
@@ -139,7 +138,7 @@ class Model:
             del self.batches[key]
         self.pruned.update(old)
         kept = [sample for sample in self.rates if sample.time_ms >= before_ms]
-        pruned = Pruned(len(old), len(self.rates) - len(kept))
+        pruned = len(old), len(self.rates) - len(kept)
         self.rates = kept
         return pruned
 

@@ -116,7 +116,8 @@ def test_a_batch_that_is_held_back_is_written_down_with_the_stage_that_holds_it(
 ) -> None:
     here = TopicPartition("orders", 0)
     ledger.gates.throttle("orders", RateLimit(7.0, "enrich", 1.0, 14.0), 60_000, "")
-    held = gate_ledger.admission().rate_limit
+    gate = gate_ledger.admission()
+    held = None if gate is None else gate.rate_limit
     planned = plan({here: 0}, {here: 30}, 9.0, BatchLimits(1.0, initial_rate=1.0), rate_limit=held)
     gate_ledger.begin(END, [OffsetRange("orders", 0, 0, 7)], planned, {here: 30})
     (batch,) = ledger.batches.newest("orders")
@@ -141,10 +142,16 @@ def test_a_batch_of_nothing_is_not_written_down(gate_ledger: GateLedger, ledger:
     assert ledger.batches.newest("orders") == ()
 
 
+def rate_of(gate_ledger: GateLedger) -> float | None:
+    """The rate that the next batch is planned with."""
+    gate = gate_ledger.admission()
+    return None if gate is None else gate.rate_per_s
+
+
 def test_before_the_first_batch_nothing_is_waited_for(
     gate_ledger: GateLedger, clock: ManualClock
 ) -> None:
-    assert gate_ledger.admission().rate_per_s is None
+    assert rate_of(gate_ledger) is None
     assert clock.monotonic() == 0
 
 
@@ -154,14 +161,14 @@ def test_the_report_of_the_last_batch_is_waited_for(
     for number in range(3):
         batch = begin(gate_ledger, number)
         clock.on_sleep = lambda: report(ledger, batch, 40.0 + number)  # noqa: B023
-        assert gate_ledger.admission().rate_per_s == 40.0 + number
+        assert rate_of(gate_ledger) == 40.0 + number
 
 
 def test_a_report_that_is_there_costs_no_time(
     gate_ledger: GateLedger, ledger: Ledger, clock: ManualClock
 ) -> None:
     report(ledger, begin(gate_ledger, 0), 40.0)
-    assert gate_ledger.admission().rate_per_s == 40.0
+    assert rate_of(gate_ledger) == 40.0
     assert clock.monotonic() == 0
 
 
@@ -171,7 +178,7 @@ def test_a_report_that_does_not_come_is_waited_for_one_interval_and_the_rate_sta
 ) -> None:
     report(ledger, begin(gate_ledger, 0), 40.0)
     begin(gate_ledger, 1)
-    assert gate_ledger.admission().rate_per_s == 40.0
+    assert rate_of(gate_ledger) == 40.0
     assert clock.monotonic() == pytest.approx(10.0, abs=0.01)
 
 
@@ -180,11 +187,11 @@ def test_where_nobody_listens_only_the_first_report_is_waited_for(
     gate_ledger: GateLedger, ledger: Ledger, clock: ManualClock
 ) -> None:
     begin(gate_ledger, 0)
-    assert gate_ledger.admission().rate_per_s is None
+    assert rate_of(gate_ledger) is None
     waited_s = clock.monotonic()
     for number in range(1, 4):
         begin(gate_ledger, number)
-        assert gate_ledger.admission().rate_per_s is None
+        assert rate_of(gate_ledger) is None
     assert clock.monotonic() == waited_s > 0
 
 
@@ -193,11 +200,11 @@ def test_one_report_that_came_late_does_not_end_the_waiting(
     gate_ledger: GateLedger, ledger: Ledger, clock: ManualClock
 ) -> None:
     first = begin(gate_ledger, 0)
-    assert gate_ledger.admission().rate_per_s is None
+    assert rate_of(gate_ledger) is None
     report(ledger, first, 40.0)
     second = begin(gate_ledger, 1)
     clock.on_sleep = lambda: report(ledger, second, 50.0)
-    assert gate_ledger.admission().rate_per_s == 50.0
+    assert rate_of(gate_ledger) == 50.0
 
 
 def test_a_batch_begun_twice_has_one_row_and_two_attempts(
@@ -240,7 +247,7 @@ def test_a_planner_waits_for_its_ledger(url: str, clock: ManualClock) -> None:
         clock.on_sleep = lambda: other.rollback() if clock.monotonic() > 60 else None
         begin(gate_ledger, 1)
         assert 60 < clock.monotonic() < 63
-        assert gate_ledger.admission().rate_per_s is None
+        assert rate_of(gate_ledger) is None
 
 
 def query(owner: str, until_ms: int, driver: str | None = None) -> GateQuery:

@@ -103,6 +103,12 @@ def shared(intake: Intake, line_s: float = 30, **limits: Any) -> SharedBySenders
     return SharedBySenders(intake, TcpSettings(acknowledge=True, line_s=line_s), **limits)
 
 
+async def begun(ours: socket.socket, common: SharedBySenders) -> LineSender:
+    loop = asyncio.get_running_loop()
+    _, sender = await loop.connect_accepted_socket(lambda: LineSender(common), ours)
+    return sender
+
+
 @in_loop
 async def test_senders_that_never_read_their_answers_do_not_stop_the_others(pairs: Pairs) -> None:
     journal = Journal()
@@ -110,20 +116,20 @@ async def test_senders_that_never_read_their_answers_do_not_stop_the_others(pair
         # A line is read at a time.
         common = shared(intake, line_s=1_000, read_bytes=2, readers=16, max_unanswered=3)
         stuck = [pairs.full() for _ in range(32)]
-        serving = [LineSender(ours, common).start() for ours, _ in stuck]
+        serving = [await begun(ours, common) for ours, _ in stuck]
         for _, theirs in stuck:
             theirs.send(b"a\n" * 10)
         # One whose answer is being written, and those that may be without one besides it.
         await until(lambda: len(journal.values) == 4 * len(stuck))
 
         ours, theirs = pairs.open()
-        serving.append(LineSender(ours, common).start())
+        serving.append(await begun(ours, common))
         theirs.send(b"b\n")
         assert await asyncio.get_running_loop().sock_recv(theirs, 100) == b"ok 1\n"
         assert journal.values == [b"a"] * 4 * len(stuck) + [b"b"]
         for end in pairs.ends[1::2]:
             end.close()
-        await asyncio.wait(serving)
+        await asyncio.wait({sender.closed for sender in serving})
 
 
 @in_loop
@@ -132,9 +138,9 @@ async def test_a_sender_that_does_not_read_its_answers_in_time_is_let_go(pairs: 
     async with Intake(journal.append, IntakeSettings(block_interval_ms=1)) as intake:
         common = shared(intake, line_s=0.2)
         ours, theirs = pairs.full()
-        serving = LineSender(ours, common).start()
+        sender = await begun(ours, common)
         theirs.send(b"a\n")
-        await serving
+        await sender.closed
         assert journal.values == [b"a"]
         assert len(common.connections) == 0
         assert ours.fileno() == -1
@@ -156,13 +162,12 @@ async def test_a_stop_in_the_moment_in_which_lines_come_is_clean(pairs: Pairs) -
     loop.set_exception_handler(lambda _, context: wrong.append(context))
     async with Intake(Journal().append) as intake:
         ours, theirs = pairs.open()
-        sender = LineSender(ours, shared(intake))
-        serving = sender.start()
+        sender = await begun(ours, shared(intake))
         for _ in range(5):  # until it waits for lines
             await asyncio.sleep(0)
         theirs.send(b"a\n")
         loop.call_soon(sender.stop)  # the loop finds the line before this, and tells it after
-        await serving
+        await sender.closed
     assert wrong == []
 
 

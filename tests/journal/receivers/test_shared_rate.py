@@ -17,7 +17,7 @@ from tests.services.waiting import wait_until
 
 from headrace.core.timing import WallClock
 from headrace.errors import LedgerError
-from headrace.gate.control.sink_outage import SinkOutage
+from headrace.gate.control.hold import SinkOutage
 from headrace.gate.ledger.database import Database
 from headrace.gate.ledger.gates import GateClaim
 from headrace.gate.ledger.ledger import Ledger

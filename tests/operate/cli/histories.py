@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 from headrace.core.ranges import OffsetRange
 from headrace.gate.control.batch_cost import SourceCost
 from headrace.gate.control.laws import EstimatorSettings
+from headrace.gate.control.parts import Progress
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.receivers import ReceiverRecord
 from headrace.gate.ledger.records import BatchRecord, GateRecord, PlannedRange
@@ -73,6 +74,12 @@ def a_batch(  # noqa: PLR0917  (a row has the columns it has)
         records=None,
         error=error,
     )
+
+
+def in_parts(*, runs: int, left: int) -> BatchRecord:
+    """A batch of 7 131 records that is run in parts now."""
+    batch = a_batch(1, NOW_MS, None, 7_131, Status.IN_PROGRESS)
+    return replace(batch, progress=Progress(runs=runs).to_text(), done_records=7_131 - left)
 
 
 def with_lags(*lags: int | None, planned: int = 1_000, ended_ms_ago: int = 100) -> GateHistory:

@@ -27,11 +27,9 @@ from tests.services.ledgers import gated_ledger, new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.flow.signal_codec import encode
-from headrace.gate.ledger.batches import IsolatedBatches
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.gates import GateQuery
 from headrace.gate.ledger.ledger import Ledger
-from headrace.gate.ledger.moments import IsolationProgress
 from headrace.gate.ledger.proof import (
     Finding,
     FindingKind,
@@ -119,16 +117,14 @@ def a_gate_in_trouble(_folder: Path) -> RenderableType:
 
 def a_batch_that_is_isolated(_folder: Path) -> RenderableType:
     history = past.with_lags(9_000)
-    progress = IsolationProgress("a batch", records=7_131, runs=12, left=3_566)
-    found = replace(progress, runs=31, left=1)
-    return Group(*(gate(replace(history, isolating=each)) for each in (progress, found)))
+    batches = past.in_parts(runs=12, left=3_566), past.in_parts(runs=31, left=1)
+    return Group(*(gate(replace(history, isolating=each)) for each in batches))
 
 
 def a_gate_with_many_bad_records(_folder: Path) -> RenderableType:
     history = past.with_lags(*[900] * 40)
-    keys = frozenset(each.batch_key for each in history.batches[:23])
     error = ErrorReport("shop.PriceError", "price is -1\x1b[2J, which is below zero" * 3, "")
-    return gate(replace(history, isolated=IsolatedBatches(keys, error)))
+    return gate(replace(history, isolated={each.batch_key: error for each in history.batches[:23]}))
 
 
 def receivers(_folder: Path) -> RenderableType:
@@ -183,7 +179,7 @@ def a_dead_query_and_a_batch_that_hangs(_folder: Path) -> RenderableType:
         begins=1,
     )
     dead = replace(past.with_lags(9_000), gone=gone)
-    isolated = replace(slow, isolating=IsolationProgress("a batch", 7_131, runs=12, left=892))
+    isolated = replace(slow, isolating=past.in_parts(runs=12, left=892))
     fine = [
         replace(past.with_lags(900), gate=replace(past.a_gate(), name=f"fine-{number:02}"))
         for number in range(30)

@@ -4,7 +4,7 @@ import pytest
 from tests.operate.metrics.fleets import done
 
 from headrace.gate.ledger.ledger import Ledger
-from headrace.gate.ledger.moments import GateNow
+from headrace.gate.ledger.records import GateNow
 from headrace.operate.metrics.families import Totals
 from headrace.testing import ManualClock, temporary_ledger
 
@@ -31,10 +31,10 @@ def test_a_total_does_not_fall_while_batches_are_pruned_between_two_questions(
     for number in range(6):
         done(ledger, clock, number * 10, 10, 100)
         ends_ms.append(clock())
-    before = successes(totals, ledger, ledger.moments.gates())
+    before = successes(totals, ledger, ledger.gates.all_now())
     assert before == 6
-    assert ledger.history.prune(ends_ms[2]).batches == 2
-    gates = ledger.moments.gates()
-    assert ledger.history.prune(ends_ms[4]).batches == 2
+    assert ledger.history.prune(ends_ms[2])[0] == 2
+    gates = ledger.gates.all_now()
+    assert ledger.history.prune(ends_ms[4])[0] == 2
     assert successes(totals, ledger, gates) == before
-    assert successes(totals, ledger, ledger.moments.gates()) == before
+    assert successes(totals, ledger, ledger.gates.all_now()) == before

@@ -17,7 +17,6 @@ from tests.operate.cli.histories import (
 )
 
 from headrace.gate.control.limits import OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.gate.ledger.batches import IsolatedBatches
 from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE, ErrorReport
 from headrace.gate.ledger.gates import GateQuery
 from headrace.gate.ledger.records import Unresolved
@@ -192,9 +191,9 @@ def test_dead_letters_wait_for_what_can_be_done_with_them(source: str, ends: str
 def isolated(batches: int, of: int = 40, message: str = "no number.") -> GateHistory:
     """The newest batches of these had records for which the handler raised."""
     history = with_lags(*[900] * of)
-    keys = frozenset(each.batch_key for each in history.batches[:batches])
+    keys = [each.batch_key for each in history.batches[:batches]]
     error = ErrorReport("shop.PriceError", message, "a trace")
-    return replace(history, isolated=IsolatedBatches(keys | {"an older batch"}, error))
+    return replace(history, isolated=dict.fromkeys([*keys, "an older batch"], error))
 
 
 def test_more_than_ten_batches_with_records_found_bad_by_exceptions_are_a_hint() -> None:
@@ -222,7 +221,7 @@ def test_batches_that_fail_as_a_whole_are_named_with_their_error() -> None:
     error = ErrorReport("psycopg.errors.CardinalityViolation", message, "")
     wholes = [replace(each, error=error) for each in history.batches[:11]]
     batches = (*wholes, *history.batches[11:])
-    (hint,) = take_snapshot(replace(history, batches=batches, isolated=None), NOW_MS).needs
+    (hint,) = take_snapshot(replace(history, batches=batches, isolated={}), NOW_MS).needs
     assert hint.sentence.startswith(
         f"11 of the last 40 batches were run in parts: {message} (CardinalityViolation); correct"
     )

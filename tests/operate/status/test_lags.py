@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.ranges import TopicPartition
-from headrace.gate.ledger.moments import GateNow
+from headrace.gate.control.limits import OperatorLimits
+from headrace.gate.ledger.records import GateNow
 from headrace.operate.status.lags import KEPT_MS, Lags
 from headrace.operate.status.sources import PartitionAnswer, SourceAnswer
 from headrace.testing import temporary_ledger
@@ -20,21 +21,21 @@ def gate(number: int, arrivals: int) -> GateNow:
         name="orders",
         source="kafka",
         interval_ms=1_000,
+        estimator="pid",
+        created_ms=0,
         rate_per_s=None,
-        batch_cost=None,
-        size_ceiling=None,
+        rate_time_ms=None,
         lost_offsets=0,
         pruned_totals=None,
-        held=False,
-        sink_outage=None,
+        reported=None,
+        begins=0,
+        rate_limit=None,
+        operator=OperatorLimits("orders", NOW_MS),
         has_query=True,
         capacity_per_s=None,
-        limit_per_s=None,
         position=(number + 1) * PLANNED,
         checkpoint_id="run",
-        created_ms=NOW_MS + number * EVERY_MS,
-        ended_ms=None,
-        status="success",
+        planned_ms=NOW_MS + number * EVERY_MS,
         lag=1_000 + number * (arrivals - PLANNED),
         planned=PLANNED,
     )

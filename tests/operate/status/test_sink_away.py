@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from headrace.core.system import new_owner
 from headrace.errors import OptionError
-from headrace.gate.control.sink_outage import SinkOutage
+from headrace.gate.control.hold import SinkOutage
 from headrace.gate.ledger.gates import GateClaim, GateQuery
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.transitions import Status

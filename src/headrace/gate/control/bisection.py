@@ -17,13 +17,24 @@ controls and fewer runs each (`TrialSize.for_suspects`): 15 take 82 runs, not 12
 single records, so a sink that takes no single row convicts nobody.
 
 A suspect that passes once is processed, and free. If a control fails, the test says nothing: it is
-drawn anew, at most three times for a suspect (three times the odds). A batch with too few others is
-deferred; its controls are then what the stream processes meanwhile.
+drawn anew, at most three times for a suspect (three times the odds).
+
+A batch with too few others is deferred, and its controls are what the stream processes meanwhile,
+of which some may be bad as well. Each suspect is run 12 times then, in an order drawn at random
+with 18 runs of the stream's; of those, f may fail, as long as ::
+
+    C(12 + f, 12) / C(30, 12)  ≤  1 / 12 870        (f ≤ 5)
+
+This is Fisher's exact test: of all places that the 12 + f failures could have, so many have all of
+the suspect's. How far such a test has come is kept with the batch, so it goes on in the next
+backfill: its order was drawn when it began. A run of several records is a control only once the
+sink has taken a single one, or the batch has failed in nine backfills.
 
 The breaker: if three parts that have no record in common fail, and nothing passes in between, the
 records are not at fault. Isolation stops then, and no record is convicted.
 """
 
+import json
 import math
 import sys
 from collections import Counter
@@ -42,6 +53,10 @@ MAX_TESTS: Final = 3
 
 UNLIKE: Final = 3
 """So many parts without a common record fail in a row, and it is not the records."""
+
+WAITING_TRIES: Final = 12
+WAITING_CONTROLS: Final = 18
+"""Runs of each suspect, and of others, in a test whose controls are the stream's."""
 
 _FEWEST_CONTROLS: Final = 4
 _MOST_CONTROLS: Final = 22
@@ -124,6 +139,15 @@ def _tries(controls: int) -> int:
     return tries
 
 
+def proves(tries: int, controls: int, failed: int) -> bool:
+    """Whether a sink that does not look at records does this with odds of 1 in `ORDERS` at most.
+
+    >>> proves(8, 8, 0), proves(12, 18, 5), proves(12, 18, 6)
+    (True, True, False)
+    """
+    return math.comb(tries + failed, tries) * ORDERS <= math.comb(tries + controls, tries)
+
+
 T = TypeVar("T")
 Why = TypeVar("Why")
 
@@ -179,11 +203,10 @@ class _Suspect(Generic[Why]):
     whys: list[Why]
     tests: int = 0
 
-    @property
-    def why(self) -> Why:
+    def why(self, kind: Callable[[Why], object]) -> Why:
         """The last of its failures' most frequent kind: one of another may be the sink's own."""
-        kinds = Counter(map(type, self.whys))
-        return max(reversed(self.whys), key=lambda each: kinds[type(each)])
+        kinds = Counter(map(kind, self.whys))
+        return max(reversed(self.whys), key=lambda each: kinds[kind(each)])
 
 
 @dataclass(slots=True)
@@ -196,6 +219,7 @@ class _Trial(Generic[Why]):
         controls: Records that are left for controls, with why their parents failed.
         control: The control that was run last, until it is known to have passed with a record.
         awaits: Whether a run of another batch is waited for in place of a control.
+        failed: Controls that have failed; None where all are of this batch, and none may.
     """
 
     suspects: tuple[str, ...]
@@ -203,6 +227,24 @@ class _Trial(Generic[Why]):
     controls: list[tuple[str, Why]]
     control: str | None = None
     awaits: bool = False
+    failed: int | None = None
+
+    def to_text(self) -> str:
+        """As text for the ledger."""
+        return json.dumps([self.suspects, self.order, self.failed], separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self | None:
+        """Read what `to_text` wrote; None for anything else, and the test begins anew."""
+        try:
+            suspects, order, failed = json.loads(text)
+            trial = cls(tuple(suspects), list(order), [], failed=failed)
+            is_one = len(trial.order) <= WAITING_CONTROLS + WAITING_TRIES * len(trial.suspects)
+            is_one &= type(failed) is int and proves(WAITING_TRIES, WAITING_CONTROLS, failed)
+            is_one &= {*trial.suspects, None} >= {*trial.order}
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return trial if is_one and trial.suspects else None
 
 
 class Bisection(Generic[Why]):
@@ -230,6 +272,10 @@ class Bisection(Generic[Why]):
         can_wait: Whether runs of other batches may serve as controls.
         final: Whether a record that is alone is convicted without a control: by its last backfill.
         max_records: Offsets that may be run, and those of the largest part. Default: any number.
+        kind: Tells kinds of failures apart: a record is convicted with the most frequent one.
+        as_one: Parts that may be in the sink under their own keys: none is divided before it has
+            failed, whatever `max_records` says.
+        evidence: How far a test had come whose controls are the stream's, as `evidence` was.
     """
 
     def __init__(
@@ -242,6 +288,9 @@ class Bisection(Generic[Why]):
         can_wait: bool = False,
         final: bool = False,
         max_records: int = sys.maxsize,
+        kind: Callable[[Why], object] = type,
+        as_one: frozenset[str] = frozenset(),
+        evidence: str = "",
     ) -> None:
         self.result: Isolated[Why] = Isolated()
         self._records = records
@@ -249,6 +298,9 @@ class Bisection(Generic[Why]):
         self._shuffle = shuffle
         self._can_wait = can_wait
         self._final = final
+        self._kind = kind
+        self._as_one = as_one
+        self._unfinished: _Trial[Why] | None = _Trial.from_text(evidence) if evidence else None
         self._max_records = self._records_left = max_records
         self._waiting: list[tuple[str, Why]] = list(reversed(not_run))
         self._reserve: list[tuple[str, Why]] = []
@@ -298,8 +350,10 @@ class Bisection(Generic[Why]):
             self._waiting.append(self._reserve.pop())
         while self._waiting:
             part, why = self._waiting.pop()
-            records = self._size(part)
-            if records > self._max_records:
+            records, is_first = self._size(part), self._records_left == self._max_records
+            if part in self._as_one and is_first:
+                return self._run(part)
+            if records > self._max_records and part not in self._as_one:
                 self._divide(part, why)
             elif records > self._records_left:
                 self._waiting.append((part, why))
@@ -333,14 +387,34 @@ class Bisection(Generic[Why]):
         self._needs_control &= not passed
         if (trial := self._trial) is not None and trial.awaits:
             trial.awaits = False
-            if not passed:
+            if trial.failed is not None:
+                trial.failed += not passed
+            if not passed and (
+                trial.failed is None or not proves(WAITING_TRIES, WAITING_CONTROLS, trial.failed)
+            ):
                 self._end_test()
 
     def give_up_waiting(self) -> None:
         """Report that no other batch runs: what waits for one is left."""
         self._can_wait = False
-        if self._trial is not None and self._trial.awaits:
-            self._end_test()
+        if (trial := self._trial) is not None and trial.awaits:
+            if trial.failed is None:
+                self._end_test()
+            else:
+                trial.awaits = False
+                trial.order.append(None)
+                self._suspend(trial)
+
+    def _suspend(self, trial: _Trial[Why]) -> None:
+        """Leave a test to a later isolation."""
+        self._trial, self._unfinished = None, trial
+        for suspect in self._suspects.values():
+            suspect.tests = MAX_TESTS
+
+    @property
+    def evidence(self) -> str:
+        """How far a test has come that a later isolation is to go on with; "" without one."""
+        return "" if self._unfinished is None else self._unfinished.to_text()
 
     def spare(self, part: str) -> None:
         """Test a record no more that has failed alone: it is left, whatever the others do."""
@@ -386,8 +460,8 @@ class Bisection(Generic[Why]):
             return False
         if not self._waiting:
             return True
-        others = sum(self._size(part) for part, _ in self._not_run())
-        left_then = others - self._size(self._waiting[-1][0])
+        others, following = self._others(), self._waiting[-1][0]
+        left_then = others - self._size(following) * (following not in self._as_one)
         if left_then < test.controls and others >= _FEWEST_CONTROLS:
             return True
         return self._runs_left() <= test.runs
@@ -403,11 +477,11 @@ class Bisection(Generic[Why]):
 
     def _draw_test(self) -> bool:
         """Begin a test of as many suspects as the budget suffices for; whether there is one."""
-        others = sum(self._size(part) for part, _ in self._not_run())
-        controls = _MOST_CONTROLS if self._can_wait else others
-        left, suspects = self._runs_left(), self._untested()
+        others, left, suspects = self._others(), self._runs_left(), self._untested()
+        if self._can_wait and others < _FEWEST_CONTROLS:
+            return not others and self._draw_waiting_test(suspects)
         while suspects:
-            test = TrialSize.for_suspects(len(suspects), controls)
+            test = TrialSize.for_suspects(len(suspects), others)
             if test is None:
                 return False
             if test.runs <= left or (self._is_lone and self._can_wait):
@@ -419,6 +493,16 @@ class Bisection(Generic[Why]):
             suspects.pop()
         return False
 
+    def _draw_waiting_test(self, suspects: list[str]) -> bool:
+        """Go on with a test whose controls are the stream's, or begin one."""
+        trial, self._unfinished = self._unfinished, None
+        if trial is None or self._suspects.keys().isdisjoint(trial.suspects):
+            order: list[str | None] = [*suspects * WAITING_TRIES, *[None] * WAITING_CONTROLS]
+            self._shuffle(order)
+            trial = _Trial(tuple(suspects), order, [], failed=0)
+        self._trial = trial
+        return True
+
     def _untested(self) -> list[str]:
         """The suspects that may be tested once more."""
         return [part for part, suspect in self._suspects.items() if suspect.tests < MAX_TESTS]
@@ -427,9 +511,9 @@ class Bisection(Generic[Why]):
         """Take single records of what was not run; as many as wanted, if there are."""
         taken: list[tuple[str, Why]] = []
         for parts in (self._reserve, self._waiting):
-            while parts and len(taken) < wanted:
+            while len(taken) < wanted and (divisible := self._divisible(parts)):
                 # A small part first: what is cut off a large one leaves many parts of it.
-                part, why = min(parts, key=lambda waiting: self._size(waiting[0]))
+                part, why = min(divisible, key=lambda waiting: self._size(waiting[0]))
                 at = parts.index((part, why))
                 if self._size(part) == 1:
                     taken.append(parts.pop(at))
@@ -473,7 +557,7 @@ class Bisection(Generic[Why]):
                 continue
             suspect.tests += 1
             if is_over:
-                self.result.alone.append((part, suspect.why))
+                self.result.alone.append((part, suspect.why(self._kind)))
                 del self._suspects[part]
 
     def _take_sample(self) -> Step | None:
@@ -488,7 +572,8 @@ class Bisection(Generic[Why]):
         self._reserve = [waiting for waiting in self._reserve if waiting[0] != part]
         self._waiting = [waiting for waiting in self._waiting if waiting[0] != part]
         sample = part
-        while self._size(sample) > max(1, min(self._size(part), _RESERVE) // _SAMPLES):
+        most = max(1, min(self._size(part), _RESERVE) // _SAMPLES)
+        while self._size(sample) > most and part not in self._as_one:
             sample = self._drawn(halves(sample))
         self._reserve += [(path, why) for path in beside(part, sample)]
         return self._run(sample)
@@ -529,6 +614,13 @@ class Bisection(Generic[Why]):
         self._reserve.append((kept, why))
         self._waiting += [(path, why) for path in sorted(beside(part, kept), reverse=True)]
 
+    def _divisible(self, parts: Sequence[tuple[str, Why]]) -> list[tuple[str, Why]]:
+        return [waiting for waiting in parts if waiting[0] not in self._as_one]
+
+    def _others(self) -> int:
+        """Return how many single records are left for controls."""
+        return sum(self._size(part) for part, _ in self._divisible(self._not_run()))
+
     def _not_run(self) -> list[tuple[str, Why]]:
         controls = [] if self._trial is None else self._trial.controls
         return [*reversed(self._waiting), *self._reserve, *controls]
@@ -538,9 +630,11 @@ class Bisection(Generic[Why]):
         self.result.left += self._not_run()
         for part, suspect in self._suspects.items():
             if self._final and self.result.down is None:
-                self.result.alone.append((part, suspect.why))
+                self.result.alone.append((part, suspect.why(self._kind)))
             else:
-                self.result.left.append((part, suspect.why))
+                self.result.left.append((part, suspect.why(self._kind)))
+        if self._trial is not None and self._trial.failed is not None:
+            self._unfinished = self._trial
         self._trial = None
         self._suspects.clear()
         self._waiting.clear()

@@ -146,6 +146,7 @@ class Progress:
         unknown: Parts that may be in the sink though they failed: their run was interrupted.
         halved: Parts that have failed, or of which a part has; none of them is run as one again.
         runs: Calls of the handler with parts.
+        evidence: How far a test of suspects has come, as `Bisection.evidence`.
     """
 
     done: frozenset[str] = frozenset()
@@ -153,6 +154,7 @@ class Progress:
     unknown: frozenset[str] = frozenset()
     halved: frozenset[str] = frozenset()
     runs: int = 0
+    evidence: str = ""
 
     @property
     def open(self) -> list[str]:
@@ -185,6 +187,7 @@ class Progress:
                 "unknown": sorted(self.unknown),
                 "halved": sorted(self.halved),
                 "runs": self.runs,
+                "evidence": self.evidence,
             },
             separators=(",", ":"),
         )
@@ -201,10 +204,12 @@ class Progress:
             done, running, unknown = values["done"], values["running"], values["unknown"]
             halved = values["halved"]
             found = cls(
-                frozenset(done), running, frozenset(unknown), frozenset(halved), values["runs"]
+                *(frozenset(done), running, frozenset(unknown), frozenset(halved)),
+                *(values["runs"], values["evidence"]),
             )
             parts = sorted([*done, *unknown])
             is_whole = set(values) == set(cls.__slots__) and type(found.runs) is int
+            is_whole &= isinstance(found.evidence, str)
             is_whole &= all(
                 isinstance(part, str) and not part.strip("01") and size(records, part) > 0
                 for part in [*parts, *([] if running is None else [running])]

@@ -15,9 +15,9 @@ from headrace.core.options import gate_name, interval_ms
 from headrace.decoding import Format
 from headrace.errors import OptionError, SourceError
 from headrace.gate.backfill.schedule import parse_schedule
+from headrace.gate.control.hold import OutageSettings
 from headrace.gate.control.interval import AUTO
 from headrace.gate.control.limits import OperatorActionKind
-from headrace.gate.control.sink_outage import OutageSettings
 from headrace.gate.execution.batch import Handler, check_handler
 from headrace.gate.execution.batch_reader import DerivedStream
 from headrace.gate.execution.connectors import connector_of

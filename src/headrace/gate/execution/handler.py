@@ -18,12 +18,11 @@ from headrace.gate.control.dead import BackfillLimits
 from headrace.gate.control.rate_law import is_limited
 from headrace.gate.control.size_ceiling import SizeCeiling, known_ceiling
 from headrace.gate.execution.batch import Batch, HandlerTransaction, bind, call_handler, renumber
-from headrace.gate.execution.executor import BatchExecutor
+from headrace.gate.execution.call import OWNER_POLL_S, RunContext
 from headrace.gate.execution.gate_state import Turn, has_ended, state_of
-from headrace.gate.execution.handler_errors import exits_as_errors, shorten_interrupts
-from headrace.gate.execution.handler_runs import OWNER_POLL_S, RunContext
 from headrace.gate.execution.rejections import Rejections
-from headrace.gate.execution.stopping import watch_for_stops
+from headrace.gate.execution.stopping import exits_as_errors, shorten_interrupts, watch_for_stops
+from headrace.gate.execution.world import BatchRunner
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import Attached, BatchRecord, batch_key
 from headrace.gate.ledger.transitions import Kind, Status
@@ -125,7 +124,7 @@ class GatedHandler:
         )
         self._query: StreamingQuery | None = None
         self._ceiling = GateCeiling(gate, context.ledger)
-        self._executor = BatchExecutor(self._context, on_isolated=self._ceiling.note_isolated)
+        self._runner = BatchRunner(self._context, on_isolated=self._ceiling.note_isolated)
         begun = context.ledger.gates.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
         self._read = read
@@ -148,9 +147,9 @@ class GatedHandler:
         # Over Spark Connect a query goes on without its program, so SIGTERM ends that alone.
         watch_for_stops(at_signals=isinstance(query, StreamingQuery))
 
-    def executor(
+    def runner(
         self, owner: str, *, control_wait_s: float = 0, limits: BackfillLimits | None = None
-    ) -> BatchExecutor:
+    ) -> BatchRunner:
         """Return what runs backfills with this handler as an owner; never two runs at a time.
 
         ``limits`` replaces the policy's.
@@ -158,7 +157,7 @@ class GatedHandler:
         policy = self._context.policy
         if limits is not None:
             policy = replace(policy, backfills=limits)
-        return BatchExecutor(
+        return BatchRunner(
             replace(self._context, owner=owner, turn=Turn(self._lock), policy=policy),
             control_wait_s=control_wait_s,
             on_isolated=self._ceiling.note_isolated,
@@ -196,18 +195,18 @@ class GatedHandler:
             if self._has_state:
                 _compute(df)
             return
-        # Steps 4 to 6 are the executor's: call, hold while the sink is away, write down.
+        # Steps 4 to 6 are the runner's: call, hold while the sink is away, write down.
         left = {r.reason for r in owned.ranges if r.reason and (r.latest or 0) > r.offsets.until}
         limited = is_limited(record.reason, left)
         self._state.batch_began(record.batch_key, is_limited=limited)
         try:
-            if self._executor.run_live(df, owned, batch_id):
+            if self._runner.run_live(df, owned, batch_id):
                 self._ceiling.note_passed(record)
             else:
                 self._state.batch_was_helped(
                     record.batch_key,
-                    had_no_sink=self._executor.had_no_sink,
-                    rate_after_outage=self._executor.rate_after_outage,
+                    had_no_sink=self._runner.had_no_sink,
+                    rate_after_outage=self._runner.rate_after_outage,
                 )
         finally:
             self._state.batch_waited(record.batch_key, self._live_turn.take_waited_ms())

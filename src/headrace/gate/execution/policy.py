@@ -9,7 +9,7 @@ from headrace.core.options import LONGEST_INTERVAL_MS, duration_ms
 from headrace.errors import OptionError
 from headrace.gate.control.bisection import IsolationBudget
 from headrace.gate.control.dead import BackfillLimits
-from headrace.gate.control.sink_outage import OnOutage, OutageSettings
+from headrace.gate.control.hold import OnOutage, OutageSettings
 
 Last = Literal["stop", "defer", "isolate"]
 _LAST: Final[tuple[str, ...]] = get_args(Last)

@@ -11,20 +11,20 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from types import FrameType
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
 
 from headrace.core.timing import cancel_when
-from headrace.errors import HeadraceError
+from headrace.errors import HandlerExitError, HeadraceError
 from headrace.gate.control.limits import OperatorAction
 from headrace.gate.execution.gate_state import StreamState, all_states, has_ended, shared_ledger
-from headrace.gate.execution.sink_outage import text_of
+from headrace.gate.execution.verdicts import text_of
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.transitions import Status
-from headrace.spark_versions import Py4JError
+from headrace.spark_versions import Py4JError, Py4JJavaError
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -153,3 +153,50 @@ def _stop(state: StreamState, by: str) -> None:
         said = text_of(error).strip().partition("\n")[0]
         _LOG.warning("The query %r could not be stopped: %s", name, said)
         state.stopped_by = None  # it is tried again
+
+
+_INTERRUPTED: Final = "java.lang.InterruptedException"
+_STOPPED_QUERY: Final = (
+    "The query is stopped; py4j.protocol.Py4JJavaError: An error occurred while calling its"
+    f" handler: {_INTERRUPTED}"
+)
+
+
+@contextlib.contextmanager
+def shorten_interrupts(stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Say in few words that a batch was interrupted because its query is stopped.
+
+    Spark searches what a handler raises for these, by a pattern that overflows its stack on the
+    many lines that Py4J makes of it. While a query is ``stopped`` anything that is raised is that.
+    """
+    try:
+        yield
+    except Exception as error:
+        interrupted = isinstance(error, Py4JJavaError) and str(error.java_exception).startswith(
+            _INTERRUPTED
+        )
+        if interrupted or stopped():
+            raise InterruptedError(_STOPPED_QUERY) from None
+        raise
+
+
+@contextlib.contextmanager
+def exits_as_errors(batch: str) -> Iterator[None]:
+    """Raise what is no ``Exception`` as one, with the cause.
+
+    Py4J's thread that calls a handler would end by it without an answer, and Spark wait for ever;
+    any other thread would end without a word.
+
+    Raises:
+        HandlerExitError: SystemExit, KeyboardInterrupt or the like was raised.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        raise HandlerExitError(
+            f"The handler of batch {batch} raised {type(error).__name__}"
+            f"{f': {error}' if str(error) else ''}, which ends its query; raise an Exception for"
+            " what the policy on_failure is to deal with."
+        ) from error

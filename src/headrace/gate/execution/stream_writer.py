@@ -22,11 +22,11 @@ from headrace.gate.backfill.schedule import InProcessBudget, LiveStream, Schedul
 from headrace.gate.backfill.scheduler import BackfillScheduler, OwnerSettings
 from headrace.gate.execution.batch import Handler
 from headrace.gate.execution.batch_reader import BatchReader, DerivedStream, SparkBatchReader
-from headrace.gate.execution.executor import BatchExecutor
+from headrace.gate.execution.call import RunContext
 from headrace.gate.execution.gate_state import has_ended, state_of, use_ledger
 from headrace.gate.execution.handler import GatedHandler
-from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import OnFailure
+from headrace.gate.execution.world import BatchRunner
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.source.connector import Connector
 from headrace.gate.source.source_options import fails_on_misfit
@@ -38,12 +38,12 @@ _LOG: Final = logging.getLogger("headrace.execution")
 class StreamBackfill:
     """Runs what a stream defers, in its application, out of the time that the stream leaves.
 
-    The executor runs the batches as ``owner``.
+    The runner runs the batches as ``owner``.
     """
 
     gate: str
     ledger: Ledger
-    executor: BatchExecutor
+    runner: BatchRunner
     reader: BatchReader
     owner: str
     interval_ms: int
@@ -53,10 +53,10 @@ class StreamBackfill:
         """Run until the query ends; in threads of its own."""
         scheduler = BackfillScheduler(
             self.ledger,
-            self.executor.run,
+            self.runner.run,
             self.reader,
             OwnerSettings(self.owner),
-            limits=self.executor.limits,
+            limits=self.runner.limits,
             budget=InProcessBudget(self._live, wall_clock_ms),
             clock=wall_clock_ms,
             stopped=lambda: has_ended(query),
@@ -80,10 +80,10 @@ class StreamBackfill:
             state.on_batch_end(None)
 
     def _live(self) -> LiveStream:
-        admission = self.ledger.gates.admission(self.gate)
-        return state_of(self.ledger.url, self.gate).live(
-            admission.rate_per_s, admission.interval_ms or self.interval_ms
-        )
+        gate = self.ledger.gates.get(self.gate)
+        rate_per_s = None if gate is None else gate.rate_per_s
+        interval_ms = self.interval_ms if gate is None else gate.interval_ms
+        return state_of(self.ledger.url, self.gate).live(rate_per_s, interval_ms)
 
 
 def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
@@ -164,11 +164,11 @@ class Handling:
             gated.follow(query, checkpoint, is_bounded=is_bounded)
             if reader is not None:
                 owner = new_owner()
-                executor = gated.executor(owner, control_wait_s=_control_wait_s(self.interval_ms))
+                runner = gated.runner(owner, control_wait_s=_control_wait_s(self.interval_ms))
                 StreamBackfill(
                     self.gate,
                     ledger,
-                    executor,
+                    runner,
                     reader,
                     owner=owner,
                     interval_ms=self.interval_ms,

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -30,12 +29,10 @@ from headrace.gate.ledger.records import (
     DeadLetter,
     PlannedBatch,
     PlannedRange,
-    Unresolved,
     batch_from,
     part_of,
     range_from,
     range_rows,
-    unresolved_from,
     without,
 )
 from headrace.gate.ledger.statements import Values, ends_with, execute, statements
@@ -57,19 +54,6 @@ from headrace.gate.ledger.transitions import (
 )
 
 _SQL: Final = statements("batch")
-
-
-@dataclass(frozen=True, slots=True)
-class IsolatedBatches:
-    """Batches with records that were found bad because the handler raised.
-
-    Attributes:
-        keys: The batches.
-        error: What the handler raised for the newest of the records, without its trace.
-    """
-
-    keys: frozenset[str]
-    error: ErrorReport
 
 
 class BatchStore(Store):
@@ -479,19 +463,20 @@ class BatchStore(Store):
 
         return self._database.write(resolve_abandoned)
 
-    def isolated(self, gate_name: str, since_ms: int) -> IsolatedBatches | None:
+    def isolated(self, gate_name: str, since_ms: int) -> dict[str, ErrorReport]:
         """Batches planned since then with records that are bad because the handler raised.
 
-        Batches of which each part passed, and records that the handler rejected, do not count. Of
-        very many such records the newest are looked at. None if there is none.
+        By key, the batch with the newest record first, each with what the handler raised for its
+        newest one, without the trace. Batches of which each part passed, and records that the
+        handler rejected, do not count. Of very many such records the newest are looked at.
         """
         bad = self._database.rows(
             _SQL["bad"], gate=gate_name, since_ms=since_ms, rejected=REJECTED, bad_value=BAD_VALUE
         )
-        if not bad:
-            return None
-        keys = frozenset(row.batch_key for row in bad)
-        return IsolatedBatches(keys, ErrorReport(bad[0].error_class, bad[0].error_message, ""))
+        found: dict[str, ErrorReport] = {}
+        for row in bad:
+            found.setdefault(row.batch_key, ErrorReport(row.error_class, row.error_message, ""))
+        return found
 
     def get(self, batch_key: str) -> BatchRecord | None:
         """One batch, if it is in the ledger."""
@@ -608,19 +593,6 @@ class BatchStore(Store):
             error_name=None if error_class is None else ends_with(f".{error_class}"),
             query_stopped=QUERY_STOPPED,
         )
-
-    def count_unresolved(self, gate_name: str) -> Unresolved:
-        """Count a gate's unresolved batches and records."""
-        values = {"gate": gate_name, "query_stopped": QUERY_STOPPED}
-
-        def count(connection: Connection) -> Unresolved:
-            batches, letters = (
-                execute(connection, statements("moment")[name], values)
-                for name in ("count_unresolved", "count_letters")
-            )
-            return unresolved_from(batches, letters).get(gate_name, Unresolved())
-
-        return self._database.read(count)
 
     def with_prefix(self, prefix: str, limit: int = 2) -> tuple[BatchRecord, ...]:
         """Batches whose key begins with these hexadecimal digits, by key."""

@@ -41,12 +41,12 @@ class ClaimedLetters:
     letters: frozenset[int]
 
 
-def rejected_ranges(connection: Connection, gate_name: str) -> Iterator[Rejected]:
-    """Yield the ranges of a gate's dead letters, by run, topic, partition and offset.
+def rejected_ranges(connection: Connection, gate_name: str) -> list[Rejected]:
+    """Return the ranges of a gate's dead letters, by run, topic, partition and offset.
 
     Neighbours of one batch with one reason are one range.
     """
-    last: Rejected | None = None
+    found: list[Rejected] = []
     for row in execute(connection, _SQL["rejected"], {"gate": gate_name}):
         one = Rejected(
             row.checkpoint_id,
@@ -55,14 +55,11 @@ def rejected_ranges(connection: Connection, gate_name: str) -> Iterator[Rejected
             ErrorReport(row.error_class, row.error_message, ""),
             row.topic_id,
         )
-        if last is not None and last.is_followed_by(one):
-            last = replace(last, offsets=last.offsets.hull(one.offsets))
-            continue
-        if last is not None:
-            yield last
-        last = one
-    if last is not None:
-        yield last
+        if found and found[-1].is_followed_by(one):
+            found[-1] = replace(found[-1], offsets=found[-1].offsets.hull(one.offsets))
+        else:
+            found.append(one)
+    return found
 
 
 class DeadLetterStore(Store):

@@ -11,12 +11,12 @@ from sqlalchemy import Connection, Row
 
 from headrace.core.system import is_gone
 from headrace.errors import GateInUseError, LedgerError
+from headrace.gate.control.limits import OperatorLimits
 from headrace.gate.control.pressure import RateLimit
-from headrace.gate.control.size_ceiling import known_ceiling
 from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.error_report import storable
-from headrace.gate.ledger.operator_limits import operator_limits_from
-from headrace.gate.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd, batch_from
+from headrace.gate.ledger.operator_limits import in_force
+from headrace.gate.ledger.records import BatchRecord, GateNow, GateRecord, QueryEnd, batch_from
 from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import new_call_id
 
@@ -80,6 +80,8 @@ _SQL: Final = statements("gate")
 _QUERY: Final = tuple(field.name for field in fields(GateQuery))
 """The columns of the query behind a gate, without their prefix ``query_``."""
 
+_THROTTLE: Final = ("throttle_per_s", "throttled_by", "throttle_level", "throttle_origin_per_s")
+_OF_OPERATORS: Final = ("at_ms", "last_action", "hold_action", "limit_action", "stop_action")
 _THROTTLES: Final = ("per_s", "by", "level", "origin_per_s")
 """As the fields of a `RateLimit`."""
 
@@ -233,22 +235,19 @@ class GateStore(Store):
             _query_from(found[0]) if row["query_lives"] else None,
         )
 
-    def admission(self, gate_name: str) -> Admission:
-        """Return all that bounds the next batch of a gate, read in one statement."""
-        found = self._database.rows(_SQL["admission"], gate=gate_name)
-        if not found:
-            return Admission(None, None)
-        (row,) = found
-        throttle = row.throttled_by, row.throttle_level, row.throttle_origin_per_s
-        return Admission(
-            row.rate_per_s,
-            None if row.per_s is None else RateLimit(row.per_s, *throttle),
-            row.interval_ms,
-            operator_limits_from(row),
-            known_ceiling(row.size_ceiling),
-            row.reported,
-            row.begins,
-        )
+    def now(self, gate_name: str) -> GateNow | None:
+        """One gate at this moment, with all that bounds its next batch; None if not declared."""
+        return next(iter(self.all_now(gate_name)), None)
+
+    def all_now(self, gate_name: str | None = None) -> tuple[GateNow, ...]:
+        """All gates at one moment, by name, or one; a statement, however many there are."""
+
+        def now(connection: Connection) -> tuple[GateNow, ...]:
+            rows = execute(connection, _SQL["gates_now"], {"gate": gate_name}).all()
+            operators = in_force(connection, rows)
+            return tuple(_now_from(row, operators[row.name]) for row in rows)
+
+        return self._database.read(now)
 
     def ceiling(self, gate_name: str) -> str | None:
         """The largest batch that a gate's handler takes, as text; None where nothing is known."""
@@ -285,6 +284,16 @@ class GateStore(Store):
 def _query_from(row: Row[Any]) -> GateQuery:
     values = row._mapping
     return GateQuery(**{name: values[f"query_{name}"] for name in _QUERY})
+
+
+def _now_from(row: Row[Any], operator: OperatorLimits) -> GateNow:
+    values = row._asdict()
+    throttle = [values.pop(name) for name in _THROTTLE]
+    for name in _OF_OPERATORS:
+        del values[name]
+    values["has_query"] = bool(row.has_query)  # SQLite has no truth values
+    rate_limit = None if row.throttle_per_s is None else RateLimit(*throttle)
+    return GateNow(**values, rate_limit=rate_limit, operator=operator)
 
 
 def refuse_but(connection: Connection, gate_name: str, query: str) -> None:

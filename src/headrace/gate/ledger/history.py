@@ -17,7 +17,7 @@ from headrace.gate.ledger.pruning import (
     prune_rates,
     some_at_once,
 )
-from headrace.gate.ledger.records import Covered, Loss, Processed, Pruned
+from headrace.gate.ledger.records import Covered, Loss, Processed
 from headrace.gate.ledger.statements import Values, execute, offsets_in, statements
 from headrace.gate.ledger.transitions import Status
 
@@ -134,17 +134,6 @@ class HistoryStore(Store):
                     topic_id=row.topic_id or None,
                 )
 
-    def pruned_ranges(
-        self, gate_name: str, checkpoint_id: str
-    ) -> tuple[tuple[str | None, OffsetRange], ...]:
-        """Return the ranges of the pruned batches of one checkpoint, with the topics' ids."""
-        rows = self._database.rows(_SQL["pruned"], gate=gate_name)
-        return tuple(
-            (row.topic_id or None, _offsets_from(row))
-            for row in rows
-            if row.checkpoint_id == checkpoint_id
-        )
-
     def checkpoints(self, gate_name: str) -> tuple[CheckpointRecord, ...]:
         """Return what each checkpoint of a gate has planned, by its id and topic."""
         rows = self._database.rows(_SQL["checkpoints"], gate=gate_name)
@@ -199,8 +188,8 @@ class HistoryStore(Store):
                 found[partition] = max(until, found.get(partition, 0))
         return found
 
-    def prune(self, before_ms: int, *, rows_at_once: int = ROWS_AT_ONCE) -> Pruned:
-        """Delete batches and rate samples of all gates that ended before this time.
+    def prune(self, before_ms: int, *, rows_at_once: int = ROWS_AT_ONCE) -> tuple[int, int]:
+        """Delete batches and rate samples of all gates that ended before this time; how many.
 
         A batch goes with its dead letters, once it is ``success`` or was dropped, and they are all
         resolved. Anything else is open, and never deleted,
@@ -214,7 +203,7 @@ class HistoryStore(Store):
         for gate_row in self._database.rows(statements("gate")["gates"]):
             batches += prune_batches(self._database, gate_row.name, before_ms, rows_at_once)
             rates += prune_rates(self._database, gate_row.name, before_ms, rows_at_once)
-        return Pruned(batches, rates)
+        return batches, rates
 
 
 def lost_records(losses: Iterable[Loss]) -> int:

@@ -4,12 +4,12 @@ Status, pages and metrics read it: a few statements, however many gates there ar
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.error_report import QUERY_STOPPED
@@ -21,7 +21,6 @@ from headrace.gate.ledger.records import (
     Unresolved,
     batch_from,
     range_from,
-    unresolved_from,
 )
 from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import Status
@@ -31,86 +30,23 @@ _SQL: Final = statements("moment")
 Names = Collection[str] | None
 """Names of gates; None for all of them."""
 
+OpenBatches = Mapping[tuple[str, Status], tuple[int, int]]
+"""Number of batches of a gate that have one status, and since when the oldest (ms)."""
+
 
 BUCKETS_MS: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
 """The upper bounds of a batch's duration that are told apart (ms); longer ones are one bucket."""
 
 
-@dataclass(frozen=True, slots=True)
-class GateNow:
-    """A gate and its newest batch, at one moment. Times are ms since the epoch.
+Kind = tuple[str, str, int]
+"""What batches have in common: their status, their reason, and the place in `BUCKETS_MS` of how
+long they took, which is -1 for those that say nothing."""
 
-    Attributes:
-        position: Number of offsets that the newest batch's checkpoint has planned so far.
-        capacity_per_s: Processing rate of the last reported batch.
-        limit_per_s: The rate cap in force, of a later stage or an operator, the lower one.
-        held: Whether an operator has paused it, or has it drain.
-        has_query: Whether a query stands behind it.
-        pruned_totals: Counts of deleted batches kept by `count_pruned`, as text.
-        created_ms: When the newest batch was planned; it and all that follows is None without one.
-    """
+Sums = tuple[int, ...]
+"""Number of batches, their records (offsets where these were not counted), those of them that are
+dead letters, repeated runs, and total duration (ms) of those in a bucket."""
 
-    name: str
-    source: str
-    interval_ms: int
-    rate_per_s: float | None
-    batch_cost: str | None
-    size_ceiling: str | None
-    lost_offsets: int
-    pruned_totals: str | None
-    held: bool
-    sink_outage: str | None
-    has_query: bool
-    capacity_per_s: float | None
-    limit_per_s: float | None
-    position: int | None
-    checkpoint_id: str | None
-    created_ms: int | None
-    ended_ms: int | None
-    status: str | None
-    lag: int | None
-    planned: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenBatches:
-    """The batches of a gate that have one status: how many, and since when (ms)."""
-
-    gate: str
-    status: Status
-    number: int
-    oldest_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class BatchCount:
-    """Batches of a gate that have these values in common.
-
-    Attributes:
-        is_old: Whether they were created before the bound that was asked for.
-        bucket: The place in `BUCKETS_MS` of how long they took; -1 for those that say nothing.
-        number: Number of batches.
-        records: Their records, or offsets where these were not counted.
-        letters: Those of them that are dead letters.
-        retries: Number of their repeated runs.
-        duration_ms: Total duration, if the bucket is not -1.
-    """
-
-    gate: str
-    is_old: bool
-    status: str
-    reason: str
-    bucket: int
-    number: int
-    records: int
-    letters: int
-    retries: int
-    duration_ms: int
-
-    @property
-    def sums(self) -> "Sums":
-        """What is added up."""
-        return self.number, self.records, self.letters, self.retries, self.duration_ms
+Counts = dict[Kind, Sums]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +65,6 @@ class Pulse:
     unresolved: Mapping[str, Unresolved]
     elsewhere: tuple[Any, ...]
     acted: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class IsolationProgress:
-    """Progress of an isolation.
-
-    Attributes:
-        batch_key: The batch.
-        records: The offsets in it.
-        runs: How often the handler was called with its parts so far.
-        left: Offsets of it that are not done.
-    """
-
-    batch_key: str
-    records: int
-    runs: int
-    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,25 +133,27 @@ class MomentStore(Store):
 
     def unresolved(self, names: Names) -> Mapping[str, Unresolved]:
         """Count the unresolved batches and records of each gate that has some."""
-        batches, letters = (
-            self._database.rows(_SQL[name], names=names, query_stopped=QUERY_STOPPED)
-            for name in ("count_unresolved", "count_letters")
-        )
-        return unresolved_from(batches, letters)
+        counts = defaultdict[str, Counter[str]](Counter)
+        for name in ("count_unresolved", "count_letters"):
+            for row in self._database.rows(_SQL[name], names=names, query_stopped=QUERY_STOPPED):
+                counts[row.gate][row.status] = row.number
+        return {
+            name: Unresolved(
+                failed=found[Status.FAILED] + found[Status.BACKFILLING],
+                dead=found[Status.DEAD],
+                letters=found["waiting"],
+            )
+            for name, found in counts.items()
+        }
 
-    def isolating(self, names: Names) -> Mapping[str, IsolationProgress]:
+    def isolating(self, names: Names) -> Mapping[str, BatchRecord]:
         """The newest batch of each gate that is run in parts now, live or in a backfill.
 
         A batch that a crash has left so counts too, until it is taken over.
         """
         rows = self._database.rows(_SQL["in_parts"], names=names)
         found = [batch_from(row._mapping) for row in rows]
-        return {
-            each.gate: IsolationProgress(
-                each.batch_key, each.planned_records, each.parts.runs, each.records_left
-            )
-            for each in sorted(found, key=lambda batch: batch.created_time_ms)
-        }
+        return {each.gate: each for each in sorted(found, key=lambda it: it.created_time_ms)}
 
     def with_details(self, names: Names) -> set[str]:
         """Gates that have ever lost a record, or kept a dead letter."""
@@ -298,27 +219,24 @@ class MomentStore(Store):
         )
         return oldest
 
-    def gates(self) -> tuple[GateNow, ...]:
-        """All gates, by name, each with its newest batch."""
-        rows = self._database.rows(_SQL["gates"])
-        return tuple(GateNow(**_truths(row, "held", "has_query")) for row in rows)
-
-    def open_batches(self) -> tuple[OpenBatches, ...]:
-        """The batches that are not done, by gate and status."""
-        rows: Sequence[Any] = self._database.rows(_SQL["open_batches"])
-        return tuple(OpenBatches(row[0], Status(row[1]), row[2], row[3]) for row in rows)
+    def open_batches(self) -> OpenBatches:
+        """The batches that are not done."""
+        rows = self._database.rows(_SQL["open_batches"])
+        return {(row.gate, Status(row.status)): (row.number, row.oldest_ms) for row in rows}
 
     def waiting_letters(self) -> Mapping[str, int]:
         """Count the waiting dead letters of each gate that has some."""
         return {row.gate: row.number for row in self._database.rows(_SQL["count_letters"])}
 
-    def counts(self, bounds: Sequence[tuple[str, int, int]]) -> tuple[BatchCount, ...]:
-        """Count each gate's batches created at a time or later, by their values.
+    def counts(self, bounds: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, bool], Counts]:
+        """Count each gate's batches created at a time or later: old ones (True), and others.
 
         ``bounds`` are the gates, each with that time, and the one before which they are old (ms).
         """
-        rows = self._database.rows(_SQL["counts"], bounds=json.dumps(bounds))
-        return tuple(map(_count_from, rows))
+        found = defaultdict[tuple[str, bool], Counts](dict)
+        for row in self._database.rows(_SQL["counts"], bounds=json.dumps(bounds)):
+            found[row.gate, bool(row.is_old)] |= _counts([row[2:]])
+        return found
 
     def partitions(self) -> Sequence[Any]:
         """The partitions that each gate's newest batch reads.
@@ -327,17 +245,17 @@ class MomentStore(Store):
         """
         return self._database.rows(_SQL["partitions"])
 
-    def newest_at_ms(self, gate_name: str, checkpoint_id: str, limit: int) -> tuple[int, bool]:
+    def newest_at_ms(self, gate_name: str, checkpoint_id: str, limit: int) -> int:
         """When the offset at which a gate goes on reading was the newest, as batches saw it (ms).
 
         It is the time of the last batch that was planned when no more was there than has been
-        planned since. With False where none of the last ``limit`` batches of the checkpoint was:
-        it was at that time or earlier.
+        planned since. Where none of the last ``limit`` batches of the checkpoint was, it is the
+        time of the oldest of them: it was then or earlier.
         """
         values = {"gate": gate_name, "checkpoint_id": checkpoint_id, "limit": limit}
         row: Any = self._database.rows(_SQL["newest_at"], **values)[0]
-        found, oldest = row
-        return (found, True) if found is not None else (oldest or 0, False)
+        found_ms: int = row.oldest_ms or 0 if row.newest_ms is None else row.newest_ms
+        return found_ms
 
 
 def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) -> None:
@@ -347,32 +265,25 @@ def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) ->
     """
     values = {"gate": gate_name, "keys": keys}
     known = pruned_counts(execute(connection, _SQL["pruned_totals"], values).scalar())
-    for row in execute(connection, _SQL["counts_of"], values):
-        found = _count_from((gate_name, True, *row))
-        kind = (found.status, found.reason, found.bucket)
-        before = known.get(kind, NO_SUMS)
-        known[kind] = tuple(one + other for one, other in zip(before, found.sums, strict=True))
+    add_up(known, _counts(execute(connection, _SQL["counts_of"], values)))
     totals = json.dumps([[*kind, *sums] for kind, sums in known.items()], separators=(",", ":"))
     execute(connection, _SQL["keep_pruned_totals"], {"gate": gate_name, "totals": totals})
 
 
-Sums = tuple[int, ...]
-"""Number, records, dead letters, retries and duration (ms) of a `BatchCount`."""
-
-NO_SUMS: Final[Sums] = (0, 0, 0, 0, 0)
-
-
-def pruned_counts(totals: str | None) -> dict[tuple[Any, ...], Sums]:
-    """The sums of deleted batches, by status, reason and bucket."""
-    return {tuple(row[:3]): tuple(row[3:]) for row in json.loads(totals or "[]")}
+def pruned_counts(totals: str | None) -> Counts:
+    """The counts of deleted batches, from their text."""
+    return _counts(json.loads(totals or "[]"))
 
 
-def _count_from(row: Any) -> BatchCount:
-    gate_name, is_old, status, reason, bucket, *sums = row
-    counts = (int(number or 0) for number in sums)
-    return BatchCount(gate_name, bool(is_old), status, reason, bucket, *counts)
+def add_up(counts: Counts, more: Counts) -> None:
+    """Add counts to others."""
+    for kind, sums in more.items():
+        before = counts.get(kind, (0,) * len(sums))
+        counts[kind] = tuple(one + other for one, other in zip(before, sums, strict=True))
 
 
-def _truths(row: Row[Any], *names: str) -> dict[str, Any]:
-    """Return a row's values, with these as truth values, which SQLite does not have."""
-    return row._asdict() | {name: bool(row._mapping[name]) for name in names}
+def _counts(rows: Iterable[Any]) -> Counts:
+    return {
+        (status, reason, bucket): tuple(int(number or 0) for number in sums)
+        for status, reason, bucket, *sums in rows
+    }

@@ -18,6 +18,7 @@ from headrace.gate.control.limits import (
 )
 from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.error_report import storable
+from headrace.gate.ledger.pruning import ROWS_AT_ONCE, some_at_once
 from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import Status, new_call_id
 
@@ -26,20 +27,6 @@ MOST_BY: Final = 100
 
 MOST_WHY: Final = 500
 """The longest reason (characters)."""
-
-_COLUMNS: Final = (
-    "action_id",
-    "gate",
-    "kind",
-    "by_whom",
-    "why",
-    "time_ms",
-    "records_per_s",
-    "until_ms",
-    "seen_ms",
-    "target",
-    "outcome",
-)
 
 _SQL: Final = statements("action")
 
@@ -176,13 +163,17 @@ class OperatorLimitStore(Store):
 
     def of(self, gate_name: str) -> OperatorLimits:
         """Return the settings in force for a gate; none for a gate that is not declared."""
-        found = self._database.rows(_CONTROLS, gate=gate_name)
-        return operator_limits_from(found[0]) if found else OperatorLimits(gate_name, self._clock())
+        found = self._in_force(gate=gate_name)
+        return found.get(gate_name) or OperatorLimits(gate_name, self._clock())
 
     def all(self, names: Collection[str] | None = None) -> Mapping[str, OperatorLimits]:
         """Return the settings in force for these gates, by name, from one consistent read."""
-        rows = self._database.rows(_CONTROLS, names=names)
-        return {row.name: operator_limits_from(row) for row in rows}
+        return self._in_force(names=names)
+
+    def _in_force(self, **values: Any) -> Mapping[str, OperatorLimits]:
+        return self._database.read(
+            lambda connection: in_force(connection, execute(connection, _CONTROLS, values).all())
+        )
 
     def history(
         self, gate_name: str | None, limit: int = 100, *, before: int | None = None
@@ -238,26 +229,38 @@ class OperatorLimitStore(Store):
             # Without a number this call was made before, and its answer was lost.
             if number is not None and kind in _PUT_IN_FORCE:
                 execute(connection, _PUT_IN_FORCE[kind], {"gate": gate_name, "number": number})
-            return operator_limits_from(execute(connection, _CONTROLS, {"gate": gate_name}).one())
+            rows = execute(connection, _CONTROLS, {"gate": gate_name}).all()
+            return in_force(connection, rows)[gate_name]
 
         return self._database.write(do)
 
 
-def operator_limits_from(row: Row[Any]) -> OperatorLimits:
-    """Return the settings in force, from a row of `controls` or `admission`.
+def in_force(connection: Connection, rows: Sequence[Row[Any]]) -> dict[str, OperatorLimits]:
+    """Return the settings in force by gate, from rows of `controls` or `gates_now`.
+
+    Few gates have any, and their actions are read apart: as columns they would make each row twice
+    as wide.
 
     Raises:
         LedgerError: One of the actions is of no known kind.
     """
-    values = row._mapping
-    name = values["name"]
-    hold, limit, stop = (
-        None
-        if values[f"{what}_action_id"] is None
-        else _action(name, [values[f"{what}_{column}"] for column in _COLUMNS])
-        for what in ("hold", "limit", "stop")
-    )
-    return OperatorLimits(name, values["at_ms"], hold, limit, values["last_action"], stop)
+    found: dict[str, OperatorLimits] = {}
+    numbers = {each for row in rows for each in _referred(row) if each is not None}
+    actions = {
+        row.action_id: _action(row.gate, tuple(row))
+        for some in some_at_once(list(numbers), ROWS_AT_ONCE)
+        for row in execute(connection, _SQL["in_force"], {"numbers": some})
+    }
+    for row in rows:
+        hold, limit, stop = map(actions.get, _referred(row))
+        if limit is not None and limit.until_ms is not None and limit.until_ms <= row.at_ms:
+            limit = None
+        found[row.name] = OperatorLimits(row.name, row.at_ms, hold, limit, row.last_action, stop)
+    return found
+
+
+def _referred(row: Row[Any]) -> tuple[int | None, ...]:
+    return row.hold_action, row.limit_action, row.stop_action
 
 
 def _action(gate_name: str, values: Sequence[Any]) -> OperatorAction:

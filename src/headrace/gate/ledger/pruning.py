@@ -1,8 +1,9 @@
 """The pruning of old history: batches that nobody needs any more, and rate samples."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -11,6 +12,8 @@ from headrace.gate.ledger.moments import count_pruned
 from headrace.gate.ledger.statements import Values, execute, statements
 
 _SQL: Final = statements("history")
+
+Key = TypeVar("Key")
 
 ROWS_AT_ONCE: Final = 100
 """Batches, or rate samples, that one transaction deletes: some 10 ms. And keys in one statement, of
@@ -53,7 +56,7 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
     return len(closed), last_ms
 
 
-def some_at_once(keys: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
+def some_at_once(keys: Sequence[Key], at_once: int) -> Iterator[Sequence[Key]]:
     """All of them, so many at a time."""
     for first in range(0, len(keys), at_once):
         yield keys[first : first + at_once]
@@ -76,27 +79,14 @@ def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
 
 def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]) -> None:
     """Keep that these ranges, all that there are, have been read."""
-    rows: list[Values] = []
-    at = None
+    rows: list[list[Any]] = []
     for *place, start, until in sorted(map(tuple, ranges)):
-        if place == at and start == rows[-1]["until_offset"]:
-            rows[-1]["until_offset"] = until
-            continue
-        at = place
-        checkpoint_id, topic, topic_id, partition = place
-        rows.append(
-            {
-                "gate": gate,
-                "checkpoint_id": checkpoint_id,
-                "topic": topic,
-                "topic_id": topic_id,
-                "partition": partition,
-                "start_offset": start,
-                "until_offset": until,
-            }
-        )
+        if rows and rows[-1][:-2] == place and rows[-1][-1] == start:
+            rows[-1][-1] = until
+        else:
+            rows.append([*place, start, until])
     execute(connection, _SQL["forget_pruned"], {"gate": gate})
-    execute(connection, _SQL["new_pruned"], rows)
+    execute(connection, _SQL["new_pruned"], {"gate": gate, "ranges": json.dumps(rows)})
 
 
 def prune_rates(database: Database, gate: str, before_ms: int, at_once: int) -> int:

@@ -9,8 +9,8 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from headrace.errors import LedgerError
+from headrace.gate.control.hold import SinkOutage
 from headrace.gate.control.laws import rate_after_outage
-from headrace.gate.control.sink_outage import SinkOutage
 from headrace.gate.ledger.database import Store, changed_rows, make_durable
 from headrace.gate.ledger.error_report import storable
 from headrace.gate.ledger.pruning import ROWS_AT_ONCE, some_at_once

@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from headrace.core.ranges import OffsetRange, merge
+from headrace.gate.control.hold import SinkOutage
 from headrace.gate.control.limits import OperatorLimits
 from headrace.gate.control.parts import Progress, ranges_of
 from headrace.gate.control.pressure import RateLimit
-from headrace.gate.control.sink_outage import SinkOutage
-from headrace.gate.control.size_ceiling import SizeCeiling
+from headrace.gate.control.size_ceiling import SizeCeiling, known_ceiling
 from headrace.gate.ledger.error_report import QUERY_STOPPED, ErrorReport
 from headrace.gate.ledger.transitions import Status
 
@@ -230,7 +230,7 @@ class GateRecord:
     rate_per_s: float | None
     """The rate learnt last; None while there is none."""
     rate_time_ms: int | None
-    """Known cost of a batch (`SourceCost`), as text; None while it is unknown."""
+    """When that was learnt."""
     batch_cost: str | None = None
     """Known cost of a batch (`SourceCost`), as text; None while it is unknown."""
     size_ceiling: str | None = None
@@ -265,24 +265,37 @@ class QueryEnd(StrEnum):
     """By an exception."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """Bounds of a gate at one moment: its learned rate, and its downstream throttle."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateNow(GateRecord):
+    """A gate at one moment, with what is in force for it then, and its newest batch."""
 
-    rate_per_s: float | None
-    """The rate learnt last; None while there is none."""
+    lost_offsets: int
+    pruned_totals: str | None
+    """Counts of its deleted batches, as text: see `headrace.gate.ledger.moments.pruned_counts`."""
+    reported: str | None
+    """The batch that the rate was learnt from; None before the first report."""
+    begins: int
+    """How often the engine has asked for a batch; it falls only where an older ledger is back."""
+    has_query: bool
+    """Whether a query stands behind it."""
     rate_limit: RateLimit | None
     """Rate limit set by a downstream stage; None while it is not throttled."""
-    interval_ms: int | None = None
-    """The interval in force; None for a gate that is not declared."""
-    operator: OperatorLimits | None = None
-    """Operators' settings in force; None for a gate that is not declared."""
-    ceiling: SizeCeiling | None = None
-    """The largest batch that its handler takes; None while no batch has failed for its size."""
-    reported: str | None = None
-    """The batch that the rate was learnt from; None before the first report."""
-    begins: int = 0
-    """How often the engine has asked for a batch; it falls only where an older ledger is back."""
+    operator: OperatorLimits
+    """Operators' settings in force."""
+    capacity_per_s: float | None
+    """Processing rate of the last reported batch."""
+    planned_ms: int | None
+    """When the newest batch was planned; it and all that follows is None without one."""
+    checkpoint_id: str | None
+    position: int | None
+    """Number of offsets that its checkpoint has planned so far."""
+    lag: int | None
+    planned: int | None
+
+    @property
+    def ceiling(self) -> SizeCeiling | None:
+        """The largest batch that its handler takes; None while no batch has failed for its size."""
+        return known_ceiling(self.size_ceiling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,14 +348,6 @@ class Covered:
     offsets: OffsetRange
     topic_id: str | None = None
     """Tells a topic from one recreated under its name; None where the broker gives none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """Numbers of history rows that a call of ``prune`` deleted."""
-
-    batches: int
-    rates: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,20 +490,3 @@ def range_rows(batch: PlannedBatch) -> list[dict[str, Any]]:
         for planned in batch.ranges
         if planned.offsets.count
     ]
-
-
-def unresolved_from(batches: Iterable[Any], letters: Iterable[Any]) -> dict[str, Unresolved]:
-    """Return each gate's unresolved batches and letters, from the rows of two counts."""
-    counts: dict[str, dict[str, int]] = {}
-    for row in batches:
-        counts.setdefault(row.gate, {})[row.status] = row.number
-    waiting = {row.gate: row.number for row in letters}
-    return {
-        name: Unresolved(
-            failed=found.get(Status.FAILED, 0) + found.get(Status.BACKFILLING, 0),
-            dead=found.get(Status.DEAD, 0),
-            letters=waiting.get(name, 0),
-        )
-        for name in counts.keys() | waiting.keys()
-        for found in [counts.get(name, {})]
-    }

@@ -34,7 +34,9 @@ from sqlalchemy import (
     CursorResult,
     Engine,
     TextClause,
+    TextualSelect,
     bindparam,
+    column,
     event,
     text,
 )
@@ -77,6 +79,7 @@ _UNRESOLVED: Final = """(batch.status IN ('failed', 'backfilling', 'dead')
 
 _OPTIONAL: Final = re.compile(r"\s*--\? (\w+)$")
 _LIST: Final = re.compile(r"\bIN :(\w+)")
+_ALL_COLUMNS: Final = re.compile(r"(SELECT |RETURNING |\.)\*")
 
 
 class Statement:
@@ -89,7 +92,9 @@ class Statement:
             found[1] for line in lines if (found := _OPTIONAL.search(line))
         )
         self.lists: Final = frozenset(_LIST.findall("\n".join(lines)))
+        self._names_columns: Final = not _ALL_COLUMNS.search("\n".join(lines))
         self._made: Final = dict[tuple[str, frozenset[str]], TextClause]()
+        self._answered: Final = dict[tuple[str, frozenset[str]], TextualSelect]()
 
     def __repr__(self) -> str:
         return f"Statement({self.name!r})"
@@ -101,6 +106,25 @@ class Statement:
         if made is None:
             made = self._made[key] = self._text(*key)
         return made
+
+    def run(
+        self,
+        connection: Connection,
+        given: Iterable[str],
+        values: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any] | None,
+    ) -> CursorResult[Any]:
+        """Run it, and keep the columns of its answer: SQLAlchemy works them out anew for a text.
+
+        Not where a column of a newer schema may come between them.
+        """
+        key = connection.dialect.name, self.optional.intersection(given)
+        known = self._answered.get(key)
+        sent = self.on(*key) if known is None else known
+        result = connection.execute(sent, values, execution_options=options)
+        if known is None and result.returns_rows and self._names_columns:
+            self._answered[key] = self.on(*key).columns(*map(column, result.keys()))
+        return result
 
     def _text(self, dialect: str, given: frozenset[str]) -> TextClause:
         lines = []
@@ -161,9 +185,8 @@ def execute(
         # An empty list has no type; a null is in no list either.
         lists = {name: [*values[name]] or [None] for name in statement.lists.intersection(given)}
         values = {**values, **lists} if lists else values
-    sent = statement.on(connection.dialect.name, given)
     options = {"preserve_rowcount": True} if counted else None
-    return connection.execute(sent, values or None, execution_options=options)
+    return statement.run(connection, given, values or None, options)
 
 
 def take_time_from(engine: Engine, clock: Callable[[], int]) -> None:

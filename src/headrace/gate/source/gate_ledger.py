@@ -28,7 +28,7 @@ from headrace.gate.ledger.connection import OF_A_QUERY, Timeouts, redact_url
 from headrace.gate.ledger.gates import GateClaim, GateQuery
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.proof import FindingKind
-from headrace.gate.ledger.records import Admission, PlannedBatch, PlannedRange
+from headrace.gate.ledger.records import GateNow, PlannedBatch, PlannedRange
 from headrace.gate.ledger.transitions import Status
 from headrace.gate.source.losses import LossAccount, MissingOffsets
 from headrace.gate.source.resumption import GateMemory, unknown_outcome
@@ -128,20 +128,21 @@ class GateLedger:
             )
         self._clock.sleep(seconds)
 
-    def admission(self) -> Admission:
-        """Return the bounds of the next batch, after the report of the last one if that comes soon.
+    def admission(self) -> GateNow | None:
+        """Return the gate, after the report of its last batch if that comes soon.
 
-        Operators' actions since the last time are marked as seen. Without a report, because of a
-        crash or a lost event, the rate is the one that was in force.
+        None while it is not declared. Operators' actions since the last time are marked as seen.
+        Without a report, because of a crash or a lost event, the rate is the one that was in force.
         """
         with self._while_the_driver_lives():
-            admission = self._after_report()
-            self.went_back = self.went_back or admission.begins < self._begins
-            self._begins = admission.begins
-            if admission.operator is not None:
-                self._mark_seen(admission.operator)
-        self._interval_ms = admission.interval_ms or self._interval_ms
-        return admission
+            now = self._after_report()
+            begins = 0 if now is None else now.begins
+            self.went_back = self.went_back or begins < self._begins
+            self._begins = begins
+            if now is not None:
+                self._mark_seen(now.operator)
+                self._interval_ms = now.interval_ms
+        return now
 
     def _mark_seen(self, operator: OperatorLimits) -> None:
         newest = operator.newest
@@ -155,18 +156,18 @@ class GateLedger:
             operator.describe() or "under no limit and not paused",
         )
 
-    def _after_report(self) -> Admission:
-        admission = self._ledger.gates.admission(self._gate.name)
+    def _after_report(self) -> GateNow | None:
+        now = self._ledger.gates.now(self._gate.name)
         if self._begun is None:
-            return admission
+            return now
         # Without a listener (no headrace.register), it would wait each time in vain.
-        listening = self._begun_before is None or admission.reported == self._begun_before
+        listening = self._begun_before is None or _reported(now) == self._begun_before
         patience_s = self._interval_ms / 1000 if listening else 0
         deadline = self._clock.monotonic() + patience_s
-        while admission.reported != self._begun and self._clock.monotonic() < deadline:
+        while _reported(now) != self._begun and self._clock.monotonic() < deadline:
             self._clock.sleep(_REPORT_POLL_S)
-            admission = self._ledger.gates.admission(self._gate.name)
-        return admission
+            now = self._ledger.gates.now(self._gate.name)
+        return now
 
     def begin(
         self, end: StreamOffset, ranges: Sequence[OffsetRange], plan: Plan | None, latest: Positions
@@ -369,6 +370,10 @@ def _told(plan: Plan | None, offsets: OffsetRange) -> str | None:
 _LOOK_S: Final = 0.1
 
 _LOG: Final = logging.getLogger("headrace.source")
+
+
+def _reported(now: GateNow | None) -> str | None:
+    return None if now is None else now.reported
 
 
 def describe_process(process: str | None, otherwise: int) -> str:

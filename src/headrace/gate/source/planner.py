@@ -17,7 +17,7 @@ from headrace.core.timing import Clock
 from headrace.errors import BrokerError, DataLossError, OptionError
 from headrace.gate.control.plan import Plan, empty_plan, plan, should_wait
 from headrace.gate.ledger.ledger import Ledger
-from headrace.gate.ledger.records import Admission, PlannedRange
+from headrace.gate.ledger.records import PlannedRange
 from headrace.gate.source.gate_ledger import GateIdentity, GateLedger, OpenLedger
 from headrace.gate.source.log import CheckedLog, Log, Topic, declared_lost, gone
 from headrace.gate.source.losses import LossAccount, MissingOffsets, describe_losses
@@ -290,25 +290,24 @@ class StreamPlanner:
     ) -> Plan:
         options = self._options
         gate_ledger = self._gate_ledger
-        admission = gate_ledger.admission() if gate_ledger is not None else Admission(None, None)
-        operator = admission.operator
+        now = None if gate_ledger is None else gate_ledger.admission()
+        operator = None if now is None else now.operator
         if everything or (operator is not None and operator.closed_by is not None):
             held = None if operator is None else replace(operator, limit=None)
             return plan(starts.current, latest, None, options.no_limits, operator=held)
-        ceiling = admission.ceiling
         in_bytes = options.limits.max_bytes is not None
         sizes = self.log.sizes(starts.current, latest) if in_bytes else None
-        if options.estimator.auto is not None and admission.interval_ms is not None:
-            self._interval_ms = admission.interval_ms
+        if options.estimator.auto is not None and now is not None:
+            self._interval_ms = now.interval_ms
         planned = plan(
             starts.current,
             latest,
-            admission.rate_per_s,
+            None if now is None else now.rate_per_s,
             replace(options.limits, seconds_per_batch=self._interval_ms / 1000),
             sizes,
-            rate_limit=admission.rate_limit,
+            rate_limit=None if now is None else now.rate_limit,
             operator=operator,
-            ceiling=ceiling,
+            ceiling=None if now is None else now.ceiling,
         )
         if self._too_few(planned.lag):
             return empty_plan(starts.current, latest)

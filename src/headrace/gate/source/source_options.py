@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, Literal, overload
 from headrace.core import options as text_of
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
+from headrace.gate.control.hold import OutageSettings
 from headrace.gate.control.interval import AUTO, SHORTEST_INTERVAL_MS, IntervalLaw
 from headrace.gate.control.laws import DEFAULT_LAW, LAW_OPTIONS, EstimatorSettings, law_options
 from headrace.gate.control.limits import BatchLimits, PartitionLimit
-from headrace.gate.control.sink_outage import OutageSettings
 from headrace.gate.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
 
 if TYPE_CHECKING:

@@ -1,11 +1,12 @@
-"""The port that a receiver listens on, and how many senders may be connected to it."""
+"""The port that a receiver listens on, how many senders may be connected, and how each begins."""
 
 import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Hashable
-from typing import ClassVar, Final, Generic, Self, TypeVar
+import ssl
+from collections.abc import Callable, Hashable
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from headrace.errors import ReceiverError
 from headrace.journal.receivers.access import Access
@@ -16,6 +17,8 @@ Answer = TypeVar("Answer")
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 _BACKLOG: Final = 1024
+
+READ_BYTES: Final = 64 * 1024
 
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_DESCRIPTORS_S: Final = 0.1
@@ -182,20 +185,142 @@ class Connections:
         self._open.discard(connection)
 
 
-async def accept(listener: socket.socket) -> socket.socket:
-    """Wait for a connection, which is the caller's to close."""
-    while True:
+class SenderProtocol(asyncio.BufferedProtocol):
+    """One sender's connection, which counts its place before its handshake begins.
+
+    Attributes:
+        has_place: Whether there was a place for it.
+        refused: Why nothing is taken from it, where that is known before it begins.
+        closed: Done when the connection has ended.
+    """
+
+    refused: ReceiverError | None = None
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self.has_place = connections.admit(self)
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def give_place_back(self) -> None:
+        """End a connection that is closed, or has never begun."""
+        self._connections.remove(self)
+        set_unless_done(self.closed, None)
+
+
+class Doorway:
+    """Accepts connections, and hands each to a protocol, after its PROXY header and its handshake.
+
+    Args:
+        new: Makes the protocol of a connection, which may be within TLS.
+        handshake_s: Time for the header and the handshake, each (s).
+        failed: Receives why a connection could not be begun: a kind, and a sentence.
+        context: Answers the context of TLS for a connection that begins now; None for no TLS.
+        is_proxied: Whether a PROXY header comes before all else.
+    """
+
+    def __init__(
+        self,
+        new: Callable[[], SenderProtocol],
+        handshake_s: float,
+        failed: Callable[[str, str], None],
+        *,
+        context: Callable[[], ssl.SSLContext | None],
+        is_proxied: bool = False,
+    ) -> None:
+        self._new = new
+        self._handshake_s = handshake_s
+        self._failed = failed
+        self._context = context
+        self._is_proxied = is_proxied
+        self._beginning: set[asyncio.Task[None]] = set()
+
+    async def accept_all(self, listener: socket.socket) -> None:
+        """Accept until cancelled; then close the listener, and what has not begun yet."""
+        loop = asyncio.get_running_loop()
         try:
-            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-        except ConnectionError:
-            continue  # it was gone before it was accepted
-        except OSError as error:
-            await wait_for_descriptor(error)
-        else:
-            return connection
+            while True:
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except ConnectionError:
+                    continue  # it was gone before it was accepted
+                except OSError as error:
+                    await _wait_for_descriptor(error)
+                    continue
+                task = loop.create_task(self._begin(connection))
+                self._beginning.add(task)
+                task.add_done_callback(self._beginning.discard)
+        finally:
+            listener.close()
+            for task in self._beginning:
+                task.cancel()
+            if self._beginning:
+                await asyncio.wait(self._beginning)
+
+    async def _begin(self, connection: socket.socket) -> None:
+        context, protocol = self._context(), self._new()
+        begun = False
+        try:
+            if self._is_proxied:
+                try:
+                    await self._take_proxy_header(connection)
+                except ReceiverError as error:
+                    protocol.refused = error
+            if context is None:
+                await self._hand_over(connection, protocol)
+            elif protocol.refused is not None:
+                self._failed("TLS", str(protocol.refused))
+                return
+            elif protocol.has_place:  # an answer to one without a place would need a handshake
+                await self._hand_over(
+                    connection,
+                    protocol,
+                    ssl=context,
+                    ssl_handshake_timeout=self._handshake_s,
+                    ssl_shutdown_timeout=LINGER_S,
+                )
+            else:
+                self._failed("no place", "All connections are in use; connect again later.")
+                return
+            begun = True
+        except (OSError, TimeoutError) as error:
+            if context is not None:
+                self._failed("TLS", _handshake_failure(error, self._handshake_s))
+        finally:
+            if not begun:
+                connection.close()
+                protocol.give_place_back()
+
+    async def _take_proxy_header(self, connection: socket.socket) -> None:
+        try:
+            async with asyncio.timeout(self._handshake_s):
+                await take_proxy_header(connection)
+        except TimeoutError as error:
+            raise ReceiverError(
+                f"The PROXY header was not complete after {self._handshake_s:g} s; send it faster."
+            ) from error
+
+    async def _hand_over(
+        self, connection: socket.socket, protocol: SenderProtocol, **tls: Any
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: protocol, connection, **tls)
 
 
-async def wait_for_descriptor(error: OSError) -> None:
+LINGER_S: Final = 2.0
+"""Time for which a sender may still send after its last answer (s). If the connection were closed
+at once, the sender's system would discard the answer.
+"""
+
+
+def _handshake_failure(error: OSError, handshake_s: float) -> str:
+    if isinstance(error, ConnectionAbortedError) and error.errno is None:  # asyncio's own
+        return f"A TLS handshake was not over after {handshake_s:g} s; connect faster."
+    reason = error.reason if isinstance(error, ssl.SSLError) else None
+    words = (reason or error.strerror or "the connection was closed").replace("_", " ").lower()
+    return f"A TLS handshake has failed ({words}); connect with TLS, and a certificate if asked."
+
+
+async def _wait_for_descriptor(error: OSError) -> None:
     """Wait a moment where there were no descriptors left; raise any other error.
 
     The next connection that closes gives one back; there is no way to wait for that.

@@ -11,6 +11,7 @@ from headrace.journal.receivers.option import option
 
 MIB: Final = 1024 * 1024
 _CONNECTION_BYTES: Final = 80 * 1024
+_TLS_BYTES: Final = 256 * 1024
 _FEWEST_CONNECTIONS: Final = 16
 _MOST_TOPIC_BYTES: Final = 65_535
 _MQTT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
@@ -77,9 +78,13 @@ class IntakeSettings:
         """The most that the message ids that are remembered take."""
         return self.max_memory_bytes * 3 // 16
 
-    def connections(self, max_connections: int) -> int:
-        """The most connections, at most as many as given: each may take 80 KiB, and 16 always."""
-        most = self.max_memory_bytes // 4 // _CONNECTION_BYTES
+    def connections(self, max_connections: int, *, is_secured: bool = False) -> int:
+        """The most connections, at most as many as given: each may take 80 KiB, and 16 always.
+
+        Within TLS each takes 256 KiB more, asyncio's buffer: 195 of them fit into the default.
+        """
+        each_bytes = _CONNECTION_BYTES + _TLS_BYTES * is_secured
+        most = self.max_memory_bytes // 4 // each_bytes
         return min(max_connections, max(_FEWEST_CONNECTIONS, most))
 
 

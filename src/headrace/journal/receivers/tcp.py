@@ -2,41 +2,37 @@
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import Collection
-from typing import Final
+from typing import Final, cast
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError, JournalError, ReceiverError
 from headrace.journal.receivers.access import Access
 from headrace.journal.receivers.connections import (
+    LINGER_S,
+    READ_BYTES,
     Connections,
+    Doorway,
     ListeningReceiver,
-    accept,
-    set_unless_done,
-    take_proxy_header,
-    wait_for_descriptor,
+    SenderProtocol,
 )
 from headrace.journal.receivers.deduplicator import Receipt
 from headrace.journal.receivers.intake import Intake
 from headrace.journal.receivers.line_buffer import LineBuffer
 from headrace.journal.receivers.memory_budget import MemoryBudget
 from headrace.journal.receivers.settings import TcpSettings
-from headrace.journal.receivers.tls_tunnel import TlsTunnels
 
-_LINGER_S: Final = 2.0
-"""Time for which the lines of a rejected sender are read and dropped (s). If the connection were
-closed at once, the sender's system would discard the reason.
-"""
+_FEW_BYTES: Final = 4 * 1024
+"""What is read of a sender while the lines of many others wait."""
 
 
 class SharedBySenders:
     """State shared by the senders of one receiver.
 
-    At a time ``readers`` senders are read, ``read_bytes`` each. The lines of the others stay with
-    the kernel and with their senders, so that many senders under backpressure take no more memory
-    than a few. A sender that has more than ``max_unanswered`` chunks of lines without an answer
-    does not read its answers: nothing is read from it until it does.
+    Of a sender whose lines wait nothing more is read. While those of ``readers`` senders wait, only
+    4 KiB at a time are read of each other one: the rest stays with the kernel and with its sender,
+    so that many senders under backpressure take little memory. A sender that has more than
+    ``max_unanswered`` chunks of lines without an answer does not read its answers: nothing is read
+    from it until it does.
     """
 
     def __init__(
@@ -44,7 +40,7 @@ class SharedBySenders:
         intake: Intake,
         settings: TcpSettings,
         *,
-        read_bytes: int = 64 * 1024,
+        read_bytes: int = READ_BYTES,
         readers: int = 16,
         max_unanswered: int = 256,
         access: Access | None = None,
@@ -52,180 +48,178 @@ class SharedBySenders:
         self.intake = intake
         self.settings = settings
         self.access = access or Access(settings)
-        self.tunnels = TlsTunnels(
-            settings.line_s,
-            lambda reason: intake.rejections.count("TLS", reason),
-            is_proxied=settings.proxy_protocol,
-        )
-        self.read_bytes = read_bytes
         self.max_unanswered = max_unanswered
-        self.connections = Connections(intake.settings.connections(settings.max_connections))
+        is_secured = settings.tls.certificate_file is not None
+        self.is_secured = is_secured
+        self.connections = Connections(
+            intake.settings.connections(settings.max_connections, is_secured=is_secured)
+        )
         self.unfinished = MemoryBudget(intake.settings.unfinished_bytes)
-        self.reading = asyncio.Semaphore(readers)
+        self.open: set[LineSender] = set()
+        self.taking = 0
+        self._readers = readers
+        self._buffer = memoryview(bytearray(read_bytes))
+
+    @property
+    def buffer(self) -> memoryview:
+        """Where the next bytes of a sender are read into; they are taken before any others."""
+        return self._buffer if self.taking < self._readers else self._buffer[:_FEW_BYTES]
 
 
-class LineSender:
-    """One connection, over a non-blocking socket, which it closes in the end."""
+class LineSender(SenderProtocol):
+    """One sender's connection. Nothing is read while its lines wait: TCP blocks the sender then."""
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        shared: SharedBySenders,
-        settings: TcpSettings | None = None,
-    ) -> None:
-        self._connection = connection
+    _transport: asyncio.Transport
+
+    def __init__(self, shared: SharedBySenders, settings: TcpSettings | None = None) -> None:
+        super().__init__(shared.connections)
         self._shared = shared
         self._settings = settings = settings or shared.settings
+        self._loop = asyncio.get_running_loop()
         self._lines = LineBuffer(settings, shared.unfinished)
         self._is_known = not shared.access.tokens.names
         self._left_s: float | None = settings.line_s
-        self._answers: asyncio.Queue[tuple[asyncio.Task[Receipt], int] | None] = asyncio.Queue()
+        self._began_s = 0.0
+        self._late: asyncio.TimerHandle | None = None
+        self._answers: asyncio.Queue[tuple[asyncio.Task[Receipt], int] | HeadraceError | None] = (
+            asyncio.Queue()
+        )
         self._unanswered = asyncio.Semaphore(shared.max_unanswered)
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._taking: asyncio.Task[None] | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._is_over = self._has_ended = False
 
-    def start(self) -> asyncio.Task[None]:
-        """Receive lines until the sender ends or is rejected."""
-        self._serving = asyncio.create_task(self._serve())
-        self._serving.add_done_callback(self._close)
-        if self._shared.connections.admit(self):
-            self._reading = asyncio.create_task(self._read())
-            self._reading.add_done_callback(lambda _: self._answers.put_nowait(None))
-        return self._serving
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to read, or say that there is no place."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=1)  # to see at once that nothing is read
+        self._shared.open.add(self)
+        self._serving = self._loop.create_task(self._serve())
+        if self.refused is not None:
+            self._end(self.refused)
+        elif self.has_place:
+            self._watch()
+        else:
+            most = self._settings.max_connections
+            self._end(ReceiverError(f"All {most} connections are in use; connect again later."))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes are read into."""
+        return self._shared.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what was read; nothing more is read until that is done."""
+        if self._is_over:
+            return  # read and dropped
+        data = bytes(self._shared.buffer[:nbytes])
+        self._unwatch()
+        self._transport.pause_reading()
+        self._shared.taking += 1
+        self._taking = self._loop.create_task(self._take(data))
+        self._taking.add_done_callback(self._taken)
+
+    def eof_received(self) -> bool:
+        """Answer what was sent, and then end."""
+        self._has_ended = True
+        if not self._is_over:
+            self._end(self._lines.cut_off() if self._lines.is_unfinished else None)
+        return not self._shared.is_secured  # within TLS no half of a connection is closed alone
+
+    def pause_writing(self) -> None:
+        """Begin the time in which the sender is to read its answers."""
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        """Go on answering."""
+        self._may_write.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give back the place; lines that were read are still taken."""
+        self._unwatch()
+        self._may_write.set()
+        if not self._is_over:
+            self._is_over = True
+            if self._taking is None or self._taking.done():
+                self._answers.put_nowait(None)
+        self._lines.close()
+        self._shared.open.discard(self)
+        self.give_place_back()
 
     def stop(self) -> None:
         """Read no more; what is in the buffer is still acknowledged."""
-        if self._reading:
-            self._reading.cancel()
+        if not self._is_over:
+            self._end(None)
 
-    def _close(self, _: asyncio.Task[None]) -> None:
-        """Leave nothing behind, even if serving was over before it began."""
-        self.stop()
-        self._shared.connections.remove(self)
-        self._lines.close()
-        self._connection.close()
+    def abort(self) -> None:
+        """End it at once."""
+        self._transport.abort()
+        if self._serving is not None:
+            self._serving.cancel()
 
-    async def _serve(self) -> None:
+    # Reading.
+
+    def _end(self, error: HeadraceError | None) -> None:
+        """Take nothing more: what was taken is answered, and then comes the error."""
+        self._is_over = True
+        self._unwatch()
+        if self._taking is not None and self._taking is not asyncio.current_task():
+            self._taking.cancel()
+        self._answers.put_nowait(error)
+
+    async def _take(self, data: bytes) -> None:
         try:
-            with contextlib.suppress(OSError):  # the sender has gone, or does not read
-                try:
-                    await self._answer()
-                except HeadraceError as error:
-                    await self._read_no_more()
-                    await self._reject(error)
-        finally:
-            await self._read_no_more()
-
-    async def _read_no_more(self) -> None:
-        """Stop, and wait for it: until then the loop watches the connection's descriptor."""
-        if self._reading:
-            self._reading.cancel()
-            await asyncio.wait([self._reading])
-            if not self._reading.cancelled():
-                self._reading.exception()  # the sender has the reason, or has gone
-
-    async def _answer(self) -> None:
-        if self._reading is None:
-            raise ReceiverError(
-                f"All {self._settings.max_connections} connections are in use; connect again later."
-            )
-        while answer := await self._answers.get():
-            receipt, count = answer
-            await asyncio.wait([receipt])
-            if receipt.cancelled():
-                continue  # withdrawn by a stop; without an answer the sender keeps it
-            receipt.result()
-            self._unanswered.release()
-            if self._settings.acknowledge:
-                await self._acknowledge(count)
-        if not self._reading.cancelled() and (error := self._reading.exception()):
-            raise error
-
-    async def _acknowledge(self, count: int) -> None:
-        """Send how many lines more are durable; disconnect a sender that does not read it."""
-        try:
-            async with asyncio.timeout(self._settings.line_s):
-                await self._send(f"ok {count}")
-        except TimeoutError:
-            self._shared.intake.rejections.count(
-                "not reading",
-                f"A sender did not read its answers for {self._settings.line_s:g} s; read them, or"
-                " raise line_s.",
-            )
-            raise
-
-    async def _reject(self, error: HeadraceError) -> None:
-        kind = "not stored" if isinstance(error, JournalError) else "not taken"
-        kind = "no place" if self._reading is None else kind
-        self._shared.intake.rejections.count(kind, str(error))
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_S):
-                await self._send(f"error {error}")
-                if self._reading is None:
-                    return  # it has no place, and must not take one
-                self._connection.shutdown(socket.SHUT_WR)
-                while await loop.sock_recv(self._connection, self._shared.read_bytes):
-                    continue
-
-    async def _send(self, text: str) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._connection, f"{text}\n".encode())
-
-    async def _read(self) -> None:
-        if self._settings.proxy_protocol and self._settings.tls.certificate_file is None:
-            await self._take_proxy_header()
-        while True:
-            await self._wait_for_more()
             async with self._unanswered:
-                pass  # a place is free, and nobody else takes it; the others must not wait for it
-            async with self._shared.reading:
-                try:
-                    data = self._connection.recv(self._shared.read_bytes)
-                except BlockingIOError:
-                    continue  # there is nothing to read after all
-                if not data:
-                    break
-                whole = self._lines.add(data)
-                del data  # while the lines wait for their turn, or for memory, they are here once
-                if whole:
-                    await self._take(whole)
-                self._lines.check()
-        if self._lines.is_unfinished:
-            raise self._lines.cut_off()
+                pass  # a place is free, and nobody else takes it
+            whole = self._lines.add(data)
+            del data  # while the lines wait for their turn, or for memory, they are here once
+            if whole and not self._is_known:
+                whole = self._authenticate(whole)
+            if whole:
+                await self._submit(whole)
+                self._left_s = self._settings.line_s if self._lines.is_unfinished else None
+            self._lines.check()
+        except HeadraceError as error:
+            if not self._is_over:
+                self._end(error)
+        except Exception:
+            self._transport.abort()  # a defect of ours
+            raise
+        if self._transport.is_closing():
+            self._answers.put_nowait(None)
+        elif not self._is_over:
+            self._watch()
+            self._transport.resume_reading()
 
-    async def _take_proxy_header(self) -> None:
-        line_s = self._settings.line_s
-        try:
-            async with asyncio.timeout(line_s):
-                await take_proxy_header(self._connection)
-        except TimeoutError as error:
-            raise ReceiverError(
-                f"The PROXY header was not complete after {line_s:g} s; send it, or raise line_s."
-            ) from error
+    def _taken(self, _: asyncio.Task[None]) -> None:
+        self._shared.taking -= 1
 
-    async def _wait_for_more(self) -> None:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        try:
-            async with asyncio.timeout(self._left_s):
-                await _readable(self._connection)
-        except TimeoutError as error:
-            raise ReceiverError(
+    def _watch(self) -> None:
+        """Time what is unfinished, and the first line; between two lines a sender may be silent."""
+        self._began_s = self._loop.time()
+        if self._left_s is not None:
+            self._late = self._loop.call_later(self._left_s, self._too_late)
+
+    def _unwatch(self) -> None:
+        """Stop the time: it does not run while the sender's lines wait."""
+        if self._left_s is None:  # a line begins
+            self._left_s = self._settings.line_s
+        elif self._late is not None:
+            self._left_s = max(0.0, self._left_s - (self._loop.time() - self._began_s))
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _too_late(self) -> None:
+        self._end(
+            ReceiverError(
                 f"{self._lines.next_name} was not complete after {self._settings.line_s:g} s; send"
                 " whole lines, or raise line_s."
-            ) from error
-        if self._left_s is not None:
-            self._left_s = max(0.0, self._left_s - (loop.time() - began_s))
-        else:  # a line begins
-            self._left_s = self._settings.line_s
-
-    async def _take(self, whole: bytes) -> None:
-        if not self._is_known:
-            whole = self._authenticate(whole)
-        if whole:
-            await self._submit(whole)
-        self._left_s = self._settings.line_s if self._lines.is_unfinished else None
+            )
+        )
 
     def _authenticate(self, whole: bytes) -> bytes:
         """Check the token, which is the first line; return the lines after it."""
@@ -259,16 +253,69 @@ class LineSender:
         if error:
             raise error
 
+    # Answering.
 
-async def _readable(connection: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    descriptor = connection.fileno()
-    loop.add_reader(descriptor, set_unless_done, ready, None)
-    try:
-        await ready
-    finally:
-        loop.remove_reader(descriptor)
+    async def _serve(self) -> None:
+        try:
+            error = await self._answer()
+        except HeadraceError as not_stored:
+            error = not_stored
+        except TimeoutError:
+            self._transport.abort()
+            return
+        if error is not None:
+            await self._reject(error)
+        self._transport.close()
+
+    async def _answer(self) -> HeadraceError | None:
+        """Answer what is durable, in order, until there is nothing more; then, what was wrong."""
+        while isinstance(answer := await self._answers.get(), tuple):
+            receipt, count = answer
+            await asyncio.wait([receipt])
+            if receipt.cancelled():
+                continue  # withdrawn by a stop; without an answer the sender keeps it
+            receipt.result()
+            self._unanswered.release()
+            if self._settings.acknowledge:
+                await self._acknowledge(count)
+        return answer
+
+    async def _acknowledge(self, count: int) -> None:
+        """Send how many lines more are durable; disconnect a sender that does not read it."""
+        if not self._transport.is_closing():
+            self._transport.write(f"ok {count}\n".encode())
+        try:
+            async with asyncio.timeout(self._settings.line_s):
+                await self._may_write.wait()
+        except TimeoutError:
+            self._shared.intake.rejections.count(
+                "not reading",
+                f"A sender did not read its answers for {self._settings.line_s:g} s; read them, or"
+                " raise line_s.",
+            )
+            raise
+
+    async def _reject(self, error: HeadraceError) -> None:
+        """Send why nothing more is taken; whatever follows is read and dropped for a time."""
+        kind = "not stored" if isinstance(error, JournalError) else "not taken"
+        self._shared.intake.rejections.count(kind if self.has_place else "no place", str(error))
+        if not self._is_over:
+            self._is_over = True
+            self._unwatch()
+            if self._taking is not None:
+                self._taking.cancel()
+        self._lines.close()
+        if self._transport.is_closing():
+            return
+        self._transport.write(f"error {error}\n".encode())
+        if self._has_ended or not self.has_place:
+            return  # nothing follows, or it must not take a place
+        with contextlib.suppress(OSError, NotImplementedError):
+            self._transport.write_eof()
+        self._transport.resume_reading()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await asyncio.shield(self.closed)
 
 
 class TcpReceiver(ListeningReceiver[TcpSettings]):
@@ -307,33 +354,25 @@ class TcpReceiver(ListeningReceiver[TcpSettings]):
         """
         listener, access = self._take_listener()
         shared = SharedBySenders(intake, self.settings, access=access)
-        senders: dict[asyncio.Task[None], LineSender] = {}
+        doorway = Doorway(
+            lambda: LineSender(shared),
+            self.settings.line_s,
+            intake.rejections.count,
+            context=lambda: access.context,
+            is_proxied=self.settings.proxy_protocol,
+        )
         try:
-            while True:
-                connection = await accept(listener)
-                if (context := access.context) is not None:
-                    try:
-                        connection = shared.tunnels.open(connection, context)
-                    except OSError as error:
-                        await wait_for_descriptor(error)
-                        continue
-                sender = LineSender(connection, shared, self.settings)
-                serving = sender.start()
-                senders[serving] = sender
-                serving.add_done_callback(senders.pop)
-                await asyncio.sleep(0)  # accepting goes on at once if there is more to accept
+            await doorway.accept_all(listener)
         finally:
-            listener.close()
-            for sender in senders.values():
+            for sender in set(shared.open):
                 sender.stop()
-            await self._end(set(senders))
-            await shared.tunnels.close(self._stop_s)
+            await self._end(shared)
 
-    async def _end(self, serving: Collection[asyncio.Task[None]]) -> None:
-        if not serving:
+    async def _end(self, shared: SharedBySenders) -> None:
+        if not shared.open:
             return
-        _, stuck = await asyncio.wait(serving, timeout=self._stop_s)
-        for task in stuck:
-            task.cancel()
-        if stuck:
-            await asyncio.wait(stuck)
+        ends = {sender.closed for sender in shared.open}
+        await asyncio.wait(ends, timeout=self._stop_s)
+        for sender in set(shared.open):
+            sender.abort()
+        await asyncio.wait(ends)

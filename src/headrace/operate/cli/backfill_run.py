@@ -31,8 +31,8 @@ from headrace.gate import (
     BackfillLimits,
     BackfillScheduler,
     Batch,
-    BatchExecutor,
     BatchRecord,
+    BatchRunner,
     Claimed,
     Done,
     ErrorReport,
@@ -135,13 +135,13 @@ class ManualBackfill:
             reader=reader,
             owner=self._owner,
         )
-        executor = BatchExecutor(context)
+        runner = BatchRunner(context)
         return BackfillScheduler(
             self._ledger,
-            executor.run,
+            runner.run,
             reader,
             OwnerSettings(self._owner),
-            limits=executor.limits,
+            limits=runner.limits,
             budget=self._budget,
             on_event=self._report,
             clock=wall_clock_ms,

@@ -379,9 +379,9 @@ def prune(
     # Only an existing ledger can be pruned: none is created here.
     Ledger.open(ledger, create=False).close()
     with Ledger.open(ledger) as opened:
-        pruned = opened.history.prune(wall_clock_ms() - kept_ms)
+        batches, rates = opened.history.prune(wall_clock_ms() - kept_ms)
     if as_json:
-        out.print_json(asdict(pruned))
+        out.print_json({"batches": batches, "rates": rates})
     else:
-        deleted = out.plural(pruned.batches, "batch"), out.plural(pruned.rates, "rate")
+        deleted = out.plural(batches, "batch"), out.plural(rates, "rate")
         typer.echo(f"Deleted: {' and '.join(deleted)}.")

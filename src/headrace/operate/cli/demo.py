@@ -239,7 +239,7 @@ def _bad_record(demo: Demo) -> None:
         " handler puts it aside as a dead letter; a plain query stops at it, sooner or later."
     )
     (demo.folder / "slowness").write_text("1")
-    wait(demo, _HAPPENS_S, lambda: bool(demo.ledger.batches.count_unresolved(GATE).letters))
+    wait(demo, _HAPPENS_S, lambda: GATE in demo.ledger.moments.waiting_letters())
 
 
 def _killed_driver(demo: Demo) -> None:
@@ -266,7 +266,7 @@ def _proof(demo: Demo) -> dict[str, int]:
     for _ in range(60):  # what is not there then is missing
         wait(demo, _LINE_S if _waiting(demo, GATED) else 0)
     rows = _sql(demo.shop, "SELECT id FROM orders WHERE lane = :lane", lane=GATED)
-    letters = demo.ledger.batches.count_unresolved(GATE).letters
+    letters = demo.ledger.moments.waiting_letters().get(GATE, 0)
     return count_orders([row.id for row in rows], demo.sent) | {"dead_letters": letters}
 
 

@@ -12,7 +12,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from headrace.gate import IsolationProgress
 from headrace.operate.cli import printing as out
 from headrace.operate.status.facts import ARROWS, GATE_COLUMNS, GateColumn
 from headrace.operate.status.needs import Need, NeedGroup, Where, grouped
@@ -20,6 +19,7 @@ from headrace.operate.status.sentences import SHORT, drained_in, headline, since
 from headrace.operate.status.snapshot import (
     BatchSnapshot,
     GateSnapshot,
+    IsolationProgress,
     PartitionSnapshot,
     ReceiverSnapshot,
 )

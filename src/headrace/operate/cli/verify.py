@@ -148,9 +148,7 @@ def verify(
 
 
 def _is_unresolved(ledger: Ledger, gate: str) -> bool:
-    batches = ledger.batches.count_unresolved(gate)
-    missed = ledger.proofs.missed(gate).offsets
-    return bool(batches.failed or batches.dead or batches.letters or missed)
+    return gate in ledger.moments.unresolved([gate]) or bool(ledger.proofs.missed(gate).offsets)
 
 
 def _names(ledger: Ledger, gates: Sequence[str], url: str) -> list[str]:

@@ -40,6 +40,7 @@ from headrace.operate.dashboard.failure_pages import (
 from headrace.operate.dashboard.gate_page import batches_page, gate_page, partitions_page, series_of
 from headrace.operate.dashboard.live import LedgerLink, LiveHub
 from headrace.operate.dashboard.overview_page import (
+    COLUMNS_CSS,
     actions_page,
     flows_page,
     overview_page,
@@ -225,6 +226,8 @@ class Dashboard:
         if name not in _STATIC:
             raise NotFoundError("There is no such file.")
         data = resources.files("headrace.operate.dashboard").joinpath("static", name).read_bytes()
+        if name == "dashboard.css":
+            data += COLUMNS_CSS.encode()
         headers = {"cache-control": "public, max-age=86400", "etag": f'"{__version__}"'}
         return Response(data, media_type=_STATIC[name], headers=headers)
 

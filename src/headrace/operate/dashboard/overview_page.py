@@ -5,7 +5,6 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import zip_longest
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -43,17 +42,38 @@ _ORDERS: Final[Mapping[str, Callable[[GateSnapshot], Any]]] = {
 """Orders in which gates can be sorted."""
 
 
-def _page_column(column: GateColumn, following: GateColumn | None) -> dict[str, object]:
-    beside = following if following is not None and following.is_beside else None
-    name = column.header if beside is None else f"{column.header} · {beside.header}"
-    return {"column": column, "beside": beside, "name": name}
+@dataclass(frozen=True, slots=True)
+class PageColumn:
+    """A column of the page, and those that stand beside it in its cells."""
+
+    column: GateColumn
+    beside: tuple[GateColumn, ...]
+
+    @property
+    def name(self) -> str:
+        """The header."""
+        return " · ".join(each.header for each in (self.column, *self.beside))
 
 
-_COLUMNS: Final = tuple(
-    _page_column(column, following)
-    for column, following in zip_longest(GATE_COLUMNS, GATE_COLUMNS[1:])
-    if not column.is_beside
+def page_columns(columns: Sequence[GateColumn]) -> tuple[PageColumn, ...]:
+    """Return the columns of the page, each with those beside it."""
+    made: list[PageColumn] = []
+    for column in columns:
+        if column.is_beside and made:
+            made[-1] = replace(made[-1], beside=(*made[-1].beside, column))
+        else:
+            made.append(PageColumn(column, ()))
+    return tuple(made)
+
+
+_COLUMNS: Final = page_columns(GATE_COLUMNS)
+
+COLUMNS_CSS: Final = (
+    "@media (min-width: 761px) { table.gates tr { grid-template-columns: "
+    + " ".join(f"minmax(0, {each.column.width}fr)" for each in _COLUMNS)
+    + "; } }\n"
 )
+"""The widths of the columns, for the style sheet."""
 
 
 @dataclass(frozen=True, slots=True)

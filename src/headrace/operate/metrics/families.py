@@ -1,9 +1,9 @@
 """Families of metrics, as prometheus_client writes them; those of batches never fall."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import prometheus_client
 import prometheus_client.openmetrics.exposition as openmetrics_text
@@ -11,14 +11,13 @@ from prometheus_client.core import Metric
 
 from headrace.gate import (
     BUCKETS_MS,
-    NO_SUMS,
-    BatchCount,
+    Counts,
     GateNow,
     Ledger,
     OpenBatches,
     Reason,
     Status,
-    Sums,
+    add_up,
     pruned_counts,
 )
 
@@ -82,9 +81,6 @@ _FOREVER_MS: Final = 2**62
 _BOUNDS: Final = tuple(f"{most / 1000:g}" for most in BUCKETS_MS)
 _REASONS: Final = sorted(map(str, Reason), key=len, reverse=True)
 
-_Kind = tuple[Any, ...]
-"""Status, reason, bucket."""
-
 
 @dataclass(slots=True)
 class _Known:
@@ -97,7 +93,7 @@ class _Known:
     """
 
     pruned_totals: str | None
-    sums: dict[_Kind, Sums]
+    sums: Counts
     until_ms: int = 0
     reported: "_GateTotals | None" = None
 
@@ -112,7 +108,7 @@ class Totals:
         self,
         ledger: Ledger,
         gates: Sequence[GateNow],
-        open_batches: Sequence[OpenBatches],
+        open_batches: OpenBatches,
     ) -> list[Family]:
         """Return the families of totals, by gate."""
         counts = self._counts(ledger, gates, open_batches)
@@ -120,8 +116,7 @@ class Totals:
         for gate in gates:
             known = self._known[gate.name]
             sums = dict(known.sums)
-            for each in counts.get(gate.name, ()):
-                _add(sums, each)
+            add_up(sums, counts.get(gate.name, {}))
             totals = _of_gate(sums)
             # Two statements see two moments, between which old batches may be deleted.
             if known.reported is None or totals.ended >= known.reported.ended:
@@ -130,13 +125,12 @@ class Totals:
         return families.all()
 
     def _counts(
-        self, ledger: Ledger, gates: Sequence[GateNow], open_batches: Sequence[OpenBatches]
-    ) -> dict[str, list[BatchCount]]:
+        self, ledger: Ledger, gates: Sequence[GateNow], open_batches: OpenBatches
+    ) -> dict[str, Counts]:
         """The batches that may change, by gate; those that do not any more are kept."""
         oldest_open: dict[str, int] = {}
-        for each in open_batches:
-            oldest = oldest_open.get(each.gate, _FOREVER_MS)
-            oldest_open[each.gate] = min(oldest, each.oldest_ms)
+        for (name, _), (_, since_ms) in open_batches.items():
+            oldest_open[name] = min(oldest_open.get(name, _FOREVER_MS), since_ms)
         bounds = []
         for gate in gates:
             known = self._known.get(gate.name)
@@ -145,24 +139,18 @@ class Totals:
                 known = _Known(gate.pruned_totals, pruned_counts(gate.pruned_totals))
                 known.reported = reported
                 self._known[gate.name] = known
-            if gate.created_ms is not None:
-                cut = min(oldest_open.get(gate.name, _FOREVER_MS), gate.created_ms)
+            if gate.planned_ms is not None:
+                cut = min(oldest_open.get(gate.name, _FOREVER_MS), gate.planned_ms)
                 bounds.append((gate.name, known.until_ms, max(cut, known.until_ms)))
-        changing: dict[str, list[BatchCount]] = {}
-        for count in ledger.moments.counts(bounds) if bounds else ():
-            if count.is_old:
-                _add(self._known[count.gate].sums, count)
+        changing: dict[str, Counts] = {}
+        for (name, is_old), counts in (ledger.moments.counts(bounds) if bounds else {}).items():
+            if is_old:
+                add_up(self._known[name].sums, counts)
             else:
-                changing.setdefault(count.gate, []).append(count)
+                changing[name] = counts
         for name, _, cut in bounds:
             self._known[name].until_ms = cut
         return changing
-
-
-def _add(sums: dict[_Kind, Sums], count: BatchCount) -> None:
-    kind = (count.status, count.reason, count.bucket)
-    before = sums.get(kind, NO_SUMS)
-    sums[kind] = tuple(one + other for one, other in zip(before, count.sums, strict=True))
 
 
 @dataclass(slots=True)
@@ -181,7 +169,7 @@ class _GateTotals:
         return sum(self.batches.values())
 
 
-def _of_gate(sums: Mapping[_Kind, Sums]) -> _GateTotals:
+def _of_gate(sums: Counts) -> _GateTotals:
     totals = _GateTotals()
     for (status, reason, bucket), values in sums.items():
         number, records, letters, retries, duration_ms = values

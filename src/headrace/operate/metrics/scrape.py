@@ -42,7 +42,7 @@ def partition_families(
     asked = {
         name: answer
         for name, answer in answers.items()
-        if name in now and answer.asked_ms >= (now[name].created_ms or 0)
+        if name in now and answer.asked_ms >= (now[name].planned_ms or 0)
     }
 
     def add(gate: str, topic: str, partition: int, lag: int) -> None:
@@ -119,7 +119,7 @@ def fact_families(gates: Sequence[GateNow], now_ms: int) -> list[Family]:
 
 def open_families(
     gates: Sequence[GateNow],
-    open_batches: Sequence[OpenBatches],
+    open_batches: OpenBatches,
     letters: Mapping[str, int],
     now_ms: int,
 ) -> list[Family]:
@@ -127,16 +127,14 @@ def open_families(
     number = gauge("batches_open", "Batches that are not done.")
     unresolved = gauge("dead_letters_unresolved", "Records put aside that wait for somebody.")
     oldest = gauge("oldest_failed_batch_seconds", "Age of the oldest batch that failed; 0: none.")
-    counts = {(each.gate, each.status): each for each in open_batches}
-    statuses = (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING)
     for gate in gates:
         own = {"gate": gate.name}
-        found = {each: counts.get((gate.name, each)) for each in statuses}
-        for status, batches in found.items():
-            number.add(own | {"status": status}, batches.number if batches else 0)
+        for status in (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING):
+            count, since_ms = open_batches.get((gate.name, status), (0, now_ms))
+            number.add(own | {"status": status}, count)
+            if status is Status.FAILED:
+                oldest.add(own, max(now_ms - since_ms, 0) / 1000)
         unresolved.add(own, letters.get(gate.name, 0))
-        failed = found[Status.FAILED]
-        oldest.add(own, max(now_ms - failed.oldest_ms, 0) / 1000 if failed else 0)
     return [number, unresolved, oldest]
 
 
@@ -208,7 +206,7 @@ class _Scrape:
     ) -> list[Family]:
         memory, now_ms = self.memory, self.now_ms
         with self.timed("gates"):
-            gates = ledger.moments.gates()
+            gates = ledger.gates.all_now()
         with self.timed("open_batches"):
             open_batches = ledger.moments.open_batches()
             letters = ledger.moments.waiting_letters()

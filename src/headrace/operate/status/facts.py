@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from headrace.errors import OptionError
-from headrace.gate import GateNow, SinkOutage, SourceCost, known_ceiling
+from headrace.gate import GateNow, SourceCost
 from headrace.operate.status.attention import urgency_of
 from headrace.operate.status.sentences import drained_in
 from headrace.operate.status.snapshot import GateSnapshot
@@ -30,6 +30,7 @@ class GateColumn:
         narrow: The text where there is less room: in a narrower table, and on the page; None if it
             is the same.
         is_beside: Whether the page shows it in the cell of the column before it, smaller.
+        width: Its share of the page's width; of a column beside another nothing.
         sort: Name of the order by which the page can sort; empty if there is none.
         order: The key of that order.
     """
@@ -40,6 +41,7 @@ class GateColumn:
     in_table: str = "always"
     narrow: Callable[[GateSnapshot], str] | None = None
     is_beside: bool = False
+    width: int = 10
     sort: str = ""
     order: Callable[[GateSnapshot], Any] | None = None
 
@@ -127,27 +129,36 @@ def _fixed_cost_s(batch_cost: str | None) -> float | None:
 
 
 def _most_per_s(gate: GateNow, _now_ms: int) -> float | None:
-    rates = [rate for rate in (gate.rate_per_s, gate.limit_per_s) if rate is not None]
-    return min(rates, default=None)
+    throttle, limit = gate.rate_limit, gate.operator.limit
+    rates = [
+        gate.rate_per_s,
+        None if throttle is None else throttle.rate_per_s,
+        None if limit is None else limit.records_per_s,
+    ]
+    return min((rate for rate in rates if rate is not None), default=None)
 
 
 def _ceiling(gate: GateNow, _now_ms: int) -> int | None:
-    ceiling = known_ceiling(gate.size_ceiling)
-    return None if ceiling is None else ceiling.records
+    return None if gate.ceiling is None else gate.ceiling.records
 
 
 def _away_s(gate: GateNow, now_ms: int) -> float:
-    outage = SinkOutage.from_text(gate.sink_outage) if gate.has_query else None
+    outage = gate.waits if gate.has_query else None
     return max(now_ms - outage.since_ms, 0) / 1000 if outage else 0
 
 
 FACTS: Final = (
     Fact(
         "gate",
-        GateColumn("gate", lambda gate: gate.gate, sort="name", order=lambda gate: gate.gate),
+        GateColumn(
+            "gate", lambda gate: gate.gate, width=17, sort="name", order=lambda gate: gate.gate
+        ),
     ),
     Fact(
-        "state", GateColumn("state", lambda gate: str(gate.state), sort="urgency", order=urgency_of)
+        "state",
+        GateColumn(
+            "state", lambda gate: str(gate.state), width=14, sort="urgency", order=urgency_of
+        ),
     ),
     Fact(
         "lag",
@@ -156,6 +167,7 @@ FACTS: Final = (
             _lag,
             is_number=True,
             narrow=_short_lag,
+            width=12,
             sort="lag",
             order=lambda gate: (-(gate.lag or 0), gate.gate),
         ),
@@ -179,6 +191,7 @@ FACTS: Final = (
             "rate/s",
             lambda gate: count(gate.rate_per_s),
             is_number=True,
+            width=13,
             sort="rate",
             order=lambda gate: (-(gate.rate_per_s or 0), gate.gate),
         ),
@@ -207,6 +220,7 @@ FACTS: Final = (
             "batch",
             _batch,
             is_number=True,
+            width=13,
             sort="batch",
             order=lambda gate: (-_load(gate), gate.gate),
         ),
@@ -245,7 +259,7 @@ FACTS: Final = (
         metric=GateMetric(
             "paused",
             "1 while an operator has paused or drained the gate.",
-            lambda gate, _now_ms: gate.held,
+            lambda gate, _now_ms: gate.operator.hold is not None,
         ),
     ),
     Fact(
@@ -264,10 +278,12 @@ FACTS: Final = (
     ),
     Fact(
         "reason",
-        GateColumn("limited by", lambda gate: gate.operator_limits or gate.reason or UNKNOWN),
+        GateColumn(
+            "limited by", lambda gate: gate.operator_limits or gate.reason or UNKNOWN, width=14
+        ),
     ),
 )
-"""The facts of a gate. Columns stand in this order; the last one takes the width that is left."""
+"""The facts of a gate. Columns stand in this order."""
 
 GATE_COLUMNS: Final = tuple(fact.column for fact in FACTS if fact.column is not None)
 GATE_METRICS: Final = tuple(fact.metric for fact in FACTS if fact.metric is not None)

@@ -106,27 +106,27 @@ class Lags:
         if self._is_new(gate):
             self._runs[gate.name] = _Run(gate.checkpoint_id)
         points = self._runs[gate.name].points
-        if gate.position is None or gate.lag is None or gate.created_ms is None:
+        if gate.position is None or gate.lag is None or gate.planned_ms is None:
             return
         if not points and seed:
             points.extend(_points(gate, seed))
-        if not points or points[-1].time_ms < gate.created_ms:
+        if not points or points[-1].time_ms < gate.planned_ms:
             planned = gate.planned or 0
             points.append(
-                _Point(gate.created_ms, gate.position, gate.position - planned + gate.lag)
+                _Point(gate.planned_ms, gate.position, gate.position - planned + gate.lag)
             )
 
     def _lag(
         self, ledger: Ledger, gate: GateNow, answer: SourceAnswer | None, now_ms: int
     ) -> GateLag:
-        if gate.created_ms is None:
+        if gate.planned_ms is None:
             return GateLag()
         oldest_ms = None if answer is None else answer.oldest_ms
-        if answer is not None and answer.asked_ms < gate.created_ms:
+        if answer is not None and answer.asked_ms < gate.planned_ms:
             # A batch knows better since how many wait; how old they are, only the source does.
             oldest_ms = oldest_ms if now_ms - answer.asked_ms < KEPT_MS else None
             answer = None
-        seen_ms = gate.created_ms if answer is None else answer.asked_ms
+        seen_ms = gate.planned_ms if answer is None else answer.asked_ms
         left = lag_of(gate) if answer is None else answer.lag
         if not left and may_be_more(gate, answer, now_ms):
             left = None
@@ -164,8 +164,8 @@ class Lags:
         if points and points[0].latest <= position:
             return points[0].time_ms
         if run.newest_at is None or now_ms - run.newest_at[1] >= LOOK_AGAIN_MS:
-            found, _ = ledger.moments.newest_at_ms(gate.name, gate.checkpoint_id, LOOK_BACK)
-            run.newest_at = found, now_ms
+            found_ms = ledger.moments.newest_at_ms(gate.name, gate.checkpoint_id, LOOK_BACK)
+            run.newest_at = found_ms, now_ms
         return run.newest_at[0]
 
     def _drain_s(self, gate: GateNow, left: int | None) -> float | None:
@@ -173,10 +173,10 @@ class Lags:
             return None if left is None else 0.0
         if not gate.has_query:
             return None
-        if gate.held:
+        if gate.operator.hold is not None:
             return math.inf
         points = self._runs[gate.name].points
-        recent = [each for each in points if each.time_ms >= (gate.created_ms or 0) - WINDOW_MS]
+        recent = [each for each in points if each.time_ms >= (gate.planned_ms or 0) - WINDOW_MS]
         if len(recent) < 2 or recent[-1].time_ms <= recent[0].time_ms:
             return None
         first, last = recent[0], recent[-1]
@@ -216,9 +216,9 @@ class LagWatch:
 
 
 def _knows_too_little(gate: GateNow, lags: Mapping[str, GateLag], now_ms: int) -> bool:
-    if gate.created_ms is None:
+    if gate.planned_ms is None:
         return False
-    is_silent = now_ms - gate.created_ms > silence_ms(gate.interval_ms)
+    is_silent = now_ms - gate.planned_ms > silence_ms(gate.interval_ms)
     return is_silent or (lags[gate.name].seconds or 0) >= OLD_S
 
 
@@ -239,7 +239,7 @@ def _points(gate: GateNow, batches: Sequence[BatchRecord]) -> list[_Point]:
     position = (gate.position or 0) - (gate.planned or 0)
     points = []
     for batch in own:
-        if batch.created_time_ms >= (gate.created_ms or 0):
+        if batch.created_time_ms >= (gate.planned_ms or 0):
             continue
         if batch.lag is None:
             break

@@ -78,7 +78,7 @@ def read_histories(
             query=query,
             gone=gone,
             isolating=isolating.get(name),
-            isolated=ledger.batches.isolated(name, since_ms) if has_details else None,
+            isolated=ledger.batches.isolated(name, since_ms) if has_details else {},
             fit_counts=ledger.dead_letters.fit_counts(name, LOOKED_AT) if may_be_unfit else (),
             operator_limits=limits.get(name),
             new_checkpoint=checkpoints.get(name),
@@ -163,6 +163,7 @@ class Observer:
     ) -> list[GateSnapshot]:
         """The same of gates whose records are read already."""
         now_ms, wanted = wall_clock_ms(), {each.gate.name for each in histories}
-        now = [each for each in self._ledger.moments.gates() if each.name in wanted]
+        only = next(iter(wanted)) if len(wanted) == 1 else None
+        now = [each for each in self._ledger.gates.all_now(only) if each.name in wanted]
         lags = self._lags.of(self._ledger, now, now_ms, wait_s=wait_s)
         return [take_snapshot(each, now_ms, lags.get(each.gate.name)) for each in histories]

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Final
 
-from headrace.gate import Finding, FindingKind, IsolationProgress
+from headrace.gate import Finding, FindingKind
 from headrace.operate.status import words as out
-from headrace.operate.status.snapshot import BatchSnapshot, GateSnapshot
+from headrace.operate.status.snapshot import BatchSnapshot, GateSnapshot, IsolationProgress
 from headrace.operate.status.trends import Trend
 
 

@@ -9,10 +9,9 @@ from headrace.core.timing import GATE_LEASE_MS
 from headrace.gate import (
     FAILS_AS_A_WHOLE,
     BatchRecord,
+    ErrorReport,
     GateQuery,
     GateRecord,
-    IsolatedBatches,
-    IsolationProgress,
     Loss,
     PlannedRange,
     QueryEnd,
@@ -179,6 +178,28 @@ class QuerySnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class IsolationProgress:
+    """Progress of an isolation.
+
+    Attributes:
+        batch_key: The batch.
+        records: The offsets in it.
+        runs: How often the handler was called with its parts so far.
+        left: Offsets of it that are not done.
+    """
+
+    batch_key: str
+    records: int
+    runs: int
+    left: int
+
+    @classmethod
+    def of(cls, batch: BatchRecord) -> Self:
+        """Return the progress of a batch that is run in parts."""
+        return cls(batch.batch_key, batch.planned_records, batch.parts.runs, batch.records_left)
+
+
+@dataclass(frozen=True, slots=True)
 class IsolatedSnapshot:
     """The last batches that were run in parts, because the handler raised on single records.
 
@@ -193,19 +214,20 @@ class IsolatedSnapshot:
     """What the handler raised last: the beginning of its message, and its class."""
 
     @classmethod
-    def among(cls, batches: Sequence[BatchRecord], isolated: IsolatedBatches | None) -> Self | None:
+    def among(
+        cls, batches: Sequence[BatchRecord], isolated: Mapping[str, ErrorReport]
+    ) -> Self | None:
         """Count the isolated ones of a gate's last batches; None if none was isolated."""
-        keys = set() if isolated is None else set(isolated.keys)
-        number = sum(batch.batch_key in keys for batch in batches)
+        number = sum(batch.batch_key in isolated for batch in batches)
         wholes = [
             batch.error for batch in batches if batch.error is not None and batch.error.is_of_whole
         ]
         if len(wholes) > number:
             error, number = wholes[0], len(wholes)
-        elif isolated is None:
+        elif not isolated:
             return None
         else:
-            error = isolated.error
+            error = next(iter(isolated.values()))
         reason = error.message.strip().partition("\n")[0]
         most = _REASON_LENGTH + (
             len(FAILS_AS_A_WHOLE) if reason.startswith(FAILS_AS_A_WHOLE) else 0
@@ -450,7 +472,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         **_end(history),
         run_records=_run_records(run, history.look_back),
         **_waits(history),
-        isolating=history.isolating,
+        isolating=None if history.isolating is None else IsolationProgress.of(history.isolating),
         isolated=IsolatedSnapshot.among(batches, history.isolated),
         unfit_records=history.unfit_records,
         new_checkpoint=history.new_checkpoint,

@@ -9,11 +9,10 @@ from headrace.core.timing import is_in_force
 from headrace.gate import (
     FIT_BATCHES,
     BatchRecord,
+    ErrorReport,
     FitCount,
     GateQuery,
     GateRecord,
-    IsolatedBatches,
-    IsolationProgress,
     Ledger,
     Loss,
     Missed,
@@ -57,9 +56,11 @@ class GateHistory:
     """The query that runs behind it."""
     gone: GateQuery | None = None
     """One that stood behind it and ended without a finish."""
-    isolating: IsolationProgress | None = None
-    isolated: IsolatedBatches | None = None
-    """Those since the oldest of ``batches`` with records for which the handler raised."""
+    isolating: BatchRecord | None = None
+    """The newest batch that is run in parts now."""
+    isolated: Mapping[str, ErrorReport] = field(default_factory=dict)
+    """Those since the oldest of ``batches`` with records for which the handler raised, and what it
+    raised, newest first."""
     fit_counts: tuple[FitCount, ...] = ()
     """Records and undecodable values of the newest batches that are a success, if any is kept."""
     operator_limits: OperatorLimits | None = None

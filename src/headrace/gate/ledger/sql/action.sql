@@ -1,5 +1,10 @@
 -- What operators did, a row each; a gate's row refers to those in force.
 
+-- part: actions
+SELECT action_id, gate, kind, by_whom, why, time_ms, records_per_s, until_ms, seen_ms, target,
+  outcome
+FROM action
+
 -- name: new
 -- Once for a call: one that is repeated finds its own row, and gets no number.
 INSERT INTO action (gate, kind, by_whom, why, time_ms, records_per_s, until_ms, target, last_call)
@@ -31,10 +36,13 @@ SELECT name FROM gate WHERE stop_action IS NOT NULL AND ended IS NULL AND name I
 -- name: withdraw_stop
 UPDATE gate SET stop_action = NULL WHERE name = :gate AND stop_action IS NOT NULL
 
+-- name: in_force
+-- A row that a gate's row refers to never changes, but for when it was seen.
+{actions}
+WHERE action_id IN :numbers
+
 -- name: history
-SELECT action_id, gate, kind, by_whom, why, time_ms, records_per_s, until_ms, seen_ms, target,
-  outcome
-FROM action
+{actions}
 WHERE true
   AND gate = :gate  --? gate
   AND action_id < :before  --? before
@@ -42,9 +50,7 @@ ORDER BY action_id DESC LIMIT :limit
 
 -- name: for_the_start
 -- A restart that was forgotten must not read everything again when a checkpoint is lost later.
-SELECT action_id, gate, kind, by_whom, why, time_ms, records_per_s, until_ms, seen_ms, target,
-  outcome
-FROM action
+{actions}
 WHERE gate = :gate AND seen_ms IS NULL AND kind IN ('adopt', 'restart', 'continued')
   AND (kind <> 'restart' OR time_ms > {now} - CAST(:restart_lasts_ms AS bigint))
 ORDER BY action_id

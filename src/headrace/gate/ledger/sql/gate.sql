@@ -3,8 +3,9 @@
 -- common.
 
 -- part: gate_columns
-name, interval_ms, source, estimator, created_ms, gate_id, rate_per_s, rate_time_ms, batch_cost,
-size_ceiling, ended_ms, ended, ended_error, sink_outage
+gate.name, gate.interval_ms, gate.source, gate.estimator, gate.created_ms, gate.gate_id,
+gate.rate_per_s, gate.rate_time_ms, gate.batch_cost, gate.size_ceiling, gate.ended_ms, gate.ended,
+gate.ended_error, gate.sink_outage
 
 -- part: query_columns
 query_owner, query_driver, query_read, query_described, query_checkpoint, query_checkpoint_id,
@@ -100,42 +101,32 @@ UPDATE gate SET size_ceiling = CAST(:after AS text)
 WHERE name = :gate AND size_ceiling IS NOT DISTINCT FROM CAST(:before AS text)
 
 -- part: actions
-{now} AS at_ms, gate.last_action,
-hold_action.action_id AS hold_action_id, hold_action.gate AS hold_gate,
-hold_action.kind AS hold_kind, hold_action.by_whom AS hold_by_whom, hold_action.why AS hold_why,
-hold_action.time_ms AS hold_time_ms, hold_action.records_per_s AS hold_records_per_s,
-hold_action.until_ms AS hold_until_ms, hold_action.seen_ms AS hold_seen_ms,
-hold_action.target AS hold_target, hold_action.outcome AS hold_outcome,
-limit_action.action_id AS limit_action_id, limit_action.gate AS limit_gate,
-limit_action.kind AS limit_kind, limit_action.by_whom AS limit_by_whom,
-limit_action.why AS limit_why, limit_action.time_ms AS limit_time_ms,
-limit_action.records_per_s AS limit_records_per_s, limit_action.until_ms AS limit_until_ms,
-limit_action.seen_ms AS limit_seen_ms, limit_action.target AS limit_target,
-limit_action.outcome AS limit_outcome,
-stop_action.action_id AS stop_action_id, stop_action.gate AS stop_gate,
-stop_action.kind AS stop_kind, stop_action.by_whom AS stop_by_whom, stop_action.why AS stop_why,
-stop_action.time_ms AS stop_time_ms, stop_action.records_per_s AS stop_records_per_s,
-stop_action.until_ms AS stop_until_ms, stop_action.seen_ms AS stop_seen_ms,
-stop_action.target AS stop_target, stop_action.outcome AS stop_outcome
-
--- part: gates_with_actions
-gate LEFT JOIN action AS hold_action ON hold_action.action_id = gate.hold_action
-  LEFT JOIN action AS stop_action ON stop_action.action_id = gate.stop_action
-  LEFT JOIN action AS limit_action ON limit_action.action_id = gate.limit_action
-    AND (limit_action.until_ms IS NULL OR limit_action.until_ms > {now})
+{now} AS at_ms, gate.last_action, gate.hold_action, gate.limit_action, gate.stop_action
 
 -- name: controls
--- What operators have put in force, of each gate, as of one moment.
-SELECT gate.name, {actions} FROM {gates_with_actions}
+-- What operators have put in force, of each gate, by number.
+SELECT gate.name, {actions} FROM gate
 WHERE true
   AND gate.name = :gate  --? gate
   AND gate.name IN :names  --? names
 ORDER BY gate.name
 
--- name: admission
--- All that bounds the next batch of a gate, in one statement with what operators have put in force.
-SELECT gate.name, gate.rate_per_s, gate.interval_ms,
-  CASE WHEN gate.throttle_until_ms > {now} THEN gate.throttle_per_s END AS per_s,
-  gate.throttled_by, gate.throttle_level, gate.throttle_origin_per_s, gate.size_ceiling,
-  gate.reported, gate.begins, {actions}
-FROM {gates_with_actions} WHERE gate.name = :gate
+-- name: gates_now
+-- Gates at one moment, each with its newest batch: what planners, pages and metrics go by. One
+-- statement, so that a rate and the limits on it are of the same moment. PostgreSQL adds whole
+-- numbers up to a decimal.
+SELECT {gate_columns}, gate.lost_offsets, gate.pruned_totals, gate.reported, gate.begins,
+  gate.query_owner IS NOT NULL AND gate.query_until_ms > {now} AS has_query,
+  CASE WHEN gate.throttle_until_ms > {now} THEN gate.throttle_per_s END AS throttle_per_s,
+  gate.throttled_by, gate.throttle_level, gate.throttle_origin_per_s,
+  (SELECT processing_rate_per_s FROM rate WHERE rate.gate = gate.name
+    ORDER BY time_ms DESC LIMIT 1) AS capacity_per_s,
+  (SELECT CAST(sum(checkpoint.offsets) AS bigint) FROM checkpoint
+    WHERE checkpoint.gate = gate.name AND checkpoint.checkpoint_id = batch.checkpoint_id)
+    AS position,
+  batch.checkpoint_id, batch.created_time_ms AS planned_ms, batch.lag,
+  batch.planned_records AS planned, {actions}
+FROM gate LEFT JOIN batch ON batch.batch_key = gate.begun
+WHERE true
+  AND gate.name = :gate  --? gate
+ORDER BY gate.name

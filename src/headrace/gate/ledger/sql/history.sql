@@ -71,8 +71,11 @@ WHERE gate = :gate
 DELETE FROM pruned WHERE gate = :gate
 
 -- name: new_pruned
+-- The ranges are JSON, with the columns in this order.
 INSERT INTO pruned (gate, checkpoint_id, topic, topic_id, partition, start_offset, until_offset)
-VALUES (:gate, :checkpoint_id, :topic, :topic_id, :partition, :start_offset, :until_offset)
+SELECT :gate, {word(bound.value, 0)}, {word(bound.value, 1)}, {word(bound.value, 2)},
+  {item(bound.value, 3)}, {item(bound.value, 4)}, {item(bound.value, 5)}
+FROM {rows(:ranges)}
 
 -- name: old_batches
 -- Batches that can be deleted as far as their own row says, from one time on. A batch is created

@@ -44,18 +44,16 @@ ORDER BY gate.name, topic, partition, start_offset
 -- name: count_unresolved
 SELECT batch.gate, batch.status, count(*) AS number FROM gate CROSS JOIN batch
 WHERE batch.gate = gate.name
-  AND gate.name = :gate  --? gate
   AND gate.name IN :names  --? names
   AND {unresolved}
 GROUP BY batch.gate, batch.status
 
 -- name: count_letters
 -- Gate by gate: of a join SQLite would read the index of all dead letters.
-SELECT name AS gate, (SELECT count(*) FROM dead_letter
+SELECT name AS gate, 'waiting' AS status, (SELECT count(*) FROM dead_letter
     WHERE dead_letter.gate = gate.name AND status = 'waiting') AS number
 FROM gate
 WHERE EXISTS (SELECT 1 FROM dead_letter WHERE dead_letter.gate = gate.name AND status = 'waiting')
-  AND name = :gate  --? gate
   AND name IN :names  --? names
 
 -- name: in_parts
@@ -92,33 +90,6 @@ ORDER BY min(time_ms)
 
 -- name: oldest
 SELECT min(created_time_ms) FROM batch WHERE gate = :gate AND created_time_ms >= :since_ms
-
--- name: gates
--- The rate cap is the lower one of a later stage's and an operator's. PostgreSQL adds whole numbers
--- up to a decimal.
-SELECT gate.name, gate.source, gate.interval_ms, gate.rate_per_s, gate.batch_cost,
-  gate.size_ceiling, gate.lost_offsets, gate.pruned_totals, gate.hold_action IS NOT NULL AS held,
-  gate.sink_outage,
-  gate.query_owner IS NOT NULL AND gate.query_until_ms > {now} AS has_query,
-  (SELECT processing_rate_per_s FROM rate WHERE rate.gate = gate.name
-    ORDER BY time_ms DESC LIMIT 1) AS capacity_per_s,
-  CASE WHEN throttle.per_s IS NULL THEN throttle.limit_per_s
-    WHEN throttle.limit_per_s IS NULL OR throttle.per_s < throttle.limit_per_s THEN throttle.per_s
-    ELSE throttle.limit_per_s END AS limit_per_s,
-  (SELECT CAST(sum(checkpoint.offsets) AS bigint) FROM checkpoint
-    WHERE checkpoint.gate = gate.name AND checkpoint.checkpoint_id = batch.checkpoint_id)
-    AS position,
-  batch.checkpoint_id, batch.created_time_ms AS created_ms, batch.end_time_ms AS ended_ms,
-  batch.status, batch.lag, batch.planned_records AS planned
-FROM gate
-  JOIN (SELECT capped.name,
-      CASE WHEN capped.throttle_until_ms > {now} THEN capped.throttle_per_s END AS per_s,
-      CASE WHEN action.until_ms IS NULL OR action.until_ms > {now} THEN action.records_per_s END
-        AS limit_per_s
-    FROM gate AS capped LEFT JOIN action ON action.action_id = capped.limit_action) AS throttle
-    ON throttle.name = gate.name
-  LEFT JOIN batch ON batch.batch_key = gate.begun
-ORDER BY gate.name
 
 -- name: open_batches
 SELECT batch.gate, batch.status, count(*) AS number, min(batch.created_time_ms) AS oldest_ms

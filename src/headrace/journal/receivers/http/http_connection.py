@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, cast
 import httptools
 
 from headrace.journal.receivers.access import Access
-from headrace.journal.receivers.connections import Connections, accept, wait_for_descriptor
+from headrace.journal.receivers.connections import Connections, Doorway, SenderProtocol
 from headrace.journal.receivers.event_log import Rejections
 from headrace.journal.receivers.http.http_message import (
     KEPT_HEADERS,
@@ -31,7 +31,6 @@ from headrace.journal.receivers.http.http_message import (
     too_long,
 )
 from headrace.journal.receivers.settings import HttpSettings
-from headrace.journal.receivers.tls_tunnel import TlsTunnels
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
@@ -101,26 +100,17 @@ class HttpServer:
             access: Its certificates, where connections are within TLS.
             stop_s: How long a stop waits for requests that are being answered (s).
         """
-        tunnels = TlsTunnels(
-            self.settings.header_s, lambda reason: self.rejections.count("TLS", reason)
+        self.is_secured = access is not None and access.context is not None
+        doorway = Doorway(
+            lambda: HttpConnection(self),
+            self.settings.header_s,
+            self.rejections.count,
+            context=lambda: None if access is None else access.context,
         )
-        loop = asyncio.get_running_loop()
         try:
-            while True:
-                connection = await accept(listener)
-                if access is not None and (context := access.context) is not None:
-                    self.is_secured = True
-                    try:
-                        connection = tunnels.open(connection, context)
-                    except OSError as error:
-                        await wait_for_descriptor(error)
-                        continue
-                with contextlib.suppress(OSError):  # it has gone
-                    await loop.connect_accepted_socket(lambda: HttpConnection(self), connection)
+            await doorway.accept_all(listener)
         finally:
-            listener.close()
             await self._end(stop_s)
-            await tunnels.close(stop_s)
 
     async def _end(self, stop_s: float) -> None:
         self.is_stopping = True
@@ -170,16 +160,13 @@ class _Awaited(Enum):
     """The rest of a body whose request is answered."""
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class HttpConnection(SenderProtocol):
     """One sender's connection: a request is read, and answered, and then the next one is read.
 
     Requests that are sent ahead are neither read nor parsed until the one before is answered.
     ``header_s`` is the time for a head, and for the rest of a body that was answered early, such as
     one for an unknown path. Only a head that has begun is answered 408: an answer without a request
     would be taken for that to the next one.
-
-    Attributes:
-        closed: Done when the connection has ended.
     """
 
     _transport: asyncio.Transport
@@ -191,12 +178,11 @@ class HttpConnection(asyncio.BufferedProtocol):
     _rest, _at = b"", 0
 
     def __init__(self, server: HttpServer) -> None:
+        super().__init__(server.connections)
         self._server = server
         self._settings = server.settings
-        self._places = server.connections
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
-        self.closed: asyncio.Future[None] = self._loop.create_future()
         self._begin()
 
     def _begin(self) -> None:
@@ -213,16 +199,13 @@ class HttpConnection(asyncio.BufferedProtocol):
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a place, or say that there is none."""
+        """Wait for a request, or say that there is no place."""
         self._transport = cast(asyncio.Transport, transport)
         self._server.open.add(self)
-        if self._places.admit(self):
+        if self.has_place:
             self._watch()
-            return
-        _FULL.count(self._server.rejections)
-        if self._server.is_secured:  # an answer would need a handshake
-            self._transport.abort()
         else:
+            _FULL.count(self._server.rejections)
             self._close_with(_FULL)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -252,13 +235,12 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give back the place; a request that is whole is still taken."""
-        self._places.remove(self)
         self._server.open.discard(self)
         self._stop_watching()
         self._rest = b""
         if self._request is not None and not self._request.is_whole:
             self._request.fail()
-        self.closed.set_result(None)
+        self.give_place_back()
 
     def pause_writing(self) -> None:
         """Begin no request while the sender does not read its answers."""

@@ -92,7 +92,9 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
             ReceiverError: The port cannot be opened.
         """
         listener, access = self._take_listener()
-        connections = Connections(intake.settings.connections(self.settings.max_connections))
+        is_secured = self.settings.tls.certificate_file is not None
+        most = intake.settings.connections(self.settings.max_connections, is_secured=is_secured)
+        connections = Connections(most)
         bodies = MemoryBudget(intake.settings.bodies_bytes)
         server = HttpServer(
             routes(intake, self.settings, access, bodies),

@@ -1,8 +1,7 @@
-"""Runs of a handler, and what they share: over a stream's batch, or one that is read once more."""
+"""One call of a handler: over a batch of the stream, or over a batch or a part read once more."""
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,8 +14,8 @@ from pyspark.sql import DataFrame
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS, LeaseRenewal
-from headrace.decoding import new_run, reported_to
-from headrace.errors import HandlerExitError, NotProcessedError, OptionError
+from headrace.errors import OptionError
+from headrace.gate.control.life import Failure
 from headrace.gate.control.parts import WHOLE, Progress, Ranges, above
 from headrace.gate.control.schema_fit import (
     FIT_BATCHES,
@@ -27,10 +26,11 @@ from headrace.gate.control.schema_fit import (
 )
 from headrace.gate.execution.batch import Batch, Handler, HandlerTransaction, bind
 from headrace.gate.execution.batch_reader import BatchReader
-from headrace.gate.execution.handler_errors import ends_query, machinery_error, not_the_records
+from headrace.gate.execution.health import HandlerHealth
 from headrace.gate.execution.policy import STOP, OnFailure
 from headrace.gate.execution.rejections import RecordReader, Rejections
-from headrace.gate.ledger.error_report import ErrorReport, query_stopped
+from headrace.gate.execution.verdicts import failure_of, machinery_error
+from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import BatchRecord, PlannedRange, part_key
 from headrace.gate.ledger.transitions import Kind, Status
@@ -38,123 +38,6 @@ from headrace.gate.source.source_options import FAIL_ON_MISFIT
 from headrace.gate.source.stream_offset import planned_ids
 
 _LOG: Final = logging.getLogger("headrace.execution")
-
-
-ALIKE: Final = 3
-"""So many batches in a row fail with the same error of the program, and it is the handler's."""
-
-_PROGRAM: Final = frozenset(
-    {
-        "AnalysisException",
-        "AttributeError",
-        "ImportError",
-        "IndentationError",
-        "ModuleNotFoundError",
-        "NameError",
-        "ParseException",
-        "PySparkAttributeError",
-        "PySparkTypeError",
-        "SyntaxError",
-        "TypeError",
-        "UnboundLocalError",
-    }
-)
-"""Names of exceptions that a program raises whatever its records; a record may lead to some."""
-
-
-class HandlerHealth:
-    """Shared by all who call one handler, live and in a backfill. Any thread may use it.
-
-    Args:
-        clock: Answers seconds since some moment.
-
-    Attributes:
-        passes: How many runs have succeeded with at least one record. A run is counted before the
-            next one begins.
-        failures: How many runs have failed.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.passes = 0
-        self.failures = 0
-        self._clock = clock
-        self._last_s = clock()
-        self._changing = threading.Lock()
-        self._asking = 0
-        self._down: NotProcessedError | None = None
-        self._has_worked = False
-        self._alike: list[str] = []
-
-    @property
-    def down(self) -> NotProcessedError | None:
-        """Why the sink seems to be down, since an isolation was stopped by it; None if not."""
-        return self._down
-
-    def stopped_by(self, last: Exception | ErrorReport) -> NotProcessedError:
-        """Note that an isolation was stopped: batches that fail are not isolated now."""
-        why = ErrorReport.of(last) if isinstance(last, Exception) else last
-        self._down = NotProcessedError(
-            f"{why.line} (nothing passes: records that have nothing to do with each other fail one"
-            " after the other, so the sink seems to be down, or the handler to be wrong)",
-            (why.error_class, why.message),
-        )
-        return self._down
-
-    def is_wrong(self, error: Exception, of_parts: Exception | ErrorReport | None) -> bool:
-        """Whether the handler itself is wrong, now that a batch of the stream has failed.
-
-        It is where it has processed nothing yet, and fails with one and the same error of its
-        program, such as an AttributeError, in several batches, or in parts of one that have no
-        record in common.
-
-        Args:
-            error: What the batch failed with.
-            of_parts: What such parts of it failed with; None where some have passed, or none was
-                run.
-        """
-        why = ErrorReport.of(error)
-        self._alike = [*(each for each in self._alike if each == why.line), why.line][-ALIKE:]
-        if self._has_worked or why.error_class.rpartition(".")[2] not in _PROGRAM:
-            return False
-        same = of_parts is not None and ErrorReport.of(of_parts).line == why.line
-        return len(self._alike) == ALIKE or same
-
-    def note_failed(self) -> None:
-        """Count a run that has failed; within the handler's turn."""
-        self.failures += 1
-
-    def note(self, df: DataFrame, *, is_dense: bool = False) -> None:
-        """A run has succeeded; within the handler's turn.
-
-        Args:
-            df: What it processed.
-            is_dense: Whether there is a record at each of its offsets. Then it is not looked for
-                one.
-        """
-        self._down, self._last_s, self._has_worked = None, self._clock(), True
-        if self._asking and (is_dense or _has_records(df)):
-            self.passes += 1
-
-    def is_idle(self, for_s: float) -> bool:
-        """Whether nothing was processed for so long (s): then nothing is worth waiting for."""
-        return self._clock() - self._last_s > for_s
-
-    def __enter__(self) -> None:
-        """Have passes counted; it may cost a small job each."""
-        with self._changing:
-            self._asking += 1
-
-    def __exit__(self, *_raised: object) -> None:
-        with self._changing:
-            self._asking -= 1
-
-
-def _has_records(df: DataFrame) -> bool:
-    try:
-        with reported_to(new_run()):  # what does not fit is reported already
-            return not df.isEmpty()
-    except Exception:  # noqa: BLE001  (then nothing is known, and nothing is counted)
-        return False
 
 
 _LOOK_S: Final = 0.5
@@ -198,19 +81,12 @@ class RunContext:
         """Reader of what the handler rejects."""
         return self.reader if self.records is None else self.records
 
-    def is_ended_by(self, error: Exception) -> bool:
-        """Whether the query ends with this, and what was raised says nothing of the records."""
-        return self.stopped() or isinstance(error, HandlerExitError)
-
-    def ends(self, error: Exception) -> bool:
-        """Whether the query ends with this, for that reason or because it cannot go on."""
-        return self.is_ended_by(error) or ends_query(error) is not None
-
-    def end_report(self, error: Exception) -> ErrorReport | None:
-        """Report of a batch whose query ends with this, whatever its records; None otherwise."""
-        if self.stopped():
-            return query_stopped(error)
-        return ErrorReport.of(error) if isinstance(error, HandlerExitError) else None
+    def failure(self, error: Exception, *, has_asked: bool = False) -> Failure:
+        """What a call that raised this means for its batch."""
+        goes_on = self.reader is not None and self.reader.passes_over_losses
+        return failure_of(
+            error, is_stopped=self.stopped(), has_asked=has_asked, passes_over_losses=goes_on
+        )
 
     def wait(
         self, wait_s: float, until: Callable[[], bool] = lambda: False, look_s: float = _LOOK_S
@@ -260,6 +136,11 @@ class BatchPart:
         return tuple(part_key(self.batch.batch_key, path) for path in above(self.path))
 
     @property
+    def is_single(self) -> bool:
+        """Whether it is one offset."""
+        return sum(offsets.count for offsets in self.ranges) == 1
+
+    @property
     def ranges(self) -> Ranges:
         """The offsets that are read."""
         return tuple(planned.offsets for planned in self.planned)
@@ -289,8 +170,8 @@ class BatchLeases(LeaseRenewal):
         self.stop(wait=True)
 
 
-class HandlerRuns:
-    """Calls a handler, and returns what it raised; a batch that it commits itself is done then."""
+class HandlerCalls:
+    """Calls a handler, and says why it failed; a batch that it commits itself is done then."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
@@ -299,18 +180,17 @@ class HandlerRuns:
         """Batches that have failed in a run that asked its sink what it has of them."""
 
     def is_unknown(self, batch: BatchRecord) -> bool:
-        """Whether an interrupted run may have left a whole batch in its sink, under its own key."""
-        known = batch.progress is not None or self.has_asked(batch.batch_key)
-        return batch.outcome_unknown and not known
+        """Whether an interrupted call may have left a whole batch in its sink, under its own key.
 
-    def has_asked(self, key: str) -> bool:
-        """Whether a run of this key that has failed asked its sink what that has of it."""
-        return key in self._asked
+        A call of it that has failed since, and has asked its sink, knows better.
+        """
+        known = batch.progress is not None or batch.batch_key in self._asked
+        return batch.outcome_unknown and not known
 
     def live(
         self, df: DataFrame, part: BatchPart, number: int, sequence: int | None = None
-    ) -> Exception | None:
-        """Call the handler with a batch of the stream; what it raised.
+    ) -> Failure | None:
+        """Call the handler with a batch of the stream; None if it is done.
 
         Without a sequence, the run is counted once it has its turn. Raised are an unreachable
         ledger, before the handler is called, and what it raised though the batch is done, if that
@@ -323,19 +203,19 @@ class HandlerRuns:
             try:
                 with transaction.watched():
                     self._context.handler(df, described)
-                self._context.health.note(df)
+                self._context.health.note(df, is_single=part.is_single)
             except Exception as error:
+                failure = self._failure(part, transaction, error)
                 if not self._is_done(part, transaction, error):
-                    self._context.health.note_failed()
-                    self._note_asked(part, transaction)
-                    return error
-                if not self._context.policy.skips or self._context.ends(error):
+                    self._context.health.note_failed(is_single=part.is_single)
+                    return failure
+                if not self._context.policy.skips or failure.ends_query:
                     raise
         self._report_rejected(part.batch, transaction)
         return None
 
-    def again(self, part: BatchPart, reader: BatchReader) -> Exception | None:
-        """Call the handler with a batch or a part of it, read once more; what either raised."""
+    def again(self, part: BatchPart, reader: BatchReader) -> Failure | None:
+        """Call the handler with a batch or a part of it, read once more; None if it is done."""
         transaction = self._transaction(part)
         raised: list[Exception] = []
 
@@ -348,23 +228,24 @@ class HandlerRuns:
                 except Exception as error:
                     raised.append(error)
                     if transaction.committed:
-                        self._context.health.note(df, is_dense=reader.is_dense)
+                        self._context.health.note(
+                            df, is_single=part.is_single, is_dense=reader.is_dense
+                        )
                     else:
-                        self._context.health.note_failed()
+                        self._context.health.note_failed(is_single=part.is_single)
                     raise
-                self._context.health.note(df, is_dense=reader.is_dense)
+                self._context.health.note(df, is_single=part.is_single, is_dense=reader.is_dense)
 
         try:
             reader.run(part.planned, handle)
         except Exception as error:  # noqa: BLE001
+            failure = self._failure(part, transaction, error)
             if not self._is_done(part, transaction, error):
-                self._note_asked(part, transaction)
-                if raised or self._context.ends(error):
-                    return error
-                # The handler was not called, or it had returned.
-                return not_the_records(error) or machinery_error(
-                    "The batch could not be run", error
-                )
+                if not (raised or failure.ends_query or failure.is_blameless):
+                    # The handler was not called, or it had returned.
+                    unread = machinery_error("The batch could not be run", error)
+                    return self._failure(part, transaction, unread)
+                return failure
         self._report_rejected(part.batch, transaction)
         return None
 
@@ -491,6 +372,9 @@ class HandlerRuns:
             )
         return done
 
-    def _note_asked(self, part: BatchPart, transaction: HandlerTransaction) -> None:
+    def _failure(
+        self, part: BatchPart, transaction: HandlerTransaction, error: Exception
+    ) -> Failure:
         if transaction.asked:
             self._asked.add(part.key)
+        return self._context.failure(error, has_asked=part.key in self._asked)

@@ -32,7 +32,7 @@ from headrace.errors import (
     SetupError,
     SinkAwayError,
 )
-from headrace.gate.execution.sink_outage import sink_is_away
+from headrace.gate.execution.verdicts import sink_is_away
 
 
 def kind(module: str, name: str, base: type[Exception] = Exception) -> type[Exception]:

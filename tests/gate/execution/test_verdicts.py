@@ -25,15 +25,15 @@ from headrace.errors import (
     SourceError,
     TooManyRejectedError,
 )
-from headrace.gate.execution.handler_errors import (
+from headrace.gate.execution.stopping import shorten_interrupts
+from headrace.gate.execution.verdicts import (
     ends_query,
     no_connection,
     not_the_records,
     program_error,
-    shorten_interrupts,
     unreadable,
 )
-from headrace.gate.execution.handler_errors import (
+from headrace.gate.execution.verdicts import (
     unreachable_source as unreached,
 )
 from headrace.gate.ledger.error_report import ErrorReport

@@ -26,13 +26,13 @@ from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.errors import OptionError
+from headrace.gate.control.hold import OutageSettings, SinkOutage
 from headrace.gate.control.law import Law
 from headrace.gate.control.laws import DEFAULT_LAW, LAWS, EstimatorSettings
-from headrace.gate.control.sink_outage import OutageSettings, SinkOutage
 from headrace.gate.execution.batch import Batch, Handler
-from headrace.gate.execution.executor import BatchExecutor
-from headrace.gate.execution.handler_runs import RunContext
+from headrace.gate.execution.call import RunContext
 from headrace.gate.execution.policy import OnFailure, parse_on_failure, with_outages
+from headrace.gate.execution.world import BatchRunner
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import BatchRecord
 from headrace.gate.ledger.transitions import Status
@@ -75,7 +75,7 @@ class Gate:
             self.asks_at_s = float("inf")
             assert self.ledger.repairs.retry_sink("orders", "ada", "it is back")
 
-    def starts(self, handler: Handler) -> BatchExecutor:
+    def starts(self, handler: Handler) -> BatchRunner:
         context = RunContext(
             ledger=self.ledger,
             handler=handler,
@@ -85,10 +85,10 @@ class Gate:
             stopped=lambda: self.now_s >= self.stops_at_s,
             sleep=self.sleep,
         )
-        return BatchExecutor(context)
+        return BatchRunner(context)
 
     def run(
-        self, executor: BatchExecutor, offsets: OffsetRange = WHOLE, gone: str | None = None
+        self, executor: BatchRunner, offsets: OffsetRange = WHOLE, gone: str | None = None
     ) -> BatchRecord:
         key = self.ledger.batches.begin(planned("orders", offsets)).batch_key
         attached = self.ledger.batches.attach(

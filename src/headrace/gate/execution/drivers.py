@@ -11,8 +11,6 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-Verdict = bool | None
-
 ERRNOS: Final = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),
@@ -122,7 +120,7 @@ def sqlstate_says(state: str) -> bool:
     return _SQLSTATE_AWAY.fullmatch(state) is not None
 
 
-def mysql_says(package: str, number: object) -> Verdict:
+def mysql_says(package: str, number: object) -> bool | None:
     """The verdict of an error number; None if the package is no driver of MySQL's."""
     if package not in _MYSQL_DRIVERS or not isinstance(number, int):
         return None
@@ -144,7 +142,7 @@ def aws_says(code: str) -> bool:
     return code in _AWS_AWAY
 
 
-def name_says(module: str, name: str) -> Verdict:
+def name_says(module: str, name: str) -> bool | None:
     """The verdict of a class's name, for exceptions that have no code."""
     if module.partition(".")[0] in _NOT_REACHED_BY_OURSELVES:
         return None
@@ -174,7 +172,7 @@ _AWS_AWAY: Final = frozenset(
 )
 
 
-def python_says(name: str, message: str) -> Verdict:
+def python_says(name: str, message: str) -> bool | None:
     """The verdict of an exception of Python's that a task has left as text.
 
     Args:
@@ -183,7 +181,7 @@ def python_says(name: str, message: str) -> Verdict:
     """
     module, _, short = name.rpartition(".")
     package = module.partition(".")[0]
-    verdict: Verdict
+    verdict: bool | None
     if package in {"psycopg", "psycopg2"}:
         verdict = short in _POSTGRESQL_AWAY
     elif package in _MYSQL_DRIVERS:
@@ -288,7 +286,7 @@ _SPARK_LINKS: Final = re.compile(
 """Frames of Spark's connections to its Python workers and between its own processes."""
 
 
-def java_says(name: str, message: str) -> Verdict:
+def java_says(name: str, message: str) -> bool | None:
     """The verdict of the class and the message of one exception of Java's."""
     if _SPARK_LOST.match(f"{name}: {message}"):
         return False

@@ -34,11 +34,11 @@ from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.errors import BrokerError, MachineryError, NotProcessedError
 from headrace.gate.control.dead import MAX_BACKFILLS, BackfillLimits
+from headrace.gate.control.hold import OutageSettings
 from headrace.gate.control.laws import EstimatorSettings
-from headrace.gate.control.sink_outage import OutageSettings
 from headrace.gate.execution.batch import Batch, Handler
-from headrace.gate.execution.executor import BatchExecutor
-from headrace.gate.execution.handler_runs import HandlerHealth, RunContext
+from headrace.gate.execution.call import RunContext
+from headrace.gate.execution.health import HandlerHealth
 from headrace.gate.execution.policy import (
     OnFailure,
     isolate,
@@ -46,9 +46,9 @@ from headrace.gate.execution.policy import (
     retry,
     with_outages,
 )
+from headrace.gate.execution.world import BatchRunner
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.ledger import Ledger
-from headrace.gate.ledger.moments import IsolationProgress
 from headrace.gate.ledger.records import BatchRecord, DeadLetterStatus, PlannedRange
 from headrace.gate.ledger.transitions import Status
 from headrace.testing import MemoryReader
@@ -83,7 +83,7 @@ class Scene:
         limits: BackfillLimits = LIMITS,
         control_wait_s: float = 0,
         **options: Any,
-    ) -> BatchExecutor:
+    ) -> BatchRunner:
         context = RunContext(
             ledger=self.ledger,
             handler=handler,
@@ -94,7 +94,7 @@ class Scene:
             dice=self.dice,
             **options,
         )
-        return BatchExecutor(context, control_wait_s=control_wait_s)
+        return BatchRunner(context, control_wait_s=control_wait_s)
 
     def run_live(
         self,
@@ -116,7 +116,7 @@ class Scene:
 
     def pass_something(self, _wait_s: float) -> None:
         """The stream goes on beside a backfill: another batch passes."""
-        self.health.note(READER.frame([OffsetRange("orders-topic", 0, 150, 151)]))
+        self.health.note(READER.frame([OffsetRange("orders-topic", 0, 150, 151)]), is_single=True)
 
     def backfill(
         self, key: str, handler: Handler, *, max_backfills: int = MAX_BACKFILLS, **options: Any
@@ -506,6 +506,50 @@ def test_a_record_alone_in_its_batch_is_kept_once_others_pass(
     assert letter.letter.error.message == "cannot keep (0, 5)"
 
 
+def test_a_record_alone_in_a_stream_of_which_others_are_bad_is_kept_within_ten_backfills(
+    scene: Scene,
+) -> None:
+    """Seen: each backfill began its test anew, and found too few others, for four days."""
+    sink, dice = KeyedSink({(0, 5)}), random.Random(1)
+    key = scene.run_live(sink, ranges=[OffsetRange("orders-topic", 0, 5, 6)])
+    sleeps = 0
+
+    def one_record(_wait_s: float) -> None:
+        nonlocal sleeps
+        sleeps += 1
+        if sleeps % 5 == 0:
+            return  # it takes longer than a backfill waits
+        if dice.random() < 0.2:
+            scene.health.note_failed(is_single=True)
+        else:
+            scene.pass_something(0)
+
+    backfills = 1
+    while scene.backfill(key, sink, sleep=one_record, control_wait_s=0.01) is not None:
+        backfills += 1
+    assert scene.dead_letters == [(0, 5)]
+    assert 1 < backfills <= 10
+
+
+def test_a_sink_that_has_taken_no_single_row_convicts_nobody_for_nine_backfills(
+    scene: Scene,
+) -> None:
+    class TakesTwo(KeyedSink):
+        def __call__(self, df: DataFrame, batch: Batch) -> None:
+            self.calls += 1
+            raise Poisoned("one row is none")
+
+    def two_records(_wait_s: float) -> None:
+        scene.health.note(READER.frame([OffsetRange("orders-topic", 0, 150, 152)]), is_single=False)
+
+    sink = TakesTwo()
+    key = scene.run_live(sink, ranges=[OffsetRange("orders-topic", 0, 5, 6)])
+    for _ in range(9):
+        assert scene.backfill(key, sink, sleep=two_records) is not None
+    assert scene.dead_letters == []
+    assert scene.backfill(key, sink, sleep=two_records) is None
+
+
 def test_a_record_alone_is_kept_by_its_last_backfill_even_if_nothing_passes(scene: Scene) -> None:
     sink = KeyedSink({(0, 5)})
     key = scene.run_live(sink, ranges=[OffsetRange("orders-topic", 0, 5, 6)])
@@ -589,7 +633,7 @@ def test_what_is_raised_since_the_query_is_stopped_is_no_records_fault(scene: Sc
 
 
 def test_how_far_an_isolation_has_come_is_in_the_ledger(scene: Scene) -> None:
-    seen: list[IsolationProgress | None] = []
+    seen: list[BatchRecord | None] = []
 
     def handle(df: DataFrame, batch: Batch) -> None:
         seen.append(scene.ledger.moments.isolating(["orders"]).get("orders"))
@@ -602,10 +646,11 @@ def test_how_far_an_isolation_has_come_is_in_the_ledger(scene: Scene) -> None:
     assert seen[0] is None
     after = [each for each in seen[1:] if each is not None]
     assert len(after) == len(seen) - 1
-    assert {(each.batch_key, each.records) for each in after} == {(key, len(EVERYTHING))}
-    assert [each.runs for each in after] == sorted(each.runs for each in after)
-    assert [each.left for each in after] == sorted((each.left for each in after), reverse=True)
-    assert (after[0].runs, after[0].left, after[-1].runs) == (1, len(EVERYTHING), len(after))
+    assert {(each.batch_key, each.planned_records) for each in after} == {(key, len(EVERYTHING))}
+    runs = [each.parts.runs for each in after]
+    left = [each.records_left for each in after]
+    assert (runs, left) == (sorted(runs), sorted(left, reverse=True))
+    assert (runs[0], left[0], runs[-1]) == (1, len(EVERYTHING), len(after))
 
 
 class PartlyDown(KeyedSink):

@@ -1,0 +1,654 @@
+"""A batch's life over Spark: reads a part, calls the handler, writes the ledger, and logs.
+
+What is done next with a batch is decided in `headrace.gate.control.life`; here it is done. One
+`BatchRunner` lives as long as its query, its backfill or its command; each batch has a world of its
+own in it.
+"""
+
+import itertools
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from headrace.core.ranges import OffsetRange
+from headrace.errors import LedgerError, OptionError
+from headrace.gate.control.bisection import Isolated
+from headrace.gate.control.dead import BackfillLimits, why_dead
+from headrace.gate.control.hold import Held, SinkOutage
+from headrace.gate.control.life import (
+    Call,
+    End,
+    Ending,
+    Failure,
+    Life,
+    Pause,
+    Reject,
+    Terms,
+    Verdict,
+    Waited,
+    live,
+)
+from headrace.gate.control.parts import WHOLE, Progress, ranges_of, size
+from headrace.gate.execution.batch_reader import BatchReader
+from headrace.gate.execution.call import BatchLeases, BatchPart, HandlerCalls, RunContext
+from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE, ErrorReport, query_stopped
+from headrace.gate.ledger.records import Attached, BatchRecord, PlannedRange, without
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+Cause = Exception | ErrorReport
+"""Why a batch, or a part of it, failed."""
+
+_SURELY_RAISES: Final = 10
+"""Number of failed backfills of a batch, over some hours, after which a call of it, or of a part,
+whose outcome is unknown is assumed to have failed too.
+"""
+
+_LOOK_S: Final = 0.05
+"""Interval at which another batch is checked for its success (s)."""
+
+_LOOKS_A_QUERY: Final = 4
+"""Every fourth look, some 2 s, asks the ledger: a thousand gates may wait for one sink."""
+
+_LOG_MS: Final = 60_000
+
+_NOT_RUN: Final = ErrorReport("NotRun", "It is a part of a batch that failed, and was not run.", "")
+
+
+class BatchRunner:
+    """Runs batches with a gate's handler, live or again, and does what the failure policy says.
+
+    Args:
+        context: How the gate's batches are run.
+        control_wait_s: How long a backfill waits for the stream to process something, before it
+            says that a record failed alone while others passed (s). Default: 0.
+        on_isolated: Called when a batch that failed for its records or its size has been isolated.
+
+    Attributes:
+        had_no_sink: Whether the last live batch waited for a sink that was away.
+        rate_after_outage: The rate in force since it did (records/s); None where it is as before.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        *,
+        control_wait_s: float = 0,
+        on_isolated: Callable[[BatchRecord, Isolated[Any]], None] = lambda _batch, _isolated: None,
+    ) -> None:
+        self._context = context
+        self._ledger = context.ledger
+        self._control_wait_s = control_wait_s
+        self._on_isolated = on_isolated
+        self._calls = HandlerCalls(context)
+        self._in_parts: set[str] = set()
+        self._outage: SinkOutage | None = None
+        self._has_looked = self._is_eased = False
+        self.had_no_sink = False
+        self.rate_after_outage: float | None = None
+
+    @property
+    def limits(self) -> BackfillLimits:
+        """The policy's limits of backfills."""
+        return self._context.policy.backfills
+
+    def run_live(self, df: DataFrame, attached: Attached, number: int) -> bool:
+        """Run a batch of the stream, attached to this owner just now, and write its outcome down.
+
+        Returns:
+            Whether it went through at once. If not, how long it took says nothing of the job.
+
+        Raises:
+            LedgerError: its outcome cannot be written down.
+            DataLossError, CorruptionError: its records cannot be read, whatever the policy.
+            OptionError, SetupError: the handler's program is wrong, whatever the policy.
+            Exception: what the handler raised, where the policy stops then.
+        """
+        batch, policy = attached.batch, self._context.policy
+        held = self._resume(batch)
+        terms = Terms(
+            batch.planned_records,
+            policy.last,
+            tuple(policy.backoff.wait_ms(retry) for retry in range(1, policy.retries + 1)),
+            policy.outage,
+            policy.budget,
+            keeps_key=self._calls.is_unknown(batch),
+        )
+        first = (df, number, attached.sequence if held is None else None)
+        world = _World(self, batch, attached.ranges, first=first)
+        with world.leases():
+            end, life = self._live(terms, world, held)
+            waited = held is not None or self._outage is not None
+            self.had_no_sink = waited
+            if not end.is_stopped:
+                self._end_outage(batch, end, life)
+            world.end_live(end, life)
+        return not (world.failures or waited or batch.progress is not None)
+
+    def run(
+        self, batch: BatchRecord, allowed: int = sys.maxsize, gone: Sequence[OffsetRange] = ()
+    ) -> Cause | None:
+        """Run a batch that had failed: ``backfilling``, and this owner's.
+
+        Args:
+            batch: The batch.
+            allowed: Records that may be run now; a batch with more is run in parts. Default: all.
+            gone: What of it has left the source, and is lost.
+
+        Returns:
+            Why nothing of it was done; the caller writes that. None where it has passed, which the
+            caller writes too; or was run in parts, and has its outcome: the rest of it is put back.
+        """
+        policy, is_final = self._context.policy, why_dead(batch, self.limits) is not None
+        # A whole that a backfill has run keeps its key, so that its sink knows it again.
+        goes_whole = batch.progress is None and batch.backfills > 0
+        terms = Terms(
+            batch.planned_records,
+            policy.last,
+            budget=policy.budget,
+            is_live=False,
+            keeps_key=self._calls.is_unknown(batch),
+            unknown_failed=is_final or batch.backfills + 1 >= _SURELY_RAISES,
+            max_records=sys.maxsize if goes_whole else allowed,
+            is_final=is_final,
+            can_wait=self._control_wait_s > 0
+            and not self._context.health.is_idle(self._control_wait_s),
+        )
+        planned = self._ledger.batches.ranges(batch.batch_key)
+        world = _World(
+            self,
+            batch,
+            planned,
+            gone=tuple(gone),
+            control_wait_s=self._control_wait_s,
+            max_records=terms.max_records,
+        )
+        with world.leases():
+            try:
+                return world.end_again(*self._live(terms, world))
+            except LedgerError:
+                raise
+            except Exception as raised:  # noqa: BLE001  (Spark could not read it once more)
+                return raised
+
+    def _live(self, terms: Terms, world: "_World", held: Held | None = None) -> tuple[End, Life]:
+        life = Life(
+            terms,
+            world.batch.parts,
+            Failure(Verdict.RECORDS, None, world.batch.error or _NOT_RUN),
+            held,
+            in_parts=self._in_parts,
+            now_ms=self._ledger.database_time_ms,
+            timer_ms=lambda: round(time.monotonic() * 1000),
+            shuffle=self._context.dice.shuffle,
+            chance=self._context.dice.random,
+        )
+        try:
+            end = live(life, world)
+        finally:
+            world.release()
+        # A sink that was away, and is back for the parts, says nothing of the batch's size.
+        cause = life.cause
+        if life.isolated is not None and cause is not None and cause.verdict is not Verdict.AWAY:
+            self._on_isolated(world.batch, life.isolated)
+        return end, life
+
+    # The hold of a live batch, which a restart goes on with.
+
+    def _resume(self, batch: BatchRecord) -> Held | None:
+        """The hold in which a run before has left this batch; that of another batch is over."""
+        self.rate_after_outage = None
+        if not self._has_looked:
+            self._has_looked = True
+            self._outage = self._ledger.sink_outages.get(batch.gate)
+        if self._outage is not None and self._outage.batch != batch.batch_key:
+            self._forget(batch.gate)
+        if self._outage is None:
+            return None
+        _LOG.warning(
+            "Batch %s of gate %r goes on waiting, for %s by now: %s",
+            batch.batch_key,
+            batch.gate,
+            _span(self._ledger.database_time_ms() - self._outage.since_ms),
+            self._outage.error,
+        )
+        return self._outage.held
+
+    def _end_outage(self, batch: BatchRecord, end: End, life: Life) -> None:
+        """Note that nothing waits any more: the sink is back, or the policy has its say."""
+        passed = end.kind is Ending.SUCCESS
+        passed = passed or (life.isolated is not None and life.isolated.has_passed)
+        outage = self._outage
+        if outage is None:
+            self._is_eased &= not passed
+            return
+        waited = _span(self._ledger.database_time_ms() - outage.since_ms)
+        self._forget(batch.gate)
+        if passed and end.kind is not Ending.SUCCESS:
+            _LOG.warning(
+                "Gate %r goes on after %s: parts of batch %s passed, and %d of its records are left"
+                " to a backfill: %s",
+                batch.gate,
+                waited,
+                outage.batch,
+                _left(batch, life),
+                outage.error,
+            )
+        elif passed:
+            _LOG.warning(
+                "Gate %r goes on after %s: batch %s is through (failed runs before: %d).",
+                batch.gate,
+                waited,
+                outage.batch,
+                outage.runs,
+            )
+        else:
+            _LOG.warning(
+                "Batch %s of gate %r waits no more after %s and %d failed runs, and is left to"
+                " on_failure: %s",
+                outage.batch,
+                batch.gate,
+                waited,
+                outage.runs + 1,
+                outage.error,
+            )
+
+    def _forget(self, gate: str) -> None:
+        """End the outage. A sink that was away may be slow at first; a handler's bug is over."""
+        outage, self._outage = self._outage, None
+        by_law = outage is not None and outage.is_certain and not self._is_eased
+        self._is_eased |= by_law
+        self.rate_after_outage = self._ledger.sink_outages.end(gate, by_law=by_law)
+
+
+class _World:
+    """The row of one batch, its handler, and time."""
+
+    def __init__(
+        self,
+        runner: BatchRunner,
+        batch: BatchRecord,
+        planned: Sequence[PlannedRange],
+        *,
+        first: tuple[DataFrame, int, int | None] | None = None,
+        gone: tuple[OffsetRange, ...] = (),
+        control_wait_s: float = 0,
+        max_records: int = sys.maxsize,
+    ) -> None:
+        self.batch = batch
+        self.failures = 0
+        self._runner = runner
+        self._context = runner._context
+        self._ledger = runner._ledger
+        self._calls = runner._calls
+        self._planned = tuple(planned)
+        self._first = first
+        self._gone = gone
+        self._control_wait_s = control_wait_s
+        self._max_records = max_records
+        self._kept = batch.parts
+        self._logged_ms = 0
+        self._parts = ExitStack()
+        self._reader: BatchReader | None = None
+
+    def leases(self) -> BatchLeases:
+        """The lease of the batch, renewed as long as its block."""
+        key, context = self.batch.batch_key, self._context
+        return BatchLeases(self._ledger, context.owner, context.lease_ms, key)
+
+    @property
+    def passes(self) -> int:
+        """Calls of the handler that have passed with a record."""
+        return self._context.health.passes
+
+    @property
+    def is_down(self) -> bool:
+        """Whether nothing has passed since an isolation in which nothing passed."""
+        return self._context.policy.skips and self._context.health.down is not None
+
+    # Calls.
+
+    def call(self, call: Call) -> Failure | None:
+        """Call the handler with the whole, or with a part after it is written down as running."""
+        if call.part == WHOLE and call.before.running is None:
+            failure = self._call_whole()
+        else:
+            failure = self._call_part(call)
+        self.failures += failure is not None
+        return failure
+
+    def _call_whole(self) -> Failure | None:
+        if self._first is None:
+            part = BatchPart(self.batch, without(self._planned, self._gone))
+            return self._calls.again(part, self._readable)
+        df, number, sequence = self._first
+        self._first = (df, number, None)
+        return self._calls.live(df, BatchPart(self.batch, self._planned), number, sequence)
+
+    def _call_part(self, call: Call) -> Failure | None:
+        ranges = self._ranges(call.part)
+        if not ranges:  # all of it has left the source
+            return None
+        reader = self._part_reader()
+        self._keep(call.before)
+        return self._calls.again(BatchPart(self.batch, ranges, call.part, call.done), reader)
+
+    @property
+    def _readable(self) -> BatchReader:
+        if self._context.reader is None:
+            raise OptionError(
+                "A batch of this query was run in parts by on_failure='isolate', and is not"
+                " finished; start the query with that policy once more, so that the rest is run."
+            )
+        return self._context.reader
+
+    def _part_reader(self) -> BatchReader:
+        """Read what is open of the batch, once for all of its parts; unless only some may run."""
+        if self._reader is None:
+            reader = self._readable
+            self._parts.enter_context(self._context.health)
+            self._parts.callback(reader.close)
+            row = replace(self.batch, progress=self._kept.to_text())
+            still_open = without(row.open_ranges(self._planned), self._gone)
+            if sum(one.offsets.count for one in still_open) <= self._max_records:
+                reader = self._parts.enter_context(reader.persisted(still_open))
+            self._reader = reader
+        return self._reader
+
+    def release(self) -> None:
+        """Let go of what was read for the parts."""
+        self._parts.close()
+        self._reader = None
+
+    def _ranges(self, part: str) -> tuple[PlannedRange, ...]:
+        """What a part reads, without what has left the source."""
+        ids = {one.offsets.topic_partition: one.topic_id for one in self._planned}
+        ranges = [
+            PlannedRange(offsets, topic_id=ids[offsets.topic_partition])
+            for offsets in ranges_of([one.offsets for one in self._planned], part)
+        ]
+        return without(ranges, self._gone)
+
+    def _keep(self, progress: Progress, *letters: Any) -> None:
+        """Write the progress down.
+
+        Raises:
+            LedgerError: The batch is not this owner's any more.
+        """
+        key, owner = self.batch.batch_key, self._context.owner
+        if not self._ledger.batches.keep_progress(key, owner, progress, *letters):
+            raise LedgerError(
+                f"Batch {key} of gate {self.batch.gate!r} does not belong to this process any"
+                " more, so the rest of it is not run here; whoever owns it now runs it."
+            )
+        self._kept = progress
+
+    def reject(self, reject: Reject) -> bool:
+        """Keep a convicted record as a dead letter; False where it cannot be kept."""
+        ranges = self._ranges(reject.part)
+        if not ranges:
+            return True
+        (planned,) = ranges
+        reader = self._part_reader()
+        try:
+            letter = reader.dead_letter(planned, reject.why.report)
+        except Exception as unread:  # noqa: BLE001  (Spark, too, may be gone by now)
+            _LOG.warning("The record %s is not kept, and stays failed: %s", planned.offsets, unread)
+            return False
+        if letter is None:  # There is nothing at this offset.
+            return True
+        self._keep(reject.done, letter)
+        topic = reader.dead_letter_topic(self._context.policy.topic)
+        if topic is not None:
+            topic.send(letter)
+            self._parts.callback(topic.flush)
+        _LOG.error(
+            "The record %s of gate %r cannot be processed and is kept as a dead letter: %s: %r",
+            planned.offsets,
+            self.batch.gate,
+            letter.error.error_class,
+            letter.error.message,
+        )
+        return True
+
+    # Waits.
+
+    def await_other(self) -> bool | None:
+        """Wait for another batch's call; None if there is none in time."""
+        self._part_reader()
+        health = self._context.health
+
+        def ended() -> tuple[int, int]:
+            # A stream may never run a single record, so in the end every run is a control.
+            if self.batch.backfills + 1 >= _SURELY_RAISES:
+                return health.passes, health.failures
+            return health.controls_passed, health.controls_failed
+
+        before = ended()
+        self._context.wait(self._control_wait_s, lambda: ended() != before, look_s=_LOOK_S)
+        return None if ended() == before else ended()[1] == before[1]
+
+    def pause(self, pause: Pause, progress: Progress) -> Waited:
+        """Write the hold and the progress down, and wait."""
+        self.release()
+        if progress != self._kept:
+            self._keep(progress)
+        failure, whole = pause.failure, pause.whole
+        if whole is not None and self._is_wrong(whole, pause.of_parts):
+            return Waited.WRONG
+        if pause.held is None and failure is not None:
+            return self._retry(pause, failure)
+        if failure is not None and not self._hold(pause, failure):
+            return Waited.NOT_OURS
+        outage = self._runner._outage
+        assert outage is not None  # noqa: S101  (a restart has found it, or it was written now)
+        wait_ms = pause.ms if failure else outage.next_ms - self._ledger.database_time_ms()
+        looks = itertools.count(1)
+
+        def is_asked() -> bool:
+            is_due = next(looks) % _LOOKS_A_QUERY == 0
+            return is_due and self._ledger.sink_outages.is_asked(self.batch.gate)
+
+        if not self._context.wait(wait_ms / 1000, is_asked):
+            return Waited.STOPPED
+        return Waited.OVER if failure is None or self._is_ours() else Waited.NOT_OURS
+
+    def _is_ours(self) -> bool:
+        """Look the row up as it is now; whether it is still this owner's."""
+        self.batch = self._ledger.batches.get(self.batch.batch_key) or self.batch
+        return self.batch.owner == self._context.owner
+
+    def _add_attempt(self) -> bool:
+        key, context = self.batch.batch_key, self._context
+        return self._ledger.batches.retry(key, context.owner, context.lease_ms)
+
+    def _retry(self, pause: Pause, failure: Failure) -> Waited:
+        _LOG.warning(
+            "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %s",
+            self.batch.batch_key,
+            self.batch.gate,
+            pause.ms,
+            pause.retry,
+            self._context.policy.retries,
+            ErrorReport.of(failure.error).line,
+        )
+        if not self._context.wait(pause.ms / 1000):
+            return Waited.STOPPED
+        return Waited.OVER if self._add_attempt() and self._is_ours() else Waited.NOT_OURS
+
+    def _hold(self, pause: Pause, failure: Failure) -> bool:
+        """Write one more failed call down; however many there are, they are one attempt."""
+        before, held, batch = self._runner._outage, pause.held, self.batch
+        if before is None and not self._add_attempt():
+            return False
+        assert held is not None  # noqa: S101  (the caller has looked)
+        line = ErrorReport.of(failure.error).line
+        outage = SinkOutage.of(batch.batch_key, held, line)
+        self._ledger.sink_outages.keep(batch.gate, outage)
+        self._runner._outage = outage
+        now_ms = held.next_ms - pause.ms
+        if before is None:
+            self._logged_ms = now_ms
+            settings = self._context.policy.outage
+            how_long = "a few times"
+            if held.is_certain:
+                most_ms = settings.max_hold_ms
+                how_long = f"for {_span(most_ms)} at most" if most_ms else "until it goes through"
+            _LOG.warning(
+                "Batch %s of gate %r waits, and the gate admits nothing more: %s; it is run again"
+                " after waits of up to %s, %s: %s",
+                batch.batch_key,
+                batch.gate,
+                f"{outage.awaited} is away" if held.is_certain else "no part of it passes",
+                _span(settings.max_retry_ms),
+                how_long,
+                line,
+            )
+        elif now_ms - self._logged_ms >= _LOG_MS:
+            self._logged_ms = now_ms
+            _LOG.warning(
+                "Batch %s of gate %r has waited for %s, and was run %d times: %s",
+                batch.batch_key,
+                batch.gate,
+                _span(now_ms - held.since_ms),
+                held.calls,
+                line,
+            )
+        return True
+
+    def _is_wrong(self, whole: Failure, of_parts: Failure | None) -> bool:
+        parts = None if of_parts is None else of_parts.report
+        if not self._context.health.is_wrong(whole.error, parts):
+            return False
+        _LOG.error(
+            "The handler of gate %r has processed nothing since its query was started, and fails"
+            " with the same error whatever it is given, so the query is stopped. Mend the handler,"
+            " and start the query again; a backfill runs what has failed. %s",
+            self.batch.gate,
+            ErrorReport.of(whole.error).line,
+        )
+        return True
+
+    # Ends.
+
+    def end_live(self, end: End, life: Life) -> None:
+        """Write down what became of a batch of the stream.
+
+        Raises:
+            Exception: That with which the query ends.
+        """
+        batches, key, owner = self._ledger.batches, self.batch.batch_key, self._context.owner
+        if not end.is_unknown and life.progress != self._kept:
+            self._keep(life.progress)
+        if end.kind is Ending.SUCCESS:
+            batches.succeed(key, owner=owner)
+        elif end.kind is Ending.RAISED:
+            self._raise(end)
+        else:
+            why = self._why(end, life)
+            moved = batches.fail(key, why, owner=owner)
+            if life.isolated is None:
+                _LOG.warning(
+                    "Batch %s of gate %r failed and is deferred, to be run again by a backfill: %s"
+                    if moved
+                    else "Batch %s of gate %r failed, but is not this process's any more; whoever"
+                    " owns it now runs it: %s",
+                    key,
+                    self.batch.gate,
+                    ErrorReport.of(why).line,
+                )
+        self._log_isolated(life)
+        if end.whole is not None and self._is_wrong(end.whole, end.of_parts):
+            raise end.whole.error
+
+    def _raise(self, end: End) -> None:
+        failure = end.failure
+        error = InterruptedError("The query was stopped.") if failure is None else failure.error
+        why = error if failure is None else failure.report
+        if end.is_stopped and not end.is_unknown:
+            why = query_stopped(error)
+        self._ledger.batches.fail(
+            self.batch.batch_key, why, owner=self._context.owner, outcome_unknown=end.is_unknown
+        )
+        if failure is not None and failure.verdict is Verdict.WRONG:
+            # Not the handler's failure: the batch is run again when the query is started again.
+            raise failure.report from None
+        raise error
+
+    def end_again(self, end: End, life: Life) -> Cause | None:
+        """Write down what became of the parts of a batch that a backfill has run.
+
+        Returns:
+            As of `BatchRunner.run`.
+        """
+        batches, key, owner = self._ledger.batches, self.batch.batch_key, self._context.owner
+        if end.kind is Ending.RAISED and end.failure is not None:
+            stopped: Exception = end.failure.error
+            return stopped
+        done_before = self.batch.done_records
+        if life.progress != self._kept:
+            self._keep(life.progress)
+        self._log_isolated(life)
+        if end.kind is Ending.SUCCESS:
+            if life.isolated is not None:
+                batches.backfilled(key, owner)
+            return None
+        row = batches.get(key)
+        if row is not None and row.done_records > done_before:
+            batches.put_back(key, owner)
+            return None
+        return self._why(end, life)
+
+    def _why(self, end: End, life: Life) -> Cause:
+        assert end.failure is not None  # noqa: S101  (only a success has none)
+        health = self._context.health
+        why: Cause = end.failure.report
+        if not end.is_down:
+            return why
+        if health.down is None or life.held is not None or end.of_parts is not None:
+            return health.stopped_by(why)
+        return health.down
+
+    def _log_isolated(self, life: Life) -> None:
+        batch, isolated = self.batch, life.isolated
+        if isolated is None:
+            return
+        if life.cause is not None and not (isolated.left or isolated.alone):
+            # No record is at fault alone.
+            report = ErrorReport.of(life.cause.error)
+            _LOG.warning(
+                "Batch %s of gate %r fails as a whole, and all of its parts pass, in %d runs: %s",
+                batch.batch_key,
+                batch.gate,
+                isolated.runs,
+                report.line,
+            )
+            self._ledger.batches.keep_error(
+                batch.batch_key, replace(report, message=f"{FAILS_AS_A_WHOLE}: {report.message}")
+            )
+        else:
+            _LOG.warning(
+                "Batch %s of gate %r failed; runs of its parts: %d; records that were isolated: %d;"
+                " records that are deferred: %d.",
+                batch.batch_key,
+                batch.gate,
+                isolated.runs,
+                len(isolated.alone),
+                _left(batch, life),
+            )
+
+
+def _left(batch: BatchRecord, life: Life) -> int:
+    left = [] if life.isolated is None else life.isolated.left
+    return sum(size(batch.planned_records, part) for part, _ in left)
+
+
+def _span(ms: int) -> str:
+    return f"{max(ms, 0)} ms" if ms < 1_000 else str(timedelta(seconds=round(ms / 1000)))
