@@ -13,7 +13,7 @@ from tests.gate.ledger.samples import a_sample
 from tests.journal.journals import displace
 from tests.journal.receivers.finite import Finite
 from tests.journal.receivers.serving import in_loop, run, until
-from tests.journal.samples import append, damage, values_of
+from tests.journal.samples import append, damage, segments_of, values_of
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -147,9 +147,10 @@ async def test_what_comes_again_after_a_restart_is_stored_once(hosting: Hosting)
 async def test_a_damaged_block_costs_the_ids_before_it_and_nothing_else(
     hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with hosted(hosting) as hands:
-        for value in (b"a", b"b", b"c"):
-            await hands.give(value, ids=[value.decode()])
+    with segments_of(1):
+        async with hosted(hosting) as hands:
+            for value in (b"a", b"b", b"c"):
+                await hands.give(value, ids=[value.decode()])
     damage(Journal.open(hosting.journal), 1)
     async with hosted(hosting) as hands:
         assert (await hands.give(b"c", ids=["c"])).duplicates == 1

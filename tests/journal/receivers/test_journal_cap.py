@@ -1,6 +1,8 @@
 """The cap on a journal: senders wait while it is reached, and nothing is lost by that."""
 
 import asyncio
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ from headrace.journal.records import Records
 
 
 def some(text: bytes = b"x") -> Records:
-    return Records.of([text * 1_000], timestamp_ms=0)
+    """One record of now, which fills more than a block of the disk."""
+    return Records.of([text + os.urandom(5_000)], timestamp_ms=time.time_ns() // 1_000_000)
 
 
 @in_loop
