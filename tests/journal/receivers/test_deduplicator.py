@@ -21,7 +21,7 @@ from tests.journal.receivers.virtual import (
     records,
     run,
 )
-from tests.journal.samples import journal_at
+from tests.journal.samples import journal_at, segments_of
 from tests.journal.shim import FailingDisk
 from tests.services.examples import examples
 
@@ -301,7 +301,7 @@ BLOCKS = 5
 def journal(tmp_path: Path) -> Journal:
     """Has a lane of blocks of one record, whose ids are their offsets."""
     made = Journal.open(str(tmp_path / "events"), create=True)
-    with made.writer(0) as writer:
+    with segments_of(1), made.writer(0) as writer:
         for offset in range(BLOCKS):
             writer.append(Records.of([b"x"], timestamp_ms=1, ids=[str(offset)]))
     return made
