@@ -187,7 +187,8 @@ def going_on(offset: StreamOffset, known: GateMemory) -> str:
     """Describe in a sentence, without its full stop, where a query with a new checkpoint begins."""
     places = [f"{tp} at {at}" for tp, at in sorted(offset.positions.items())]
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
-    first = f", after batch {known.last.batch_key[:8]}" if known.last and known.interrupted else ""
+    runs_first = known.last is not None and interrupted_end(offset, known) is not None
+    first = f", after batch {known.last.batch_key[:8]}" if known.last and runs_first else ""
     return (
         "its query began a new checkpoint, and goes on where the ledger says that the last one"
         f" stood: {', '.join(places[:3])}{more}{first}"
@@ -214,8 +215,11 @@ def interrupted_end(offset: StreamOffset, known: GateMemory) -> StreamOffset | N
         return None
     if known.last.checkpoint_id != offset.checkpoint_id:
         return None
-    if any(each.offsets.topic_partition not in offset.positions for each in known.interrupted):
-        return None  # of a topic that the query does not read any more: a backfill runs it
+    # A backfill runs the batch if the query does not read its topic any more. It also does if Spark
+    # ran an old batch once more, from an older copy: later batches lie between it and the offset.
+    ends = ((each.offsets.topic_partition, each.offsets.until) for each in known.interrupted)
+    if any(offset.positions.get(tp) != until for tp, until in ends):
+        return None
     starts = {each.offsets.topic_partition: each.offsets.start for each in known.interrupted}
     return replace(offset, begins={**offset.positions, **starts}, first=False)
 
