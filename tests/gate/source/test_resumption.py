@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 from tests.services.examples import examples
@@ -262,6 +262,15 @@ rounds = st.lists(
 @pytest.mark.integration
 @examples(100)
 @given(rounds, st.sampled_from(POLICIES), st.sampled_from(["earliest", "latest"]))
+@example(
+    [
+        (7, None, True, ("back_up",)),
+        (0, None, False, ("back_up",)),
+        (8, None, True, ("restore_checkpoint", 0)),
+    ],
+    "stop",
+    "earliest",
+)
 def test_each_record_is_in_the_sink_once_or_named(
     tmp_path_factory: pytest.TempPathFactory,
     history: list[tuple[int, str | None, bool, tuple[Any, ...]]],

@@ -28,7 +28,6 @@ from headrace.errors import OptionError
 from headrace.gate.ledger.checkpoints import CheckpointRecord
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.records import BatchRecord, PlannedRange
-from headrace.gate.ledger.transitions import Status
 from headrace.gate.source.source_options import NEW_CHECKPOINT
 from headrace.gate.source.stream_offset import StreamOffset
 
@@ -44,7 +43,7 @@ class GateMemory:
         ledger: The ledger, as messages name it.
         gate_id: The identity of the gate in its ledger.
         checkpoints: One row for each checkpoint and topic.
-        last: The batch that the engine asked for last; None before the first.
+        last: The newest batch that is not done; None where all are.
         last_ranges: What that batch reads.
         has_asked: Whether there is anything for a start to see: these, or the line of the last one.
         adopted: The ids that operators allow for this start, by `headrace adopt`.
@@ -69,9 +68,8 @@ class GateMemory:
 
     @property
     def interrupted(self) -> Sequence[PlannedRange]:
-        """The ranges of the last batch if it is the stream's to run; none if it is done."""
-        open_to_stream = {Status.IN_PROGRESS, Status.FAILED}
-        return self.last_ranges if self.last and self.last.status in open_to_stream else ()
+        """The ranges of the newest batch that is not done."""
+        return self.last_ranges if self.last else ()
 
     def of_topics(self, first: StreamOffset) -> list[CheckpointRecord]:
         """Return the rows of the topics that a query reads; others are left behind."""
