@@ -1,17 +1,25 @@
 """Connections lent by the ledger: their transaction is not ended, their session is as before."""
 
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy import Connection
+from tests.gate.ledger.samples import a_batch
 from tests.services.postgresql import NewUrl
+from tests.services.waiting import wait_until
 
+from headrace.core.ranges import OffsetRange
+from headrace.gate.control.parts import WHOLE, Progress
 from headrace.gate.ledger.connection import Timeouts
 from headrace.gate.ledger.database import Database
 from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetter, part_key
 
 pytestmark = pytest.mark.integration  # over both kinds of database
 
@@ -107,3 +115,39 @@ def test_a_server_s_session_is_restored_and_used_again(new_postgresql_url: NewUr
             assert connection.scalar(number) == before
     assert database.read(lambda connection: connection.scalar(number)) == before
     database.close()
+
+
+@pytest.mark.parametrize("part", [WHOLE, "0"])
+def test_whether_a_part_is_over_is_known_once_its_commit_has_ended(
+    new_postgresql_url: NewUrl, part: str
+) -> None:
+    url, progress = new_postgresql_url(), Progress().with_done(part) if part else None
+    is_committing, may_commit = threading.Event(), threading.Event()
+
+    def commit_slowly() -> Sequence[DeadLetter]:
+        is_committing.set()  # the batch's row is written by now
+        may_commit.wait()
+        return ()
+
+    with Ledger.open(url) as ledger, ThreadPoolExecutor(2) as threads:
+        batches = ledger.batches
+        ledger.gates.declare("orders", interval_ms=500, source="kafka", estimator="pid")
+        key = batches.begin(a_batch(OffsetRange("orders", 0, 0, 8))).batch_key
+        batches.attach(key, 0, owner="me", lease_ms=60_000)
+
+        def commit() -> None:
+            with batches.transaction(key, "me", rejected=commit_slowly, progress=progress):
+                pass
+
+        def is_waited_for() -> bool:
+            with psycopg.connect(url, autocommit=True) as connection:
+                waiting = connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
+                return is_over.done() or waiting.fetchone() is not None
+
+        committed = threads.submit(commit)
+        is_committing.wait()
+        is_over = threads.submit(batches.is_over, part_key(key, part))
+        wait_until(is_waited_for)
+        may_commit.set()
+        assert is_over.result()
+        committed.result()

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 from tests.services.examples import examples
 
 from headrace.core.ranges import TopicPartition
 from headrace.core.timing import LEASE_MS
-from headrace.errors import GateInUseError, OptionError
+from headrace.errors import GateInUseError, HandlerExitError, OptionError
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.policy import Last, OnFailure, retry
 from headrace.gate.ledger.proof import DEFECTS, Verdict
@@ -262,6 +262,15 @@ rounds = st.lists(
 @pytest.mark.integration
 @examples(100)
 @given(rounds, st.sampled_from(POLICIES), st.sampled_from(["earliest", "latest"]))
+@example(
+    [
+        (7, None, True, ("back_up",)),
+        (0, None, False, ("back_up",)),
+        (8, None, True, ("restore_checkpoint", 0)),
+    ],
+    "stop",
+    "earliest",
+)
 def test_each_record_is_in_the_sink_once_or_named(
     tmp_path_factory: pytest.TempPathFactory,
     history: list[tuple[int, str | None, bool, tuple[Any, ...]]],
@@ -324,6 +333,43 @@ def test_an_older_checkpoint_runs_the_newest_batch_first_if_it_is_not_done(
         world.restore_checkpoint(0)
         in_order = [sorted(values) for values in sink.by_key.values()]
         assert in_order == [[*range(start, start + 5)] for start in (0, 5, 10, 15)]
+
+
+@pytest.mark.parametrize("memory", ["older", "lost"])
+@pytest.mark.parametrize("fails", [RefusedError, SystemExit])
+def test_an_older_checkpoint_whose_own_batch_fails_again_doubles_no_later_batch(
+    tmp_path: Path, fails: type[BaseException], memory: str
+) -> None:
+    log, sink = GrowingLog(partitions=2), Sink()
+    options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
+    with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
+        world = World(stream, log, sink, tmp_path)
+        world.send(5)
+        world.run()
+        world.send(5, "after begin")
+        stream.run_batch()
+        world.back_up()  # Spark has planned a batch, and not committed it
+        sink.refuses = True
+        stream.run_batch()
+        sink.refuses = False
+        world.send(10)
+        world.run()
+
+        def fail() -> None:
+            raise fails
+
+        # Spark runs that batch again before the planner compares the copy with the ledger.
+        stream.checkpoint = world.copies[0][0]
+        sink.within = fail
+        with suppress(HandlerExitError):
+            stream.run_batch()
+        if memory == "lost":
+            world.lose_checkpoint()
+        world.send(5)
+        world.run()
+        world.backfill()
+        assert sink.values == [*range(world.sent)]
+        assert not DEFECTS & {it.kind for it in stream.ledger.proofs.verify(GATE).findings}
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])

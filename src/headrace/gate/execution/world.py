@@ -39,6 +39,7 @@ from headrace.gate.control.parts import WHOLE, Progress, ranges_of, size
 from headrace.gate.execution.batch_reader import BatchReader
 from headrace.gate.execution.call import BatchLeases, BatchPart, HandlerCalls, RunContext
 from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE, ErrorReport, query_stopped
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import Attached, BatchRecord, PlannedRange, without
 
 _LOG: Final = logging.getLogger("headrace.execution")
@@ -73,7 +74,6 @@ class BatchRunner:
 
     Attributes:
         had_no_sink: Whether the last live batch waited for a sink that was away.
-        rate_after_outage: The rate in force since it did (records/s); None where it is as before.
     """
 
     def __init__(
@@ -88,11 +88,13 @@ class BatchRunner:
         self._control_wait_s = control_wait_s
         self._on_isolated = on_isolated
         self._calls = HandlerCalls(context)
-        self._in_parts: set[str] = set()
-        self._outage: SinkOutage | None = None
-        self._has_looked = self._is_eased = False
+        self._hold = _Hold(context.ledger)
         self.had_no_sink = False
-        self.rate_after_outage: float | None = None
+
+    @property
+    def rate_after_outage(self) -> float | None:
+        """The rate in force since the last live batch waited (records/s); None: as before."""
+        return self._hold.rate_after_outage
 
     @property
     def limits(self) -> BackfillLimits:
@@ -112,7 +114,7 @@ class BatchRunner:
             Exception: what the handler raised, where the policy stops then.
         """
         batch, policy = attached.batch, self._context.policy
-        held = self._resume(batch)
+        held = self._hold.resume(batch)
         terms = Terms(
             batch.planned_records,
             policy.last,
@@ -122,13 +124,12 @@ class BatchRunner:
             keeps_key=self._calls.is_unknown(batch),
         )
         first = (df, number, attached.sequence if held is None else None)
-        world = _World(self, batch, attached.ranges, first=first)
+        world = _World(self._context, self._calls, self._hold, batch, attached.ranges, first=first)
         with world.leases():
             end, life = self._live(terms, world, held)
-            waited = held is not None or self._outage is not None
-            self.had_no_sink = waited
+            self.had_no_sink = waited = held is not None or self._hold.outage is not None
             if not end.is_stopped:
-                self._end_outage(batch, end, life)
+                self._hold.end(batch, end, life)
             world.end_live(end, life)
         return not (world.failures or waited or batch.progress is not None)
 
@@ -163,7 +164,9 @@ class BatchRunner:
         )
         planned = self._ledger.batches.ranges(batch.batch_key)
         world = _World(
-            self,
+            self._context,
+            self._calls,
+            self._hold,
             batch,
             planned,
             gone=tuple(gone),
@@ -184,7 +187,7 @@ class BatchRunner:
             world.batch.parts,
             Failure(Verdict.RECORDS, None, world.batch.error or _NOT_RUN),
             held,
-            in_parts=self._in_parts,
+            in_parts=self._hold.in_parts,
             now_ms=self._ledger.database_time_ms,
             timer_ms=lambda: round(time.monotonic() * 1000),
             shuffle=self._context.dice.shuffle,
@@ -200,32 +203,49 @@ class BatchRunner:
             self._on_isolated(world.batch, life.isolated)
         return end, life
 
-    # The hold of a live batch, which a restart goes on with.
 
-    def _resume(self, batch: BatchRecord) -> Held | None:
+class _Hold:
+    """The hold of a gate's live batch; it is in the ledger, so a restart goes on with it.
+
+    Attributes:
+        outage: The batch that waits; None where none does.
+        in_parts: Classes of errors in which a part of the sink was away, while others passed.
+        rate_after_outage: As of `BatchRunner`.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.outage: SinkOutage | None = None
+        self.in_parts: set[str] = set()
+        self.rate_after_outage: float | None = None
+        self._has_looked = False
+        self._is_eased = False
+        """Whether the law has been told, and no batch has gone through at once since."""
+
+    def resume(self, batch: BatchRecord) -> Held | None:
         """The hold in which a run before has left this batch; that of another batch is over."""
         self.rate_after_outage = None
         if not self._has_looked:
             self._has_looked = True
-            self._outage = self._ledger.sink_outages.get(batch.gate)
-        if self._outage is not None and self._outage.batch != batch.batch_key:
+            self.outage = self._ledger.sink_outages.get(batch.gate)
+        if self.outage is not None and self.outage.batch != batch.batch_key:
             self._forget(batch.gate)
-        if self._outage is None:
+        if self.outage is None:
             return None
         _LOG.warning(
             "Batch %s of gate %r goes on waiting, for %s by now: %s",
             batch.batch_key,
             batch.gate,
-            _span(self._ledger.database_time_ms() - self._outage.since_ms),
-            self._outage.error,
+            _span(self._ledger.database_time_ms() - self.outage.since_ms),
+            self.outage.error,
         )
-        return self._outage.held
+        return self.outage.held
 
-    def _end_outage(self, batch: BatchRecord, end: End, life: Life) -> None:
+    def end(self, batch: BatchRecord, end: End, life: Life) -> None:
         """Note that nothing waits any more: the sink is back, or the policy has its say."""
         passed = end.kind is Ending.SUCCESS
         passed = passed or (life.isolated is not None and life.isolated.has_passed)
-        outage = self._outage
+        outage = self.outage
         if outage is None:
             self._is_eased &= not passed
             return
@@ -262,10 +282,15 @@ class BatchRunner:
 
     def _forget(self, gate: str) -> None:
         """End the outage. A sink that was away may be slow at first; a handler's bug is over."""
-        outage, self._outage = self._outage, None
+        outage, self.outage = self.outage, None
         by_law = outage is not None and outage.is_certain and not self._is_eased
         self._is_eased |= by_law
         self.rate_after_outage = self._ledger.sink_outages.end(gate, by_law=by_law)
+
+    def keep(self, gate: str, outage: SinkOutage) -> None:
+        """Write down that a batch waits, or waits on."""
+        self._ledger.sink_outages.keep(gate, outage)
+        self.outage = outage
 
 
 class _World:
@@ -273,7 +298,9 @@ class _World:
 
     def __init__(
         self,
-        runner: BatchRunner,
+        context: RunContext,
+        calls: HandlerCalls,
+        hold: _Hold,
         batch: BatchRecord,
         planned: Sequence[PlannedRange],
         *,
@@ -284,10 +311,8 @@ class _World:
     ) -> None:
         self.batch = batch
         self.failures = 0
-        self._runner = runner
-        self._context = runner._context
-        self._ledger = runner._ledger
-        self._calls = runner._calls
+        self._context, self._ledger, self._calls = context, context.ledger, calls
+        self._hold = hold
         self._planned = tuple(planned)
         self._first = first
         self._gone = gone
@@ -445,9 +470,9 @@ class _World:
             return Waited.WRONG
         if pause.held is None and failure is not None:
             return self._retry(pause, failure)
-        if failure is not None and not self._hold(pause, failure):
+        if failure is not None and not self._wait_on(pause, failure):
             return Waited.NOT_OURS
-        outage = self._runner._outage
+        outage = self._hold.outage
         assert outage is not None  # noqa: S101  (a restart has found it, or it was written now)
         wait_ms = pause.ms if failure else outage.next_ms - self._ledger.database_time_ms()
         looks = itertools.count(1)
@@ -483,16 +508,15 @@ class _World:
             return Waited.STOPPED
         return Waited.OVER if self._add_attempt() and self._is_ours() else Waited.NOT_OURS
 
-    def _hold(self, pause: Pause, failure: Failure) -> bool:
+    def _wait_on(self, pause: Pause, failure: Failure) -> bool:
         """Write one more failed call down; however many there are, they are one attempt."""
-        before, held, batch = self._runner._outage, pause.held, self.batch
+        before, held, batch = self._hold.outage, pause.held, self.batch
         if before is None and not self._add_attempt():
             return False
         assert held is not None  # noqa: S101  (the caller has looked)
         line = ErrorReport.of(failure.error).line
         outage = SinkOutage.of(batch.batch_key, held, line)
-        self._ledger.sink_outages.keep(batch.gate, outage)
-        self._runner._outage = outage
+        self._hold.keep(batch.gate, outage)
         now_ms = held.next_ms - pause.ms
         if before is None:
             self._logged_ms = now_ms

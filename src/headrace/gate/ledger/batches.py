@@ -492,9 +492,19 @@ class BatchStore(Store):
         return servers
 
     def is_over(self, key: str) -> bool:
-        """Whether what has this key, a batch or a part of one, will not be run any more."""
+        """Whether what has this key, a batch or a part of one, will not be run any more.
+
+        A commit whose answer was lost may still be on its way in the server, as one that waits for
+        a standby. It holds the row's lock, and is waited for.
+        """
         batch_key, path = part_of(key)
-        batch = self.get(batch_key)
+
+        def behind_its_lock(connection: Connection) -> BatchRecord | None:
+            rows = execute(connection, _SQL["locked_batch"], {"batch": batch_key}).mappings()
+            row = rows.one_or_none()
+            return None if row is None else batch_from(row)
+
+        batch = self._database.write(behind_its_lock)
         if batch is None:
             return False
         return batch.status in {Status.SUCCESS, Status.DEAD} or is_within(path, batch.parts.done)

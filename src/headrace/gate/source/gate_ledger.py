@@ -195,8 +195,11 @@ class GateLedger:
         name = self._gate.name
         self.went_back = False
         with self._while_the_driver_lives():
-            begun = self._ledger.gates.last_begun(name)
-            last = None if begun is None else begun[1]
+            # Not the one that the engine asked for last: from an older copy of its checkpoint it
+            # asks for an old one first.
+            open_to_stream = {Status.IN_PROGRESS, Status.FAILED}
+            newest = self._ledger.batches.newest(name, 1, statuses=open_to_stream)
+            last = newest[0] if newest else None
             asked = self._ledger.operator_limits.for_the_start(name)
             gate = self._ledger.gates.get(name)
             self._gate_id = "" if gate is None else gate.gate_id

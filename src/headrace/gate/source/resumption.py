@@ -28,7 +28,6 @@ from headrace.errors import OptionError
 from headrace.gate.ledger.checkpoints import CheckpointRecord
 from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.records import BatchRecord, PlannedRange
-from headrace.gate.ledger.transitions import Status
 from headrace.gate.source.source_options import NEW_CHECKPOINT
 from headrace.gate.source.stream_offset import StreamOffset
 
@@ -44,7 +43,7 @@ class GateMemory:
         ledger: The ledger, as messages name it.
         gate_id: The identity of the gate in its ledger.
         checkpoints: One row for each checkpoint and topic.
-        last: The batch that the engine asked for last; None before the first.
+        last: The newest batch that is not done; None where all are.
         last_ranges: What that batch reads.
         has_asked: Whether there is anything for a start to see: these, or the line of the last one.
         adopted: The ids that operators allow for this start, by `headrace adopt`.
@@ -69,9 +68,8 @@ class GateMemory:
 
     @property
     def interrupted(self) -> Sequence[PlannedRange]:
-        """The ranges of the last batch if it is the stream's to run; none if it is done."""
-        open_to_stream = {Status.IN_PROGRESS, Status.FAILED}
-        return self.last_ranges if self.last and self.last.status in open_to_stream else ()
+        """The ranges of the newest batch that is not done."""
+        return self.last_ranges if self.last else ()
 
     def of_topics(self, first: StreamOffset) -> list[CheckpointRecord]:
         """Return the rows of the topics that a query reads; others are left behind."""
@@ -187,7 +185,8 @@ def going_on(offset: StreamOffset, known: GateMemory) -> str:
     """Describe in a sentence, without its full stop, where a query with a new checkpoint begins."""
     places = [f"{tp} at {at}" for tp, at in sorted(offset.positions.items())]
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
-    first = f", after batch {known.last.batch_key[:8]}" if known.last and known.interrupted else ""
+    runs_first = known.last is not None and interrupted_end(offset, known) is not None
+    first = f", after batch {known.last.batch_key[:8]}" if known.last and runs_first else ""
     return (
         "its query began a new checkpoint, and goes on where the ledger says that the last one"
         f" stood: {', '.join(places[:3])}{more}{first}"
@@ -214,8 +213,11 @@ def interrupted_end(offset: StreamOffset, known: GateMemory) -> StreamOffset | N
         return None
     if known.last.checkpoint_id != offset.checkpoint_id:
         return None
-    if any(each.offsets.topic_partition not in offset.positions for each in known.interrupted):
-        return None  # of a topic that the query does not read any more: a backfill runs it
+    # A backfill runs the batch if the query does not read its topic any more. It also does if Spark
+    # ran an old batch once more, from an older copy: later batches lie between it and the offset.
+    ends = ((each.offsets.topic_partition, each.offsets.until) for each in known.interrupted)
+    if any(offset.positions.get(tp) != until for tp, until in ends):
+        return None
     starts = {each.offsets.topic_partition: each.offsets.start for each in known.interrupted}
     return replace(offset, begins={**offset.positions, **starts}, first=False)
 

@@ -71,10 +71,10 @@ class LineSender(SenderProtocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, shared: SharedBySenders, settings: TcpSettings | None = None) -> None:
+    def __init__(self, shared: SharedBySenders) -> None:
         super().__init__(shared.connections)
         self._shared = shared
-        self._settings = settings = settings or shared.settings
+        self._settings = settings = shared.settings
         self._loop = asyncio.get_running_loop()
         self._lines = LineBuffer(settings, shared.unfinished)
         self._is_known = not shared.access.tokens.names
@@ -164,11 +164,14 @@ class LineSender(SenderProtocol):
 
     def _end(self, error: HeadraceError | None) -> None:
         """Take nothing more: what was taken is answered, and then comes the error."""
+        self._take_no_more()
+        self._answers.put_nowait(error)
+
+    def _take_no_more(self) -> None:
         self._is_over = True
         self._unwatch()
         if self._taking is not None and self._taking is not asyncio.current_task():
             self._taking.cancel()
-        self._answers.put_nowait(error)
 
     async def _take(self, data: bytes) -> None:
         try:
@@ -300,10 +303,7 @@ class LineSender(SenderProtocol):
         kind = "not stored" if isinstance(error, JournalError) else "not taken"
         self._shared.intake.rejections.count(kind if self.has_place else "no place", str(error))
         if not self._is_over:
-            self._is_over = True
-            self._unwatch()
-            if self._taking is not None:
-                self._taking.cancel()
+            self._take_no_more()
         self._lines.close()
         if self._transport.is_closing():
             return

@@ -94,6 +94,10 @@ SELECT * FROM batch WHERE gate = :gate AND checkpoint_id <> :checkpoint_id
 -- name: batch
 SELECT * FROM batch WHERE batch_key = :batch
 
+-- name: locked_batch
+-- As it is once every transaction that has changed it has ended.
+SELECT * FROM batch WHERE batch_key = :batch {locked}
+
 -- name: planned_records
 SELECT planned_records FROM batch WHERE batch_key = :batch
 

@@ -15,7 +15,12 @@ from typing import Final, TypeAlias, cast
 import httptools
 
 from headrace.journal.receivers.access import Access
-from headrace.journal.receivers.connections import Connections, Doorway, SenderProtocol
+from headrace.journal.receivers.connections import (
+    LINGER_S,
+    Connections,
+    Doorway,
+    SenderProtocol,
+)
 from headrace.journal.receivers.event_log import Rejections
 from headrace.journal.receivers.http.http_message import (
     KEPT_HEADERS,
@@ -33,11 +38,6 @@ from headrace.journal.receivers.http.http_message import (
 from headrace.journal.receivers.settings import HttpSettings
 
 _LOG: Final = logging.getLogger("headrace.receivers")
-
-_DISCARD_S: Final = 2.0
-"""Time for which what follows a last answer is read and dropped (s). If the connection were closed
-at once, the sender's system would discard the answer.
-"""
 
 IDLE_S: Final = 75.0
 """Time that an answered connection may be idle (s). Load balancers use a connection again for 60 s:
@@ -460,7 +460,7 @@ class HttpConnection(SenderProtocol):
         self._rest, self._at = b"", 0
         with contextlib.suppress(OSError):  # it has gone
             self._transport.write_eof()
-        self._late = self._loop.call_later(_DISCARD_S, self._transport.abort)
+        self._late = self._loop.call_later(LINGER_S, self._transport.abort)
         self._pace()
 
     def _close_with(self, rejection: HttpRejection) -> None:
