@@ -18,13 +18,17 @@ from headrace.journal.receivers.journal_cap import JournalCap
 from headrace.journal.records import Records
 
 
-def some(text: bytes = b"x") -> Records:
-    """One record of now, which fills more than a block of the disk."""
-    return Records.of([text + os.urandom(5_000)], timestamp_ms=time.time_ns() // 1_000_000)
+def some(text: bytes = b"x", age_s: int = 0) -> Records:
+    """Return one record, which fills more than a block of the disk, of so long ago."""
+    timestamp_ms = time.time_ns() // 1_000_000 - age_s * 1_000
+    return Records.of([text + os.urandom(5_000)], timestamp_ms=timestamp_ms)
 
 
 @in_loop
-async def test_senders_wait_while_the_journal_is_at_its_cap(tmp_path: Path) -> None:
+async def test_senders_wait_while_the_journal_is_at_its_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.journal.lane_writer.SEGMENT_BYTES", 1)  # one for each block
     journal = Journal.open(str(tmp_path / "orders"), create=True)
     with journal.writer(0) as writer, journal.writer(1) as other:
         async with Intake(writer.append, IntakeSettings(block_interval_ms=1)) as intake:
@@ -136,7 +140,7 @@ async def test_what_is_unread_is_as_old_as_its_block_in_seconds(tmp_path: Path) 
         journal.writer(0) as writer,
     ):
         async with Intake(writer.append, IntakeSettings(block_interval_ms=1)) as intake:
-            await intake.submit(some())
+            await intake.submit(some(age_s=600))
             for max_unread_s, is_refusing in ((3_600, False), (300, True)):
                 cap = JournalCap(journal, 0, CapSettings(max_unread_s=max_unread_s), ledger)
                 await cap.apply(intake)
