@@ -27,6 +27,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError, LaneTakenError, OptionError
 from headrace.journal import Journal, LaneWriter, Records, verify
 from headrace.journal.block import Part
+from headrace.journal.journal_check import DEFECTS
 from headrace.journal.storage.local import Disk, write_all
 
 HOLD: Final = """
@@ -192,6 +193,41 @@ def test_a_symbolic_link_in_place_of_a_segment_is_refused(journal: Journal, tmp_
     with pytest.raises(JournalError, match=f"{path} is a symbolic link in place of a segment"):
         journal.writer(0)
     assert to.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("harm", "number"),
+    [("half a header", 1), ("another journal's", 1), ("a hole", 1), ("nothing", 1)]
+    + [("another journal's", 2), ("a hole", 2)],
+)
+def test_a_segment_that_is_not_what_was_written_is_refused_as_it_is(
+    journal: Journal, tmp_path: Path, harm: str, number: int
+) -> None:
+    """The file is named, and nothing of it is cut off or overwritten.
+
+    The last segment is read up to where it is whole, and not written on.
+    """
+    other = journal_at(tmp_path / "other" / "orders")
+    for each in (journal, other):
+        with segments_of(1):
+            append(each, 2, 2, 2)
+        append(each, 2)
+    paths = sorted(folder(journal).glob("*.segment"))
+    path, data = paths[number], paths[number].read_bytes()
+    if harm == "half a header":
+        path.write_bytes(data[:60])
+    elif harm == "another journal's":
+        path.write_bytes((folder(other) / path.name).read_bytes())
+    elif harm == "a hole":
+        path.write_bytes(data[:100] + bytes(100) + data[200:])
+    else:
+        path.write_bytes(b"")
+    before = {each: each.read_bytes() for each in paths}
+    with pytest.raises(JournalError, match=re.escape(str(path))):
+        journal.writer(0).close() if number == 2 else values_of(journal)
+    finding = next(each for each in verify(journal).findings if each.kind in DEFECTS)
+    assert f"{journal.storage.url}/{finding.path}" == str(path)
+    assert {each: each.read_bytes() for each in paths} == before
 
 
 def test_a_second_writer_that_no_lock_keeps_out_is_noticed(

@@ -178,7 +178,7 @@ def test_why_nothing_is_removed_is_told(journal: Journal, url: str) -> None:
         ledger.batches.claim(failed, "me", 1_000)
         assert because(url, "0s") == f"orders: batch {failed[:8]} is backfilling"
         ledger.batches.backfilled(failed, "me")
-    assert because(url, "7d") == "the next block is too young"
+    assert because(url, "7d") == "the next segment is too young"
     assert because(url, "0s --without orders --unread") == "the last block of a lane stays"
 
 

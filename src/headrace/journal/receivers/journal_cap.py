@@ -27,8 +27,7 @@ _SHARE: Final = 20
 
 
 _MOST_GROWTH: Final = 16.0
-"""What is assumed before it is measured: a record of 1 kB alone takes 4 KiB as a block, and more as
-one that is packed just then."""
+"""What is assumed before it is measured: a record of 60 bytes takes 700 as a block of its own."""
 
 
 @dataclass(frozen=True, slots=True)
