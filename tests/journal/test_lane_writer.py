@@ -197,8 +197,14 @@ def test_a_symbolic_link_in_place_of_a_segment_is_refused(journal: Journal, tmp_
 
 @pytest.mark.parametrize(
     ("harm", "number"),
-    [("half a header", 1), ("another journal's", 1), ("a hole", 1), ("nothing", 1)]
-    + [("another journal's", 2), ("a hole", 2)],
+    [
+        ("half a header", 1),
+        ("nothing", 1),
+        ("another journal's", 1),
+        ("another journal's", 2),
+        ("a hole", 1),
+        ("a hole", 2),
+    ],
 )
 def test_a_segment_that_is_not_what_was_written_is_refused_as_it_is(
     journal: Journal, tmp_path: Path, harm: str, number: int
