@@ -82,9 +82,8 @@ def test_a_segment_cut_at_any_byte_has_a_torn_tail(in_flight: int) -> None:
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])
-def test_a_byte_that_changed_is_damage_if_a_later_frame_says_that_it_was_durable(
-    in_flight: int,
-) -> None:
+def test_a_byte_that_changed_is_damage(in_flight: int) -> None:
+    """A later frame says that it was durable, or no crash leaves a frame like that."""
     some = blocks(2, 3, 1, 2, in_flight=in_flight)
     data = joined(some)
     ends = [len(joined(some[:count])) for count in range(5)]
@@ -92,7 +91,20 @@ def test_a_byte_that_changed_is_damage_if_a_later_frame_says_that_it_was_durable
         found = check(data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :])
         number = max(number for number, end in enumerate(ends) if end <= at)
         assert len(found.frames) == number
-        assert bool(found.defect) == (number < len(some) - in_flight), f"byte {at}"
+        is_told = number < len(some) - in_flight
+        says = "a later frame says" if is_told else "no crash leaves such bytes"
+        assert says in found.defect, f"byte {at}"
+
+
+@pytest.mark.parametrize("at", [5, 6])
+def test_sectors_that_were_not_written_are_a_torn_tail(at: int) -> None:
+    """A crash leaves the size of a file, and not all that was written to it."""
+    data = joined(blocks(2, 3, 1, 200))
+    begin, end = at * 512, (at + 1) * 512
+    last = len(joined(blocks(2, 3, 1)))
+    assert last < begin < end < len(data)
+    found = check(data[:begin] + bytes(512) + data[end:])
+    assert (found.frames.end, found.torn_bytes, found.defect) == (last, len(data) - last, "")
 
 
 def test_zeros_behind_the_frames_are_a_torn_tail() -> None:
@@ -124,7 +136,9 @@ def test_a_frame_of_another_life_of_the_lane_does_not_follow() -> None:
     one, two = blocks(2, 3)
     other = replace(two.header, previous=1)
     data = joined([one]) + other.encode() + b"".join(bytes(part) for part in two.payload)
-    assert len(check(data).frames) == 1
+    found = check(data)
+    assert len(found.frames) == 1
+    assert found.defect, "it is whole, so no crash has left it"
 
 
 @given(

@@ -24,8 +24,10 @@ distinguishes it, with all before it, from another writer's replacement. ``previ
 lane's first frame and after a loss. A chance match is one in 2**32.
 
 ``synced`` tells a torn tail from damage. A crash leaves whole frames and at most one torn tail,
-which nobody acknowledged. So bytes that are no frame are a torn tail unless a frame behind them was
-written when they were durable already: then they were acknowledged, and are damaged.
+which nobody acknowledged. So bytes that are no frame are damaged if a frame behind them was written
+when they were durable already. At a segment's end, where no frame is behind, they are a torn tail
+only if a crash can have left them: a frame that is cut short, or one with sectors that were never
+written and read as zeros.
 
 Header and payload have multiples of 8 bytes, so Arrow's buffers stay aligned.
 """
@@ -50,6 +52,9 @@ _PLACE: Final = struct.Struct("<Q16xQ16xIIII")  # from the first offset to ``pre
 _PLACE_AT: Final = 40
 _ID_AT: Final = 8
 _WRITER_AT: Final = 24
+
+_SECTOR_BYTES: Final = 512
+"""What a disk writes as a whole or not at all."""
 
 _WINDOW_BYTES: Final = 64 * 1024
 """Bytes read at once while headers are looked for: of small frames a hundred, of a large one the
@@ -343,7 +348,22 @@ def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
         for later in later_headers(data, found.end)
     ):
         return "a later frame says that these bytes were durable"
-    return ""
+    return "" if _is_torn(data, found.end) else "no crash leaves such bytes"
+
+
+def _is_torn(data: bytes, begin: int) -> bool:
+    """Whether a crash can have left the bytes from a place on, which are no frame that follows."""
+    row = data[begin : begin + HEADER_BYTES]
+    end = begin + HEADER_BYTES
+    if _is_header(row):
+        header = FrameHeader(*_FIELDS.unpack_from(row)[1:])
+        end += header.payload_bytes
+        if crc32(data[begin + HEADER_BYTES : end]) == header.payload_crc:
+            return False  # a whole frame, which belongs elsewhere
+    sectors = range(begin - begin % _SECTOR_BYTES, end, _SECTOR_BYTES)
+    return end > len(data) or any(
+        not any(data[max(begin, sector) : min(end, sector + _SECTOR_BYTES)]) for sector in sectors
+    )
 
 
 def salvaged(data: bytes, place: Place) -> Iterator[Frames]:
