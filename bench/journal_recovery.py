@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from headrace.journal import Journal
 from headrace.journal.block import encode
 from headrace.journal.journal_log import JournalLog
 from headrace.journal.journal_options import parse_options
-from headrace.journal.names import BLOCK, file_name
+from headrace.journal.names import SEGMENT, file_name
 from headrace.journal.receivers.deduplicator import newest_ids
 
 PROMISED: Final = AtMost(5)
@@ -25,6 +26,7 @@ RECORDS: Final = 10
 """Records of each block."""
 
 _LANE: Final = 0
+_SEGMENT_BLOCKS: Final = 10_000
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
@@ -47,14 +49,16 @@ def _fill(folder: Path, blocks: int) -> None:
     journal = Journal.open(str(folder), create=True)
     with journal.writer(_LANE):
         records = random_records(RECORDS)
-    first_block = encode(
-        records, journal_id=journal.identity.id, writer=bytes(16), lane=_LANE, first=0
-    )
-    payload = b"".join(bytes(part) for part in first_block.payload)
-    lane = folder / str(_LANE)
-    for first in range(0, blocks * RECORDS, RECORDS):
-        header = replace(first_block.header, first=first)
-        (lane / file_name(first, BLOCK)).write_bytes(header.encode() + payload)
+    made = partial(encode, records, journal_id=journal.identity.id, writer=bytes(16), lane=_LANE)
+    block = made(first=0)
+    lane, checksum = folder / str(_LANE), 0
+    for segment in range(0, blocks, _SEGMENT_BLOCKS):
+        with (lane / file_name(segment * RECORDS, SEGMENT)).open("wb") as file:
+            for number in range(segment, min(segment + _SEGMENT_BLOCKS, blocks)):
+                first = number * RECORDS
+                header = replace(block.header, first=first, synced=first, previous=checksum)
+                file.writelines([header.encode(), *block.payload])
+                checksum = header.checksum
 
 
 def _recovered(folder: Path, blocks: int) -> dict[str, float]:
@@ -65,7 +69,7 @@ def _recovered(folder: Path, blocks: int) -> dict[str, float]:
         "writer": lambda: _write(journal, end),
         "message ids": lambda: _remember(journal),
         "plan": lambda: _plan(folder, end),
-        "tasks": lambda: journal.firsts(_LANE),
+        "tasks": lambda: journal.blocks(_LANE),
     }
     steps_s = {}
     for name, step in steps.items():

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,7 +16,6 @@ from bench.stage import Stage
 from bench.synced import synced_writes
 from headrace.journal import Journal
 from headrace.journal.block import Compression, encode
-from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.records import Records
 
 PLAIN: Final = "plain"
@@ -24,25 +23,8 @@ PROMISED: Final = AtLeast(0.8)
 
 _LANE: Final = 0
 
-Write = Callable[[LaneWriter, Records, int], None]
-"""Writes the same records so many times, as a block each."""
 
-
-def _in_a_row(writer: LaneWriter, records: Records, blocks: int) -> None:
-    for written in [writer.submit(records) for _ in range(blocks)]:
-        written.result()
-
-
-def _awaited(writer: LaneWriter, records: Records, blocks: int) -> None:
-    for _ in range(blocks):
-        writer.append(records)
-
-
-SIDES: Final[dict[str, tuple[Compression, Write]]] = {
-    "not compressed": ("none", _in_a_row),
-    "lz4": ("lz4", _in_a_row),
-    "lz4, each block awaited": ("lz4", _awaited),
-}
+SIDES: Final[dict[str, Compression]] = {"not compressed": "none", "lz4": "lz4"}
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
@@ -54,16 +36,16 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     written = stage.fresh_folder("written")
     records = Records.of_lines(chunk(scale.block_records), timestamp_ms=1)
     megabytes = records.bytes * scale.blocks / 1e6
-    sizes = {compression: len(_stored(records, compression)) for compression, _ in SIDES.values()}
+    sizes = {compression: len(_stored(records, compression)) for compression in SIDES.values()}
     times_s = in_turn(
         {PLAIN: partial(_plain_s, written, scale, _stored(records, "none"))}
-        | {name: partial(_journal_s, written, scale, records, *how) for name, how in SIDES.items()},
+        | {name: partial(_journal_s, written, scale, records, how) for name, how in SIDES.items()},
         scale.pairs,
         scale.warm_ups,
     )
     shutil.rmtree(written)
     rates = {side: [megabytes / each for each in found] for side, found in times_s.items()}
-    for name, (compression, _) in SIDES.items():
+    for name, compression in SIDES.items():
         yield Figure.side_by_side(
             f"written, {name}",
             "MB/s",
@@ -86,11 +68,10 @@ def _plain_s(written: Path, scale: Scale, block: bytes) -> float:
     return sum(synced_writes(Path(mkdtemp(dir=written)), block, scale.blocks))
 
 
-def _journal_s(
-    written: Path, scale: Scale, records: Records, compression: Compression, write: Write
-) -> float:
+def _journal_s(written: Path, scale: Scale, records: Records, compression: Compression) -> float:
     folder = mkdtemp(dir=written)
     with Journal.open(folder, create=True).writer(_LANE, compression=compression) as writer:
         began_s = time.perf_counter()
-        write(writer, records, scale.blocks)
+        for _ in range(scale.blocks):
+            writer.append(records)
         return time.perf_counter() - began_s

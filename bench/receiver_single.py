@@ -13,7 +13,7 @@ from bench.processes import POSTS, receiver, send
 from bench.receiver_delay import tail
 from bench.scale import Scale
 from bench.stage import Stage
-from bench.synced import synced_blocks
+from bench.synced import synced_writes
 
 HEADRACE: Final = "headrace"
 KAFKA: Final = "kafka"
@@ -31,8 +31,8 @@ WARM_UP_REQUESTS: Final = 200
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     """Each kind of request in turn with Kafka, in the same rounds."""
     topic = stage.topics.empty(1, {"flush.messages": "1"})
-    syncs_ms = [1000 * each for each in synced_blocks(stage.folder, chunk(1), scale.repetitions)]
-    yield Figure("a block of one record, named and synced", "ms", Spread.of(syncs_ms))
+    syncs_ms = [1000 * each for each in synced_writes(stage.folder, chunk(1), scale.repetitions)]
+    yield Figure("a block of one record, written and synced", "ms", Spread.of(syncs_ms))
     for each, connections in REQUESTS:
         found: dict[str, list[Any]] = {HEADRACE: [], KAFKA: []}
         how = {"records": scale.single_requests * each, "each": each, "connections": connections}

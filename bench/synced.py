@@ -5,30 +5,6 @@ import time
 from pathlib import Path
 
 
-def synced_blocks(folder: Path, data: bytes, times: int) -> list[float]:
-    """Write some bytes so many times as a block is: to a new file, synced, named, and synced.
-
-    Returns:
-        The time until each was durable (s).
-    """
-    took_s = []
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        for number in range(times):
-            began_s = time.perf_counter()
-            path = folder / f"synced-{number}"
-            with path.with_suffix(".tmp").open("wb", buffering=0) as file:
-                file.write(data)
-                os.fsync(file.fileno())
-            path.with_suffix(".tmp").rename(path)
-            os.fsync(descriptor)
-            took_s.append(time.perf_counter() - began_s)
-            path.unlink()
-    finally:
-        os.close(descriptor)
-    return took_s
-
-
 def synced_writes(folder: Path, data: bytes, times: int) -> list[float]:
     """Write some bytes so many times, one after the other, to one file of a folder.
 

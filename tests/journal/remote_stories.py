@@ -97,28 +97,31 @@ class RemoteStories:
     def test_a_name_that_is_taken_is_not_given_again(
         self, remote: Remote, journal: Journal
     ) -> None:
-        taken = remote.path("00000000000000000010.block")
+        taken = remote.path("00000000000000000010.segment")
         before, names = remote.files.cat_file(taken), sorted(remote.names())
         with pytest.raises(FileExistsError):
-            journal.storage.put("0/00000000000000000010.block", [b"another"])
+            journal.storage.put("0/00000000000000000010.segment", [b"another"])
         with pytest.raises(FileExistsError):
             journal.storage.set_aside(
-                "0/00000000000000000003.block", "0/00000000000000000010.block"
+                "0/00000000000000000003.segment", "0/00000000000000000010.segment"
             )
         assert remote.files.cat_file(taken) == before
         assert sorted(remote.names()) == names, "what was written for it is gone"
         assert values_of(journal) == numbers(range(12))
 
-    def test_the_start_of_a_file_is_read_alone(self, journal: Journal) -> None:
+    def test_a_part_of_a_file_is_read_alone(self, journal: Journal) -> None:
         storage = journal.storage
         storage.create_folder("1")
         storage.put("1/file", [b"01234", b"56789"])
         storage.put("1/empty", [])
-        assert storage.read_start("1/file", 4) == (b"0123", 10)
-        assert storage.read_start("1/file", 40) == (b"0123456789", 10)
-        assert storage.read_start("1/empty", 4) == (b"", 0)
-        with pytest.raises(FileNotFoundError):
-            storage.read_start("1/none", 4)
+        assert storage.read("1/file") == b"0123456789"
+        assert storage.read("1/file", 3, 4) == b"3456"
+        assert storage.read("1/file", 8, 40) == b"89"
+        assert storage.read("1/file", 10, 4) == storage.read("1/empty", 0, 4) == b""
+        assert (storage.synced_size("1/file"), storage.synced_size("1/empty")) == (10, 0)
+        for size in (None, 4):
+            with pytest.raises(FileNotFoundError):
+                storage.read("1/none", 0, size)
         storage.remove("1", ["none", "file"])
         assert storage.names("1") == ["empty"]
 
@@ -188,20 +191,16 @@ class RemoteStories:
         assert journal.remove_before(0, 11) == 10
         assert journal.bounds() == {0: (10, 12)}
         assert values_of(journal) == numbers(range(10, 12))
-        assert journal.remove_before(0, 12) == 12
-        assert remote.names() == ["00000000000000000012.start"]
-        assert journal.bounds() == {0: (12, 12)}
+        assert journal.remove_before(0, 12) == 10
+        assert remote.names() == [f"{10:020d}.segment"], "it says where the lane goes on"
 
     def test_last_blocks_that_are_gone_are_not_written_over(
         self, remote: Remote, journal: Journal
     ) -> None:
-        """The mark has followed the last block by the time at which its writer is closed."""
+        """Who has read them knows how far the lane had reached."""
         for first in (3, 10):
-            remote.files.rm(remote.path(f"{first:020d}.block"))
-        for look in (lambda: journal.writer(0), journal.bounds):
-            with pytest.raises(JournalError, match="ends at offset 3, although it had reached 12"):
-                look()
-        found = [(each.kind, each.first, each.until) for each in repair(journal)]
+            remote.files.rm(remote.path(f"{first:020d}.segment"))
+        found = [(each.kind, each.first, each.until) for each in repair(journal, {0: 12})]
         assert found == [(JournalFindingKind.GAP, 3, 12)]
         assert verify(journal).whole
         with journal.writer(0) as writer:
@@ -214,7 +213,7 @@ class RemoteStories:
         query = Query(remote.url, maxOffsetsPerTrigger=10)
         assert [each.encode() for each in query.run()] == numbers(range(10))
         for name in remote.names():
-            if int(name.partition(".")[0]) >= 10 or name.startswith(f"{3:020d}.block"):
+            if int(name.partition(".")[0]) >= 10 or name.startswith(f"{3:020d}.segment"):
                 remote.files.rm(remote.path(name))
         with journal.writer(0) as writer:
             writer.append(numbered(3, 6))
@@ -223,19 +222,17 @@ class RemoteStories:
         with pytest.raises(DataLossError, match="is not the one that this query has read up to"):
             query.run()
 
-    def test_a_lane_of_which_nothing_is_left_does_not_begin_again(
+    def test_a_lane_of_which_nothing_is_left_begins_where_it_is_said_to_have_ended(
         self, remote: Remote, journal: Journal
     ) -> None:
         remote.files.rm(f"{remote.root}/0", recursive=True)
-        with pytest.raises(JournalError, match="Nothing is left of lane 0"):
-            journal.writer(0)
         assert repair(journal) == ()
         repair(journal, {0: 12})
         with journal.writer(0) as writer:
             assert writer.end == 12
 
     def test_damage_is_found_and_declared_lost(self, remote: Remote, journal: Journal) -> None:
-        path = remote.path("00000000000000000003.block")
+        path = remote.path("00000000000000000003.segment")
         data = remote.files.cat_file(path)
         remote.files.pipe_file(path, data[:-1])
         found = verify(journal)
@@ -245,7 +242,11 @@ class RemoteStories:
         assert repair(journal) == found.findings
         assert verify(journal).whole
         assert values_of(journal) == numbers(range(3), range(10, 12))
-        (aside,) = [name for name in remote.names() if name.endswith(".corrupt")]
-        assert remote.files.cat_file(remote.path(aside)) == data[:-1]
-        remote.files.pipe_file(remote.path("00000000000000000010.block"), b"")
-        assert [each.first for each in repair(journal)] == [10]
+        assert remote.files.cat_file(path) == data[:-1]
+        remote.files.pipe_file(remote.path("00000000000000000010.segment"), b"")
+        for look in (lambda: journal.writer(0), journal.bounds):
+            with pytest.raises(JournalError, match=r"0010.segment \(offset 10 of lane 0\) is dam"):
+                look()
+        assert repair(journal) == (), "nothing says how far the lane went"
+        assert [each.first for each in repair(journal, {0: 12})] == [10]
+        assert journal.bounds() == {0: (0, 12)}

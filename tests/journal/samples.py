@@ -1,7 +1,9 @@
 """Records, journals that have them, and what is in a lane."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -74,13 +76,36 @@ def folder(journal: Journal, lane: int = 0) -> Path:
 def stored(lane: Path) -> dict[int, bytes]:
     """The values in a lane's folder by their offsets, read without the code under test.
 
-    After a header of 128 bytes each block is one Arrow stream.
+    A frame has a header of 128 bytes, with the payload's length at byte 64, and one Arrow stream.
     """
     found: dict[int, bytes] = {}
-    for path in sorted(lane.glob("*.block")):
-        with pa.ipc.open_stream(path.read_bytes()[128:]) as stream:
-            values = stream.read_all().column("value").to_pylist()
-        for offset, value in enumerate(values, int(path.stem)):
-            assert offset not in found, "an offset was given twice"
-            found[offset] = value
+    for path in sorted(lane.glob("*.segment")):
+        data, at, offset = path.read_bytes(), 0, int(path.stem)
+        while at < len(data):
+            size = int.from_bytes(data[at + 64 : at + 72], "little")
+            with pa.ipc.open_stream(data[at + 128 : at + 128 + size]) as stream:
+                values = stream.read_all().column("value").to_pylist()
+            for value in values:
+                assert offset not in found, "an offset was given twice"
+                found[offset] = value
+                offset += 1
+            at += 128 + size
     return found
+
+
+def segments_of(most_bytes: int) -> AbstractContextManager[object]:
+    """Let writers begin another segment when one has so many bytes."""
+    return mock.patch("headrace.journal.lane_writer.SEGMENT_BYTES", most_bytes)
+
+
+def damage(journal: Journal, first: int, *, at: int = 200, lane: int = 0) -> Path:
+    """Change one byte of the block that begins at an offset; return its segment's path."""
+    index = journal.look(lane).index
+    segment = index.segment_of(first)
+    assert segment is not None
+    path = folder(journal, lane) / f"{segment:020d}.segment"
+    before = [block for block in journal.blocks(lane) if segment <= block.first < first]
+    place = sum(block.stored_bytes for block in before) + at
+    data = path.read_bytes()
+    path.write_bytes(data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :])
+    return path

@@ -3,15 +3,14 @@
 A ``Recorder`` carries out operations and writes them down. The contents that a disk may have after
 a crash are then worked out from the first operations of that log, by no more than POSIX promises:
 
-- the bytes that a file had when it was last synced are there; of the bytes written since, all, a
-  part, zeros or none are there;
+- the bytes that a file had when it was last synced are there, unless it was cut off since: then
+  they are there or not; of the bytes written since, all, a part, zeros or none are there;
 - a name is there, or gone, if its folder was synced since; of the changes after that, any, in any
   choice: they may reach the disk in another order than they were made.
 """
 
 import errno
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, count
@@ -41,35 +40,40 @@ class Fast(Disk):
     def sync(self, descriptor: int) -> None:
         """Nothing."""
 
+    def sync_path(self, path: Path) -> int:
+        """Nothing."""
+        return path.stat().st_size
+
     def sync_folder(self, path: Path) -> None:
         """Nothing."""
 
 
 class FailingDisk(Fast):
-    """Fails once, in the call of a name, and writes down which calls there were.
-
-    ``fails`` is set when it is about to; it does not before ``may_fail`` is set.
-    """
+    """Fails in the call of a name, then in others, and writes down which calls there were."""
 
     def __init__(self) -> None:
         self.fail: str | None = None
+        self.then: list[str] = []
         self.error = errno.EIO
         self.calls: list[tuple[str, object]] = []
-        self.fails = threading.Event()
-        self.may_fail = threading.Event()
-        self.may_fail.set()
 
     def _call(self, name: str, of: object) -> None:
         self.calls.append((name, of))
         if name == self.fail:
-            self.fail = None
-            self.fails.set()
-            assert self.may_fail.wait(60)
+            self.fail = self.then.pop(0) if self.then else None
             raise OSError(self.error, os.strerror(self.error))
 
     def create(self, path: Path) -> int:
         self._call("create", path)
         return super().create(path)
+
+    def open(self, path: Path) -> int:
+        self._call("open", path)
+        return super().open(path)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        self._call("truncate", size)
+        super().truncate(descriptor, size)
 
     def write(self, descriptor: int, parts: Sequence[Part]) -> int:
         if self.fail == "write":
@@ -113,6 +117,14 @@ class Write:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """The end of a file's bytes from now on."""
+
+    file: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Sync:
     """All of a file's bytes."""
 
@@ -134,7 +146,7 @@ class Mark:
     value: object
 
 
-Operation = Change | Write | Sync | SyncFolder | Mark
+Operation = Change | Write | Cut | Sync | SyncFolder | Mark
 
 
 class Recorder(Fast):
@@ -178,6 +190,23 @@ class Recorder(Fast):
         self._open[descriptor] = number = next(self._numbers)
         self._changed(path, number)
         return descriptor
+
+    def open(self, path: Path) -> int:
+        self._may_fail()
+        descriptor = super().open(path)
+        self._open[descriptor] = self._files[path.relative_to(self.base)]
+        return descriptor
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        self._may_fail()
+        super().truncate(descriptor, size)
+        self._done(Cut(self._open[descriptor], size))
+
+    def sync_path(self, path: Path) -> int:
+        self._may_fail()
+        size = super().sync_path(path)
+        self._done(Sync(self._files[path.relative_to(self.base)]))
+        return size
 
     def write(self, descriptor: int, parts: Sequence[Part]) -> int:
         self._may_fail()
@@ -242,7 +271,7 @@ class State:
 
     names: dict[Path, int] = field(default_factory=dict)
     data: dict[int, bytes] = field(default_factory=dict)
-    late: dict[int, bytes] = field(default_factory=dict)
+    now: dict[int, bytes] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
 
     @classmethod
@@ -257,7 +286,7 @@ class State:
         return state
 
     def copy(self) -> "State":
-        return State(dict(self.names), dict(self.data), dict(self.late), list(self.changes))
+        return State(dict(self.names), dict(self.data), dict(self.now), list(self.changes))
 
     def apply(self, operation: Operation) -> None:
         """Let one more thing happen."""
@@ -265,10 +294,12 @@ class State:
             case Change():
                 self.changes.append(operation)
             case Write(number, data):
-                self.late[number] = self.late.get(number, b"") + data
+                self.now[number] = self._now(number) + data
+            case Cut(number, size):
+                self.now[number] = self._now(number)[:size]
             case Sync(number):
-                self.data[number] = self._left(number, lambda data: data)
-                self.late.pop(number, None)
+                self.data[number] = self._now(number)
+                self.now.pop(number, None)
             case SyncFolder(path):
                 for change in self.changes:
                     if change.path.parent == path:
@@ -290,7 +321,7 @@ class State:
             for fate in _FATES:
                 yield self._files(names, fate)
 
-    def _files(self, names: dict[Path, int], fate: Callable[[bytes], bytes]) -> "Files":
+    def _files(self, names: dict[Path, int], fate: "Fate") -> "Files":
         held: dict[Path, bytes | None] = {}
         for path in sorted(names):
             if path.parent == Path() or path.parent in held:
@@ -298,16 +329,35 @@ class State:
                 held[path] = None if number == FOLDER else self._left(number, fate)
         return Files(tuple(held.items()))
 
-    def _left(self, number: int, fate: Callable[[bytes], bytes]) -> bytes:
-        """A file's bytes, if this becomes of what was written since the last sync."""
-        return self.data.get(number, b"") + fate(self.late.get(number, b""))
+    def _now(self, number: int) -> bytes:
+        """Return a file's bytes, if all that was done to it reached the disk."""
+        return self.now.get(number, self.data.get(number, b""))
+
+    def _left(self, number: int, fate: "Fate") -> bytes:
+        """Return a file's bytes, if this becomes of what was done to it since the last sync."""
+        return fate(self.data.get(number, b""), self._now(number))
 
 
-_FATES: Final[tuple[Callable[[bytes], bytes], ...]] = (
-    lambda data: b"",
-    lambda data: data,
-    lambda data: data[: len(data) // 2],
-    lambda data: bytes(len(data)),  # the length has reached the disk, the bytes have not
+Fate = Callable[[bytes, bytes], bytes]
+"""What is left of the bytes that a file had when it was synced, and of those it has now."""
+
+
+def _part(data: bytes, now: bytes, filling: Callable[[int], bytes]) -> bytes:
+    """The half of what is new, and something in place of the rest."""
+    shorter = min(len(data), len(now))
+    same = next((at for at in range(shorter) if data[at] != now[at]), shorter)
+    half = same + (len(now) - same) // 2
+    return now[:half] + filling(len(now) - half)
+
+
+_FATES: Final[tuple[Fate, ...]] = (
+    lambda data, now: data,
+    lambda data, now: now,
+    lambda data, now: _part(data, now, lambda _: b""),
+    # The length has reached the disk, and some of the bytes or none have not.
+    lambda data, now: _part(data, now, bytes),
+    lambda data, now: data[: len(now)] + bytes(max(0, len(now) - len(data))),
+    lambda data, now: now + data[len(now) :],
 )
 
 

@@ -13,14 +13,8 @@ from tests.journal.samples import numbered, records
 from tests.services.examples import examples
 
 from headrace.errors import CorruptionError
-from headrace.journal.block import (
-    HEADER_BYTES,
-    MAX_RECORDS,
-    BlockHeader,
-    Compression,
-    decode,
-    encode,
-)
+from headrace.journal.block import MAX_RECORDS, Compression, decode, encode
+from headrace.journal.frame import HEADER_BYTES, FrameHeader
 from headrace.journal.records import SCHEMA, Records
 from headrace.journal.unpacking import unpacked_sizes
 
@@ -35,7 +29,7 @@ def stored(some: Records, compression: Compression = "none", first: int = 5) -> 
     return b"".join(block.parts)
 
 
-def read(data: bytes) -> tuple[BlockHeader, Records]:
+def read(data: bytes) -> tuple[FrameHeader, Records]:
     header, batch = decode(pa.py_buffer(data), "the block", SCHEMA.names)
     return header, Records(batch)
 
@@ -87,7 +81,7 @@ def _with_crc(fields: bytes) -> bytes:
     return fields + struct.pack("<I", zlib.crc32(fields))
 
 
-def _lies() -> Iterator[tuple[str, BlockHeader]]:
+def _lies() -> Iterator[tuple[str, FrameHeader]]:
     header, _ = read(stored(numbered(0, 3)))
     yield "length", replace(header, payload_bytes=2**62)
     yield "length", replace(header, payload_bytes=2**31)
@@ -98,7 +92,7 @@ def _lies() -> Iterator[tuple[str, BlockHeader]]:
 
 
 @pytest.mark.parametrize(("what", "header"), list(_lies()))
-def test_a_header_that_lies_is_not_believed(what: str, header: BlockHeader) -> None:
+def test_a_header_that_lies_is_not_believed(what: str, header: FrameHeader) -> None:
     """Its own checksum is right: nothing is allocated by what it says."""
     data = header.encode() + stored(numbered(0, 3))[HEADER_BYTES:]
     pool = pa.default_memory_pool()

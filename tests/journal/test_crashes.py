@@ -5,15 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.journal.samples import numbered
-from tests.journal.shim import EVERY_SIXTH_OR_EACH, Change, Mark, Recorder, Sync, SyncFolder, Write
+from tests.journal.shim import EVERY_SIXTH_OR_EACH, Change, Recorder, Sync, SyncFolder, Write
 from tests.journal.stories import append, explored, explored_twice, life, opened
 
 from headrace.errors import JournalError
 from headrace.journal import Journal
 from headrace.journal.block import Part
-from headrace.journal.names import temporary_name
-from headrace.journal.storage.local import Disk, LocalStorage, PreparedFile, write_all
+from headrace.journal.storage.local import AppendedFile, LocalStorage, write_all
 
 pytestmark = pytest.mark.integration  # each state of a disk after a crash: it takes half a minute
 
@@ -61,22 +59,6 @@ def test_no_crash_does_after_any_call_has_failed(tmp_path: Path, every: int) -> 
         life(recorder)
         found = list(explored(recorder, tmp_path, since="failed", within=20))
         assert found == [], f"after call {fault} has failed"
-
-
-def test_no_crash_loses_what_was_acknowledged_while_the_next_was_written(
-    base: Path, tmp_path: Path
-) -> None:
-    recorder = Recorder(base)
-    journal = opened(base, recorder)
-    recorder.mark("made", journal.id)
-    with journal.writer(0) as writer:
-        recorder.mark("tried", 20)
-        for start in range(0, 20, 5):
-            writer.submit(numbered(start, start + 5)).add_done_callback(
-                lambda done: recorder.mark("acknowledged", done.result().until)
-            )
-    assert sum(mark.what == "acknowledged" for mark in recorder.log if isinstance(mark, Mark)) == 4
-    assert list(explored(recorder, tmp_path)) == []
 
 
 class Onlooker:
@@ -148,47 +130,36 @@ def test_a_sync_that_is_left_out_is_found(disk: type[Recorder], base: Path, tmp_
     assert any(explored(recorder, tmp_path))
 
 
-class NameBeforeData(LocalStorage):
-    def prepare(self, path: str, parts: Sequence[Part]) -> PreparedFile:
-        return Late(self, self._root / path, parts)
+class AcknowledgedUnsynced(AppendedFile):
+    """A file whose bytes are acknowledged when they are written."""
 
-    def commit(self, final: Path, parts: Sequence[Part]) -> None:
-        temporary = final.with_name(temporary_name(final.name))
-        descriptor = self._disk.create(temporary)
-        self._disk.link(temporary, final)
-        write_all(self._disk, descriptor, parts)
-        self._disk.sync(descriptor)
-        self._disk.close(descriptor)
-        self._disk.unlink(temporary)
-        self._disk.sync_folder(final.parent)
+    def append(self, parts: Sequence[Part]) -> None:
+        write_all(self._disk, self._descriptor or 0, parts)
+        self._size += sum(memoryview(part).nbytes for part in parts)
 
 
-class FinalNameAtOnce(NameBeforeData):
-    def commit(self, final: Path, parts: Sequence[Part]) -> None:
-        self._write(self._disk.create(final), parts)
-        self._disk.sync_folder(final.parent)
+class AppendingUnsynced(LocalStorage):
+    def begin(self, path: str) -> AppendedFile:
+        file = super().begin(path)
+        file.__class__ = AcknowledgedUnsynced
+        return file
 
 
-class Late(PreparedFile):
-    """A file that is written all at once, in a wrong way, when it is committed."""
+class BeginningUnsynced(LocalStorage):
+    """A segment is appended to before its name is durable."""
 
-    def __init__(self, storage: NameBeforeData, final: Path, parts: Sequence[Part]) -> None:
-        self._storage = storage
-        self._final = final
-        self._parts = parts
-
-    def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
-        self._storage.commit(self._final, self._parts)
-        return True
+    def begin(self, path: str) -> AppendedFile:
+        return AppendedFile(self._disk, self._disk.create(self._root / path), 0)
 
 
-class PruningWithoutAWord(LocalStorage):
-    def put(self, path: str, parts: Sequence[Part]) -> None:
-        if not path.endswith(".start"):
-            super().put(path, parts)
+class PruningInAnyOrder(LocalStorage):
+    def remove(self, folder: str, names: Sequence[str]) -> None:
+        for name in names:
+            self._disk.unlink(self._root / folder / name)
+        self._disk.sync_folder(self._root / folder)
 
 
-@pytest.mark.parametrize("storage", [NameBeforeData, FinalNameAtOnce, PruningWithoutAWord])
+@pytest.mark.parametrize("storage", [AppendingUnsynced, BeginningUnsynced, PruningInAnyOrder])
 def test_an_order_that_is_wrong_is_found(
     storage: type[LocalStorage], base: Path, tmp_path: Path
 ) -> None:
@@ -197,13 +168,13 @@ def test_an_order_that_is_wrong_is_found(
     assert any(explored(recorder, tmp_path))
 
 
-class ListingWithoutSync(LocalStorage):
-    def names(self, folder: str) -> list[str]:
-        return [path.name for path in (self._root / folder).glob("*")]
+class PlanningWithoutSync(LocalStorage):
+    def synced_size(self, path: str) -> int:
+        return (self._root / path).stat().st_size
 
 
-def test_a_listing_of_what_is_not_durable_is_found(tmp_path: Path) -> None:
-    assert any(watched(tmp_path, ListingWithoutSync))
+def test_a_look_at_what_is_not_durable_is_found(tmp_path: Path) -> None:
+    assert any(watched(tmp_path, PlanningWithoutSync))
 
 
 class Retrying(Recorder):
@@ -225,21 +196,3 @@ def test_a_failed_sync_that_is_tried_again_is_found(tmp_path: Path) -> None:
             yield from explored(recorder, tmp_path)
 
     assert any(found())
-
-
-def test_a_crash_leaves_nothing_behind_for_long(base: Path) -> None:
-    """A temporary file of a crash is removed by the next writer, and by nobody else."""
-    journal = opened(base, Disk())
-    journal.writer(0).close()
-    folder = base / "a/orders/0"
-    left = folder / temporary_name("00000000000000000000.block")
-    foreign = folder / ".notes.tmp"
-    for path in (left, foreign):
-        path.write_bytes(b"half a block")
-    assert journal.bounds() == {0: (0, 0)}
-    assert left.exists()
-    with journal.writer(0) as writer:
-        assert not left.exists()
-        writer.append(numbered(0, 1))
-    assert foreign.exists()
-    assert journal.bounds() == {0: (0, 1)}

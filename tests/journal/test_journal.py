@@ -1,19 +1,45 @@
 import os
-from collections.abc import Sequence
+import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.journal.samples import NOW_MS, append, folder, journal_at, numbers, values_of
+from tests.journal.samples import (
+    NOW_MS,
+    append,
+    folder,
+    journal_at,
+    numbers,
+    segments_of,
+    values_of,
+)
 
 from headrace.core.ranges import OffsetRange
-from headrace.errors import CorruptionError, DataLossError, JournalError, OptionError
+from headrace.errors import (
+    CorruptionError,
+    DataLossError,
+    JournalError,
+    NoJournalError,
+    OptionError,
+)
 from headrace.journal import ARROW_SCHEMA, Journal, Records, repair
-from headrace.journal.block import Compression, Part
+from headrace.journal.block import Compression
 from headrace.journal.storage.local import LocalStorage
+
+FIRST: Final = "00000000000000000000.segment"
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Journal:
+    """The same, with a segment for each block."""
+    made = journal_at(tmp_path / "orders")
+    with segments_of(1):
+        append(made, 3, 7, 2)
+    return made
 
 
 def test_a_journal_is_what_its_folder_says(tmp_path: Path) -> None:
@@ -51,9 +77,10 @@ def test_other_urls_are_refused(url: str, says: str) -> None:
     ("text", "says"),
     [
         *((text, r"journal\.json is damaged") for text in ("", "{", "[]", '{"id": "00"}')),
-        ('{"format": 1, "id": 5}', r"journal\.json is damaged"),
-        ('{"format": 2, "id": "00"}', "reads format 1 with 16"),
-        ('{"format": 1, "id": "00"}', "reads format 1 with 16"),
+        ('{"format": 2, "id": 5}', r"journal\.json is damaged"),
+        ('{"format": 3, "id": "00"}', "reads format 2 with 16"),
+        ('{"format": 2, "id": "00"}', "reads format 2 with 16"),
+        ('{"format": 1, "id": "00"}', r"orders is a journal whose blocks are files of their own"),
     ],
 )
 def test_an_identity_that_is_damaged_or_of_another_format_is_refused(
@@ -79,12 +106,15 @@ def test_what_is_listed_is_what_was_appended(journal: Journal) -> None:
     assert journal.lanes() == [0, 7]
     assert journal.bounds() == {0: (0, 12), 7: (0, 0)}
     assert journal.blocks(7) == []
-    assert (journal.firsts(0), journal.firsts(7)) == ([0, 3, 10], [])
+    assert (journal.firsts(0), journal.firsts(7)) == ([0], [])
     blocks = journal.blocks(0)
     assert [(block.first, block.until) for block in blocks] == [(0, 3), (3, 10), (10, 12)]
-    sizes = [path.stat().st_size for path in sorted(folder(journal).glob("*.block"))]
-    assert [block.stored_bytes for block in blocks] == sizes
-    assert all(block.created_ms > NOW_MS for block in blocks)
+    (segment,) = journal.segments(0)
+    size = (folder(journal) / FIRST).stat().st_size
+    assert sum(block.stored_bytes for block in blocks) == segment.stored_bytes == size
+    assert (segment.first, segment.until, segment.blocks) == (0, 12, 3)
+    assert segment.written_ms > NOW_MS
+    assert all(block.created_ms == NOW_MS for block in blocks)
 
 
 @given(
@@ -165,51 +195,42 @@ def test_offsets_behind_the_end_are_not_there(journal: Journal) -> None:
             next(left)
 
 
-def test_a_gap_is_told_with_file_and_offset(journal: Journal) -> None:
-    path = folder(journal) / "00000000000000000003.block"
+def test_a_gap_is_told_with_file_and_offset(apart: Journal) -> None:
+    path = folder(apart) / f"{3:020d}.segment"
     path.unlink()
-    batches = journal.read(OffsetRange("orders", 0, 1, 12))
+    batches = apart.read(OffsetRange("orders", 0, 1, 12))
     assert next(batches).num_rows == 2
-    with pytest.raises(CorruptionError, match=f"holds offset 3 .{path}"):
+    with pytest.raises(CorruptionError, match=f"holds offset 3 .{folder(apart) / FIRST}"):
         next(batches)
     with pytest.raises(CorruptionError, match=r"holds offset 5"):
-        next(journal.read(OffsetRange("orders", 0, 5, 6)))
-    assert len(list(journal.read(OffsetRange("orders", 0, 11, 12)))) == 1
+        next(apart.read(OffsetRange("orders", 0, 5, 6)))
+    assert len(list(apart.read(OffsetRange("orders", 0, 11, 12)))) == 1
 
 
-def test_a_lane_whose_first_block_is_missing_does_not_begin_later(journal: Journal) -> None:
-    (folder(journal) / "00000000000000000000.block").unlink()
-    assert journal.bounds() == {0: (0, 12)}
-    with pytest.raises(CorruptionError, match=r"holds offset 0"):
-        next(journal.read(OffsetRange("orders", 0, 0, 12)))
+def test_a_segment_under_another_s_name_is_told(apart: Journal) -> None:
+    path = folder(apart) / f"{12:020d}.segment"
+    (folder(apart) / f"{3:020d}.segment").rename(path)
+    says = rf"{path} \(offset 12 of lane 0\) is damaged .* begins at offset 3"
+    with pytest.raises(CorruptionError, match=says):
+        apart.writer(0)
+    with pytest.raises(CorruptionError, match="holds offset 3"):
+        next(apart.read(OffsetRange("orders", 0, 3, 4)))
 
 
-def test_a_block_under_another_s_name_is_told(journal: Journal) -> None:
-    (folder(journal) / "00000000000000000003.block").rename(
-        folder(journal) / "00000000000000000012.block"
-    )
-    with pytest.raises(
-        CorruptionError, match=r"12.block .* is not the block of its name.* \[3, 10"
-    ):
-        journal.bounds()
-    with pytest.raises(CorruptionError, match="is not the block of its name"):
-        journal.writer(0)
-
-
-def test_a_block_of_another_journal_or_lane_is_told(journal: Journal, tmp_path: Path) -> None:
+def test_a_segment_of_another_journal_or_lane_is_told(journal: Journal, tmp_path: Path) -> None:
     other = journal_at(tmp_path / "other")
     append(other, 5)
     journal.writer(1).close()
-    for lane, says in ((0, "of another journal"), (1, "of another journal")):
-        target = folder(journal).parent / str(lane) / "00000000000000000000.block"
+    for of, says in ((folder(other), "another journal"), (folder(journal), "lane 0")):
+        target = folder(journal, 1) / FIRST
         target.unlink(missing_ok=True)
-        os.link(folder(other) / target.name, target)
-        with pytest.raises(CorruptionError, match=says):
-            next(journal.read(OffsetRange("orders", lane, 0, 1)))
-    target.unlink()
-    os.link(folder(journal) / "00000000000000000003.block", target)
-    with pytest.raises(CorruptionError, match=r"it holds lane 0 \[3, 10\);"):
-        next(journal.read(OffsetRange("orders", 1, 0, 1)))
+        os.link(of / FIRST, target)
+        before = target.read_bytes()
+        with pytest.raises(CorruptionError, match=rf"{target} .* a frame of {says}; nothing of it"):
+            journal.writer(1)
+        assert target.read_bytes() == before
+        with pytest.raises(JournalError, match="is not there: it ends at 0"):
+            next(journal.read(OffsetRange("orders", 1, 0, 1)))
 
 
 UNSAID, OTHERS = "does not say which offsets are lost", "is about the offsets"
@@ -247,71 +268,108 @@ class Counting(LocalStorage):
         super().__init__(root)
         self.listed = 0
         self.opened: list[str] = []
+        self.bytes = 0
 
     def names(self, folder: str) -> list[str]:
         self.listed += 1
         return super().names(folder)
 
-    def read(self, path: str) -> pa.Buffer:
+    def read(self, path: str, at: int = 0, size: int | None = None) -> pa.Buffer:
         self.opened.append(path)
-        return super().read(path)
+        found = super().read(path, at, size)
+        self.bytes += found.size
+        return found
 
-    def read_start(self, path: str, size: int) -> tuple[bytes, int]:
+    def settled(self, path: str) -> bytes:
         self.opened.append(path)
-        return super().read_start(path, size)
+        return super().settled(path)
 
 
 def test_what_a_lane_costs_does_not_grow_with_its_blocks(tmp_path: Path) -> None:
     storage = Counting(tmp_path / "orders")
     journal = Journal.in_storage(storage, "orders", create=True)
-    for _ in range(20):  # of fewer than 8 blocks no pack is made
-        append(journal, *[1] * 5)
-    last = "0/00000000000000000099.block"
-    for look in (journal.bounds, lambda: journal.blocks(0), lambda: journal.writer(0).close()):
+    with segments_of(4_000):
+        append(journal, *[1] * 100)
+    segments = journal.segments(0)
+    assert len(segments) > 5
+    last = f"0/{segments[-1].first:020d}.segment"
+    for look in (journal.bounds, lambda: journal.writer(0).close()):
         storage.opened.clear()
         look()
-        assert storage.opened == [last]
+        assert {*storage.opened} == {last}
     storage.opened.clear()
-    assert journal.firsts(0) == list(range(100))
+    assert journal.firsts(0) == [each.first for each in segments]
     assert storage.opened == []
     storage.listed = 0
-    assert len(list(journal.read(OffsetRange("orders", 0, 40, 43)))) == 3
-    assert storage.opened == [f"0/{first:020d}.block" for first in (40, 41, 42)]
-    assert storage.listed == 0
+    (batch,) = journal.read(OffsetRange("orders", 0, 40, 42))
+    assert batch.num_rows == 2
+    assert len({*storage.opened}) == 1
+    assert storage.listed == 1
+
+
+def test_a_block_costs_its_own_bytes(tmp_path: Path) -> None:
+    storage = Counting(tmp_path / "orders")
+    journal = Journal.in_storage(storage, "orders", create=True)
+    append(journal, *[10_000] * 20, compression="none")
+    journal.segments(0)  # which reads the headers
+    storage.bytes = 0
+    assert sum(batch.num_rows for batch in journal.read(OffsetRange("orders", 0, 5, 7))) == 2
+    assert storage.bytes < 2 * journal.blocks(0)[0].stored_bytes
+
+
+@pytest.mark.parametrize("left", [b"", b"{", bytes(100)])
+def test_what_a_crash_leaves_of_a_new_journal_s_identity_is_made_anew(
+    tmp_path: Path, left: bytes
+) -> None:
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / "journal.json").write_bytes(left)
+    with pytest.raises(NoJournalError, match="There is no journal"):
+        Journal.open(str(tmp_path / "orders"))
+    made = Journal.open(str(tmp_path / "orders"), create=True)
+    assert Journal.open(str(tmp_path / "orders")).id == made.id
+
+
+def test_a_lane_that_is_put_back_under_the_same_name_is_seen_anew(
+    journal: Journal, tmp_path: Path
+) -> None:
+    """What is remembered of a segment is that of the frames that it has."""
+    shutil.copytree(folder(journal), tmp_path / "copy")
+    append(journal, 5)
+    assert journal.bounds() == {0: (0, 17)}
+    shutil.rmtree(folder(journal))
+    shutil.copytree(tmp_path / "copy", folder(journal))
+    assert journal.bounds() == {0: (0, 12)}
+    with journal.writer(0) as writer:
+        writer.append(Records.of([b"other"] * 9, timestamp_ms=NOW_MS))
+    assert values_of(journal)[12:] == [b"other"] * 9
 
 
 def test_of_two_who_make_a_journal_one_does(tmp_path: Path) -> None:
     class Slow(LocalStorage):
-        def put(self, path: str, parts: Sequence[Part]) -> None:
+        def create(self) -> None:
+            super().create()
             faster.append(Journal.open(str(tmp_path / "orders"), create=True))
-            super().put(path, parts)
 
     faster: list[Journal] = []
     slower = Journal.in_storage(Slow(tmp_path / "orders"), "orders", create=True)
     assert [slower.id] == [journal.id for journal in faster]
 
 
-def test_blocks_are_pruned_whole(journal: Journal) -> None:
-    assert journal.remove_before(0, 9) == 3
-    assert journal.bounds() == {0: (3, 12)}
-    assert values_of(journal) == numbers(range(3, 12))
+def test_segments_are_pruned_whole(apart: Journal) -> None:
+    assert apart.remove_before(0, 9) == 3
+    assert apart.bounds() == {0: (3, 12)}
+    assert values_of(apart) == numbers(range(3, 12))
     with pytest.raises(DataLossError, match=r"Offset 2 of lane 0 .* was pruned: it begins at 3"):
-        next(journal.read(OffsetRange("orders", 0, 2, 5)))
-    assert journal.remove_before(0, 2) == 3
-    assert sorted(path.name for path in folder(journal).iterdir()) == [
-        "00000000000000000003.block",
-        "00000000000000000003.start",
-        "00000000000000000010.block",
-        "00000000000000000010.end",
-        "00000000000000000012.end",
-        "lock",
-    ]
+        next(apart.read(OffsetRange("orders", 0, 2, 5)))
+    assert apart.remove_before(0, 2) == 3
+    assert apart.remove_before(0, 100) == 10, "the last one says where the lane goes on"
+    assert sorted(path.name for path in folder(apart).iterdir()) == [f"{10:020d}.segment", "lock"]
 
 
-def test_whoever_asks_is_told_of_what_is_passed_over(journal: Journal) -> None:
-    path = folder(journal) / "00000000000000000003.block"
+def test_whoever_asks_is_told_of_what_is_passed_over(apart: Journal) -> None:
+    path = folder(apart) / "00000000000000000003.segment"
     path.rename(path.with_suffix(".away"))
-    repair(journal)
+    repair(apart)
     lost: list[tuple[str, str]] = []
 
     def note(missing: OffsetRange, why: str) -> None:
@@ -319,7 +377,7 @@ def test_whoever_asks_is_told_of_what_is_passed_over(journal: Journal) -> None:
 
     def read(start: int, until: int) -> list[int]:
         lost.clear()
-        batches = journal.read(OffsetRange("orders", 0, start, until), on_loss=note)
+        batches = apart.read(OffsetRange("orders", 0, start, until), on_loss=note)
         return [row["offset"] for batch in batches for row in batch.to_pylist()]
 
     assert read(0, 12) == [0, 1, 2, 10, 11]
@@ -327,16 +385,5 @@ def test_whoever_asks_is_told_of_what_is_passed_over(journal: Journal) -> None:
     assert missing == "orders-0 [3, 10)"
     assert why.startswith("declared lost by a repair: ")
     assert (read(5, 8), lost[0][0]) == ([], "orders-0 [5, 8)")
-    journal.remove_before(0, 10)
+    apart.remove_before(0, 10)
     assert (read(1, 12), lost) == ([10, 11], [("orders-0 [1, 10)", "lane 0 now begins at 10")])
-
-
-def test_what_a_crash_of_pruning_leaves_is_not_listed_and_goes_later(journal: Journal) -> None:
-    left = folder(journal) / "00000000000000000000.block"
-    data = left.read_bytes()
-    journal.remove_before(0, 10)
-    left.write_bytes(data)
-    assert journal.bounds() == {0: (10, 12)}
-    assert [block.first for block in journal.blocks(0)] == [10]
-    assert journal.remove_before(0, 10) == 10
-    assert not left.exists()

@@ -2,19 +2,46 @@
 
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from tests.journal.samples import append, folder, journal_at, numbered, numbers, values_of
+from tests.journal.samples import (
+    append,
+    damage,
+    folder,
+    journal_at,
+    numbered,
+    numbers,
+    segments_of,
+    values_of,
+)
 from tests.journal.shim import Recorder, crashes
 from tests.journal.stories import on_disk
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
 from headrace.journal import Journal, JournalFinding, JournalFindingKind, Lost, repair, verify
-from headrace.journal.block import HEADER_BYTES, MAX_RECORDS
+from headrace.journal.frame import HEADER_BYTES
 
-FIRST, SECOND, THIRD = (f"{first:020d}.block" for first in (0, 3, 10))
+FIRST, SECOND, THIRD = (f"{first:020d}.segment" for first in (0, 3, 10))
+
+
+@pytest.fixture
+def together(tmp_path: Path) -> Journal:
+    """A journal with the blocks [0, 3), [3, 10) and [10, 12) in lane 0, in one segment."""
+    made = journal_at(tmp_path / "together")
+    append(made, 3, 7, 2)
+    return made
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    """The same, with a segment for each block."""
+    made = journal_at(tmp_path / "orders")
+    with segments_of(1):
+        append(made, 3, 7, 2)
+    return made
 
 
 def flip(path: Path, at: int) -> None:
@@ -49,7 +76,6 @@ def test_a_pruned_journal_is_whole(journal: Journal) -> None:
 def test_a_journal_that_is_being_written_is_whole(journal: Journal) -> None:
     with journal.writer(0) as writer:
         writer.append(numbered(12, 13))
-        (folder(journal) / f".{THIRD}.0123456789abcdef.tmp").write_bytes(b"half")
         assert verify(journal).findings == ()
         with pytest.raises(JournalError, match="is being written"):
             repair(journal)
@@ -72,9 +98,41 @@ def test_a_damaged_block_is_found_and_declared_lost(journal: Journal, at: int) -
     assert journal.lost(0) == [Lost(3, 10, reason)]
     assert values_of(journal) == numbers(range(3), range(10, 12))
     assert [block.first for block in journal.blocks(0)] == [0, 10]
-    (aside,) = folder(journal).glob("*.corrupt")
-    assert aside.name.startswith(f"{SECOND}.")
     assert repair(journal) == ()
+
+
+@pytest.mark.parametrize("at", [0, 50, HEADER_BYTES + 10])
+@pytest.mark.parametrize("first", [0, 3])
+def test_damage_within_a_segment_is_declared_lost_and_what_is_behind_it_is_read(
+    together: Journal, at: int, first: int
+) -> None:
+    until, rest = {0: (3, [range(3, 12)]), 3: (10, [range(3), range(10, 12)])}[first]
+    path = damage(together, first, at=at)
+    before = path.read_bytes()
+    found = verify(together)
+    assert told(found.findings) == [(JournalFindingKind.DAMAGED, f"0/{FIRST}", first, until)]
+    with pytest.raises(JournalError, match="nothing of it was cut off"):
+        together.writer(0)
+    assert repair(together) == found.findings
+    assert path.read_bytes() == before, "the damaged bytes stay where they are"
+    assert verify(together).whole
+    assert values_of(together) == numbers(*rest)
+    assert sum(block.until - block.first for block in together.blocks(0)) == 12 - (until - first)
+    append(together, 3)
+    assert together.bounds() == {0: (0, 15)}
+    assert verify(together).whole
+    assert repair(together) == ()
+
+
+def test_a_torn_tail_is_no_damage(together: Journal) -> None:
+    path = folder(together) / FIRST
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    assert verify(together).findings == ()
+    assert told(repair(together, {0: 12})) == [(JournalFindingKind.GAP, f"0/{THIRD}", 10, 12)]
+    with together.writer(0) as writer:
+        assert writer.append(numbered(12, 13)).start == 12
+    assert verify(together).whole
 
 
 def test_offsets_within_a_loss_are_passed_over(journal: Journal) -> None:
@@ -85,49 +143,20 @@ def test_offsets_within_a_loss_are_passed_over(journal: Journal) -> None:
     assert list(journal.read(OffsetRange("orders", 0, 4, 9))) == []
 
 
-@pytest.mark.parametrize(
-    ("cut", "marked", "until"),
-    [
-        (-1, False, 12),
-        (HEADER_BYTES, False, 12),
-        (HEADER_BYTES - 1, True, 12),
-        (0, True, 12),
-        (HEADER_BYTES - 1, False, 10 + MAX_RECORDS),
-        (0, False, 10 + MAX_RECORDS),
-    ],
-)
-def test_after_a_damaged_last_block_no_offset_is_used_again(
-    journal: Journal, cut: int, until: int, *, marked: bool
-) -> None:
-    """A header that is left says how far the block reached, or the mark; else it may be far."""
-    path = folder(journal) / THIRD
-    if not marked:
-        (folder(journal) / f"{12:020d}.end").unlink()
-    path.write_bytes(path.read_bytes()[:cut])
-    assert told(repair(journal)) == [(JournalFindingKind.DAMAGED, f"0/{THIRD}", 10, until)]
-    assert journal.bounds() == {0: (0, until)}
-    with journal.writer(0) as writer:
-        assert writer.append(numbered(0, 1)).start == until
-    assert verify(journal).whole
-
-
 def test_a_gap_is_found_and_declared_lost(journal: Journal) -> None:
-    for name, gap in ((SECOND, (3, 10)), (FIRST, (0, 3))):
-        (folder(journal) / name).unlink()
-        found = verify(journal)
-        path = f"0/{gap[0]:020d}.block"
-        defects = [each for each in told(found.findings) if each[0] is not JournalFindingKind.LOST]
-        assert defects == [(JournalFindingKind.GAP, path, *gap)]
-        assert told(repair(journal)) == defects
-        assert verify(journal).whole
-    assert values_of(journal) == numbers(range(10, 12))
+    (folder(journal) / SECOND).unlink()
+    found = told(verify(journal).findings)
+    assert found == [(JournalFindingKind.GAP, f"0/{SECOND}", 3, 10)]
+    assert told(repair(journal)) == found
+    assert verify(journal).whole
+    assert values_of(journal) == numbers(range(3), range(10, 12))
 
 
 def test_a_block_under_another_s_name_is_found(journal: Journal) -> None:
-    (folder(journal) / SECOND).rename(folder(journal) / f"{5:020d}.block")
+    (folder(journal) / SECOND).rename(folder(journal) / f"{5:020d}.segment")
     assert told(verify(journal).findings) == [
         (JournalFindingKind.GAP, f"0/{SECOND}", 3, 5),
-        (JournalFindingKind.DAMAGED, f"0/{5:020d}.block", 5, 10),
+        (JournalFindingKind.DAMAGED, f"0/{5:020d}.segment", 5, 10),
     ]
     repair(journal)
     assert verify(journal).whole
@@ -136,9 +165,9 @@ def test_a_block_under_another_s_name_is_found(journal: Journal) -> None:
 
 
 def test_a_duplicate_is_found_and_set_aside(journal: Journal) -> None:
-    shutil.copy(folder(journal) / SECOND, folder(journal) / f"{7:020d}.block")
+    shutil.copy(folder(journal) / SECOND, folder(journal) / f"{7:020d}.segment")
     found = verify(journal)
-    assert told(found.findings) == [(JournalFindingKind.OVERLAP, f"0/{7:020d}.block", 10, 10)]
+    assert told(found.findings) == [(JournalFindingKind.OVERLAP, f"0/{7:020d}.segment", 10, 10)]
     assert repair(journal) == found.findings
     assert verify(journal).findings == ()
     assert values_of(journal) == numbers(range(12))
@@ -148,10 +177,11 @@ def test_a_last_block_that_overlaps_keeps_its_offsets(journal: Journal) -> None:
     """A lane written twice from 11 on: the offsets that only the second has are not given again."""
     other = journal_at(folder(journal).parent.parent / "other")
     other.identity = journal.identity
-    append(other, 11, 9)
-    os.link(folder(other) / f"{11:020d}.block", folder(journal) / f"{11:020d}.block")
+    with segments_of(1):
+        append(other, 11, 9)
+    os.link(folder(other) / f"{11:020d}.segment", folder(journal) / f"{11:020d}.segment")
     assert told(verify(journal).findings) == [
-        (JournalFindingKind.OVERLAP, f"0/{11:020d}.block", 12, 20),
+        (JournalFindingKind.OVERLAP, f"0/{11:020d}.segment", 12, 20),
     ]
     repair(journal)
     assert verify(journal).whole
@@ -160,7 +190,7 @@ def test_a_last_block_that_overlaps_keeps_its_offsets(journal: Journal) -> None:
 
 
 def test_what_no_journal_makes_is_told_and_left(journal: Journal) -> None:
-    paths = ["0/notes.txt", "0/5.block", "readme", "000/x"]
+    paths = ["0/notes.txt", "0/5.segment", "readme", "000/x"]
     for path in paths:
         foreign = folder(journal).parent / path
         foreign.parent.mkdir(exist_ok=True)
@@ -168,7 +198,8 @@ def test_what_no_journal_makes_is_told_and_left(journal: Journal) -> None:
     found = verify(journal)
     assert found.whole
     assert {(each.kind, each.path) for each in found.findings} == {
-        (JournalFindingKind.FOREIGN, path) for path in ("0/notes.txt", "0/5.block", "readme", "000")
+        (JournalFindingKind.FOREIGN, path)
+        for path in ("0/notes.txt", "0/5.segment", "readme", "000")
     }
     assert repair(journal) == ()
     assert all((folder(journal).parent / path).exists() for path in paths)
@@ -194,7 +225,7 @@ def test_a_damaged_word_beside_a_block_is_set_aside_and_the_block_is_believed(
 ) -> None:
     """A repair was cut short, or the word was never a repair's."""
     for name, data in ((SECOND, None), (THIRD, b"")):
-        word = folder(journal) / name.replace("block", "lost")
+        word = folder(journal) / name.replace("segment", "lost")
         word.write_text("{}")
         if data is not None:
             (folder(journal) / name).write_bytes(data)
@@ -203,25 +234,10 @@ def test_a_damaged_word_beside_a_block_is_set_aside_and_the_block_is_believed(
     assert values_of(journal) == numbers(range(10))
 
 
-def test_a_damaged_word_at_the_end_is_written_anew_up_to_the_mark(journal: Journal) -> None:
-    (folder(journal) / THIRD).write_bytes(b"")
-    (folder(journal) / THIRD).unlink()
-    word = folder(journal) / "00000000000000000010.lost"
-    word.write_text("{")
-    found = repair(journal)
-    assert told(found)[0] == (JournalFindingKind.DAMAGED, f"0/{word.name}", 10, 12)
-    assert verify(journal).whole
-    assert journal.bounds() == {0: (0, 12)}
-    with journal.writer(0) as writer:
-        assert writer.append(numbered(0, 1)).start == 12
-
-
 def test_of_a_damaged_word_at_the_end_that_nothing_else_tells_of_it_is_said_what_to_give(
     journal: Journal,
 ) -> None:
     (folder(journal) / THIRD).unlink()
-    for mark in folder(journal).glob("*.end"):
-        mark.unlink()
     word = folder(journal) / "00000000000000000010.lost"
     word.write_text("{")
     (finding,) = verify(journal).findings
@@ -236,33 +252,17 @@ def test_of_a_damaged_word_at_the_end_that_nothing_else_tells_of_it_is_said_what
     assert journal.bounds() == {0: (0, 17)}
 
 
-def test_a_repair_that_was_cut_short_is_finished(journal: Journal) -> None:
-    flip(folder(journal) / SECOND, 0)
-    data = (folder(journal) / SECOND).read_bytes()
-    repair(journal)
-    (folder(journal) / SECOND).write_bytes(data)
-    assert values_of(journal) == numbers(range(3), range(10, 12))
-    found = verify(journal)
-    assert [each.kind for each in found.findings] == [
-        JournalFindingKind.LOST,
-        JournalFindingKind.UNFINISHED,
-    ]
-    assert [each.kind for each in repair(journal)] == [JournalFindingKind.UNFINISHED]
-    assert verify(journal).whole
-
-
-@pytest.mark.parametrize("name", [FIRST, SECOND, THIRD])
-@pytest.mark.parametrize("gone", [True, False])
-def test_a_repair_may_crash_at_any_moment(
-    journal: Journal, tmp_path: Path, name: str, gone: bool
-) -> None:
-    path = folder(journal) / name
-    if gone and name != THIRD:  # what is gone at the end is not known to have been there
-        path.unlink()
+@pytest.mark.parametrize("how", ["gone", "damaged", "damaged within"])
+def test_a_repair_may_crash_at_any_moment(tmp_path: Path, how: str) -> None:
+    base = tmp_path / "base"
+    journal = journal_at(base / "orders")
+    with nullcontext() if how == "damaged within" else segments_of(1):
+        append(journal, 3, 7, 2)
+    if how == "gone":
+        (folder(journal) / SECOND).unlink()
     else:
-        flip(path, 20)
-    kept = {FIRST: [range(3, 12)], SECOND: [range(3), range(10, 12)], THIRD: [range(10)]}[name]
-    base = folder(journal).parent.parent
+        damage(journal, 3, at=20)
+    kept = [range(3), range(10, 12)]
     (folder(journal) / "lock").unlink()
     recorder = Recorder(base)
     repair(journal_at(base / "orders", recorder))

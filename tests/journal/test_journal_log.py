@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from tests.journal.journals import TIME_MS, fill
-from tests.journal.samples import journal_at
+from tests.journal.samples import damage, journal_at
 from tests.services.examples import examples
 from tests.services.planners import next_batch
 
@@ -112,7 +112,7 @@ def test_records_without_a_byte_cost_nothing(tmp_path: Path) -> None:
 def test_what_is_lost_has_no_size_and_is_told_for_the_offsets_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "events"
     journal = write(path, [(10, 100), (10, 900), (10, 300)])
-    (path / "0" / f"{10:020d}.block").write_bytes(b"")
+    damage(journal, 10)
     repair(journal)
     log, lane = log_of(path, maxBytesPerTrigger=10**9), TopicPartition("events", 0)
     assert log.sizes({lane: 0}, {lane: 30}) == {"events": 200}

@@ -15,7 +15,7 @@ from tests.journal.journals import TIME_MS, fill, values_of
 from tests.services.queries import sentence
 
 import headrace
-from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError, SourceError
 from headrace.gate.execution.gate import Gate
 from headrace.gate.ledger.ledger import Ledger
@@ -159,7 +159,7 @@ def test_pieces_follow_each_other_and_are_cut_where_blocks_begin_only(
     drawn: tuple[list[OffsetRange], dict[int, list[int]]], parallelism: int
 ) -> None:
     ranges, firsts = drawn
-    pieces = cut_at_blocks(ranges, lambda tp: firsts[tp.partition], parallelism)
+    pieces = cut_at_blocks(ranges, lambda r: firsts[r.partition], parallelism)
     for r in ranges:
         own = [piece for piece in pieces if piece.partition == r.partition]
         assert (own[0].start, own[-1].until) == (r.start, r.until)
@@ -170,7 +170,7 @@ def test_pieces_follow_each_other_and_are_cut_where_blocks_begin_only(
 
 
 def test_a_lane_alone_is_shared_out_to_as_many_tasks_as_it_is_worth() -> None:
-    def begins(_tp: TopicPartition) -> range:
+    def begins(_range: OffsetRange) -> range:
         return range(0, 1_000_000, 1_000)
 
     whole = OffsetRange("a", 0, 0, 1_000_000)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.journal.journals import displace
 from tests.journal.samples import (
     NOW_MS,
     append,
@@ -17,14 +18,16 @@ from tests.journal.samples import (
     journal_at,
     numbered,
     numbers,
+    segments_of,
     values_of,
 )
 from tests.journal.shim import FailingDisk
 
 from headrace.core.ranges import OffsetRange
-from headrace.errors import CorruptionError, JournalError, OptionError
-from headrace.journal import Journal, LaneWriter, Records
+from headrace.errors import CorruptionError, JournalError, LaneTakenError, OptionError
+from headrace.journal import Journal, LaneWriter, Records, verify
 from headrace.journal.block import Part
+from headrace.journal.journal_check import DEFECTS
 from headrace.journal.storage.local import Disk, write_all
 
 HOLD: Final = """
@@ -54,13 +57,11 @@ def writer(journal: Journal) -> Iterator[LaneWriter]:
 
 
 def files(journal: Journal) -> list[str]:
-    """The names in lane 0, but its lock's and its marks'."""
-    names = [path.name for path in folder(journal).iterdir() if path.name != "lock"]
-    return sorted(name for name in names if not name.endswith(".end"))
+    """The names in lane 0, but its lock's."""
+    return sorted(path.name for path in folder(journal).iterdir() if path.name != "lock")
 
 
-FIRST: Final = "00000000000000000000.block"
-SECOND: Final = "00000000000000000002.block"
+FIRST: Final = "00000000000000000000.segment"
 
 
 def test_offsets_are_dense_from_0_on_in_each_lane(journal: Journal) -> None:
@@ -77,26 +78,39 @@ def test_offsets_are_dense_from_0_on_in_each_lane(journal: Journal) -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        ("create", errno.EMFILE),
         ("write", errno.ENOSPC),
         ("write", errno.EIO),
         ("sync", errno.EIO),
         ("sync", errno.ENOSPC),
-        ("close", errno.EIO),
-        ("link", errno.EIO),
     ],
 )
-def test_a_call_that_fails_before_the_name_is_given_leaves_nothing(
+def test_an_append_that_fails_leaves_nothing(
     journal: Journal, writer: LaneWriter, disk: FailingDisk, call: str, error: int
 ) -> None:
+    before = (folder(journal) / FIRST).read_bytes()
     disk.fail, disk.error = call, error
     with pytest.raises(JournalError, match=f"offset 2 of lane 0 .*: {os.strerror(error)}; "):
         writer.append(numbered(2, 5))
-    assert call in [name for name, _ in disk.calls]
     assert files(journal) == [FIRST]
+    assert (folder(journal) / FIRST).read_bytes() == before
+    assert journal.bounds() == {0: (0, 2)}
     assert writer.end == 2
+    assert writer.settle() == []
     assert writer.append(numbered(2, 4)) == OffsetRange("orders", 0, 2, 4)
     assert values_of(journal) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("call", ["create", "sync_folder"])
+def test_a_segment_that_cannot_be_begun_is_begun_by_the_next_append(
+    journal: Journal, writer: LaneWriter, disk: FailingDisk, call: str
+) -> None:
+    with segments_of(1):
+        disk.fail = call
+        with pytest.raises(JournalError, match="offset 2 of lane 0"):
+            writer.append(numbered(2, 5))
+        assert writer.append(numbered(2, 4)) == OffsetRange("orders", 0, 2, 4)
+    assert files(journal) == [FIRST, f"{2:020d}.segment"]
+    assert values_of(journal) == numbers(range(4))
 
 
 def test_a_file_whose_sync_fails_is_given_up(writer: LaneWriter, disk: FailingDisk) -> None:
@@ -106,101 +120,144 @@ def test_a_file_whose_sync_fails_is_given_up(writer: LaneWriter, disk: FailingDi
     with pytest.raises(JournalError):
         writer.append(numbered(2, 5))
     names = [name for name, _ in disk.calls]
-    assert names == ["create", "write", "sync", "close", "unlink"]
-    disk.calls.clear()
-    writer.append(numbered(2, 5))
-    made = [of for name, of in disk.calls if name == "create"]
-    assert len(made) == 1  # another file, written from its beginning
-    assert [name for name, _ in disk.calls].count("sync") == 1
+    assert names == ["write", "sync", "close", "sync_folder", "open", "truncate", "sync"]
 
 
-def test_a_name_that_may_not_be_durable_is_not_acknowledged_nor_given_again(
+def test_what_cannot_be_cut_off_is_cut_off_before_the_next_append(
     journal: Journal, writer: LaneWriter, disk: FailingDisk
 ) -> None:
-    """A reader may have seen it: its offsets are never those of other records."""
-    disk.fail = "sync_folder"
-    with pytest.raises(JournalError, match="could not be made durable"):
-        writer.append(numbered(2, 5))
-    assert writer.end == 2
-    assert files(journal) == [FIRST, SECOND]
-    assert writer.append(numbered(5, 6)) == OffsetRange("orders", 0, 5, 6)
-    assert values_of(journal) == numbers(range(6))
+    """A disk that fails for good leaves the frame: another process may see it meanwhile."""
+    disk.fail, disk.then = "sync", ["open", "open"]
+    for _ in range(2):
+        with pytest.raises(JournalError):
+            writer.append(numbered(2, 5))
+    assert writer.append(numbered(2, 3)) == OffsetRange("orders", 0, 2, 3)
+    assert values_of(journal) == numbers(range(3))
 
 
-def test_a_block_that_is_there_although_its_append_failed_is_told_once(
-    writer: LaneWriter, disk: FailingDisk
+def test_a_torn_tail_is_cut_off_when_the_lane_is_opened(
+    journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def failing(call: str, ids: list[str | None]) -> None:
-        disk.fail = call
-        with pytest.raises(JournalError, match="could not be made durable"):
-            writer.append(Records.of([b""] * len(ids), timestamp_ms=NOW_MS, ids=ids))
+    append(journal, 2, 2)
+    path = folder(journal) / FIRST
+    data = path.read_bytes()
+    first = len(data) // 2 + 1  # within the second frame
+    for size in range(first, len(data)):
+        path.write_bytes(data[:size])
+        assert journal.bounds() == {0: (0, 2)}
+        with journal.writer(0) as writer:
+            assert writer.end == 2
+        assert len(path.read_bytes()) < size
+    assert f"of {path} are cut off" in caplog.text
 
-    assert writer.settle() == []
-    failing("sync", ["a"])
-    assert writer.settle() == []
-    failing("sync_folder", ["b", None])
-    assert writer.append(numbered(4, 5)).start == 4  # which has looked where the lane ends
-    failing("sync_folder", ["c"])
-    disk.fail = "sync_folder"
-    with pytest.raises(JournalError, match=r"The end of lane 0 .* cannot be found after an append"):
-        writer.settle()
-    assert writer.settle() == [
-        (["b", None], OffsetRange("orders", 0, 2, 4)),
-        (["c"], OffsetRange("orders", 0, 5, 6)),
+
+def test_a_segment_is_finished_at_its_size(journal: Journal) -> None:
+    with segments_of(900), journal.writer(0) as writer:
+        for at in range(5):
+            writer.append(numbered(at, at + 1))
+    segments = journal.segments(0)
+    assert [(each.first, each.until, each.blocks) for each in segments] == [
+        (0, 2, 2),
+        (2, 4, 2),
+        (4, 5, 1),
     ]
-    failing("sync_folder", [None])
-    assert writer.settle() == []
-    assert writer.append(numbered(7, 8)).start == 7
-
-
-def test_a_block_is_written_while_the_one_before_gets_its_name(
-    journal: Journal, writer: LaneWriter, disk: FailingDisk
-) -> None:
-    futures = [writer.submit(numbered(at, at + 3)) for at in range(2, 14, 3)]
-    offsets = [future.result() for future in futures]
-    assert [(each.start, each.until) for each in offsets] == [(2, 5), (5, 8), (8, 11), (11, 14)]
-    assert writer.end == 14
-    assert values_of(journal) == numbers(range(14))
-
-
-def test_closing_waits_for_the_last_block(journal: Journal) -> None:
-    with journal.writer(0) as writer:
-        future = writer.submit(numbered(0, 3))
-    assert future.done()
-    assert journal.bounds() == {0: (0, 3)}
-
-
-@pytest.mark.parametrize(("call", "left"), [("sync", [FIRST]), ("sync_folder", [FIRST, SECOND])])
-def test_a_block_behind_one_that_failed_fails_too(
-    journal: Journal, writer: LaneWriter, disk: FailingDisk, call: str, left: list[str]
-) -> None:
-    """Its offsets would not be those it was written for, or there would be a gap."""
-    disk.fail = call
-    disk.may_fail.clear()
-    first = writer.submit(numbered(2, 5))
-    assert disk.fails.wait(60)
-    second = writer.submit(numbered(5, 6))
-    disk.may_fail.set()
-    with pytest.raises(JournalError, match=r"offset 2 of lane 0 .*: Input/output error"):
-        first.result()
-    with pytest.raises(JournalError, match=r"offset 5 of .* the block before it was not"):
-        second.result()
-    assert files(journal) == left
-    start = 2 if left == [FIRST] else 5
-    assert writer.append(numbered(start, 9)).start == start
-    assert values_of(journal) == numbers(range(9))
-
-
-def test_a_temporary_file_that_cannot_be_removed_is_removed_later(
-    journal: Journal, writer: LaneWriter, disk: FailingDisk
-) -> None:
-    disk.fail = "unlink"
-    assert writer.append(numbered(2, 5)) == OffsetRange("orders", 0, 2, 5)
-    (left,) = [name for name in files(journal) if name.endswith(".tmp")]
-    writer.close()
-    with journal.writer(0):
-        assert left not in files(journal)
     assert values_of(journal) == numbers(range(5))
+
+
+def test_a_segment_is_finished_after_its_time(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.journal.lane_writer.SEGMENT_S", 0.0)
+    append(journal, 1, 1)
+    assert files(journal) == [FIRST, f"{1:020d}.segment"]
+
+
+def test_a_lane_whose_last_segment_is_empty_goes_on(journal: Journal) -> None:
+    """A crash right behind the beginning of a segment leaves that; the chain goes on as well."""
+    append(journal, 2)
+    (folder(journal) / f"{2:020d}.segment").touch()
+    look = journal.look(0)
+    assert look.end.until == 2
+    assert look.end.checksum != 0
+    append(journal, 3)
+    assert verify(journal).findings == ()
+    assert values_of(journal) == numbers(range(5))
+
+
+def test_a_symbolic_link_in_place_of_a_segment_is_refused(journal: Journal, tmp_path: Path) -> None:
+    append(journal, 2)
+    path, to = folder(journal) / FIRST, tmp_path / "elsewhere"
+    path.rename(to)
+    path.symlink_to(to)
+    before = to.read_bytes()
+    with pytest.raises(JournalError, match=f"{path} is a symbolic link in place of a segment"):
+        journal.writer(0)
+    assert to.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("harm", "number"),
+    [
+        ("half a header", 1),
+        ("nothing", 1),
+        ("another journal's", 1),
+        ("another journal's", 2),
+        ("a hole", 1),
+        ("a hole", 2),
+    ],
+)
+def test_a_segment_that_is_not_what_was_written_is_refused_as_it_is(
+    journal: Journal, tmp_path: Path, harm: str, number: int
+) -> None:
+    """The file is named, and nothing of it is cut off or overwritten.
+
+    The last segment is read up to where it is whole, and not written on.
+    """
+    other = journal_at(tmp_path / "other" / "orders")
+    for each in (journal, other):
+        with segments_of(1):
+            append(each, 2, 2, 2)
+        append(each, 2)
+    paths = sorted(folder(journal).glob("*.segment"))
+    path, data = paths[number], paths[number].read_bytes()
+    if harm == "half a header":
+        path.write_bytes(data[:60])
+    elif harm == "another journal's":
+        path.write_bytes((folder(other) / path.name).read_bytes())
+    elif harm == "a hole":
+        path.write_bytes(data[:100] + bytes(100) + data[200:])
+    else:
+        path.write_bytes(b"")
+    before = {each: each.read_bytes() for each in paths}
+    with pytest.raises(JournalError, match=re.escape(str(path))):
+        journal.writer(0).close() if number == 2 else values_of(journal)
+    finding = next(each for each in verify(journal).findings if each.kind in DEFECTS)
+    assert f"{journal.storage.url}/{finding.path}" == str(path)
+    assert {each: each.read_bytes() for each in paths} == before
+
+
+def test_a_second_writer_that_no_lock_keeps_out_is_noticed(
+    journal: Journal, writer: LaneWriter
+) -> None:
+    displace(journal.storage.url)
+    for _ in range(2):
+        with pytest.raises(LaneTakenError, match="has another writer"):
+            writer.append(numbered(2, 5))
+    assert values_of(journal) == [b"0", b"1", b"another's"]
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_another_writer_s_records_are_not_cut_off_after_a_failure(
+    journal: Journal, writer: LaneWriter, disk: FailingDisk, call: str
+) -> None:
+    disk.fail, disk.then = call, ["open"]  # and it cannot be cut off at once
+    with pytest.raises(JournalError):
+        writer.append(numbered(2, 5))
+    displace(journal.storage.url)
+    there = values_of(journal)
+    with pytest.raises(LaneTakenError, match="has another writer"):
+        writer.append(numbered(2, 5))
+    assert values_of(journal) == there
 
 
 def test_a_short_write_goes_on_where_it_ended(tmp_path: Path) -> None:
@@ -261,36 +318,16 @@ def test_a_writer_that_is_killed_does_not_keep_its_lane(journal: Journal) -> Non
 
 
 def test_a_writer_that_cannot_recover_gives_the_lane_back(journal: Journal) -> None:
-    append(journal, 2)
+    append(journal, 2, 2)
     path = folder(journal) / FIRST
     data = path.read_bytes()
-    path.write_bytes(data[:-1])
-    with pytest.raises(CorruptionError, match=re.escape(f"{path} (offset 0 of lane 0) is damaged")):
-        journal.writer(0)
+    path.write_bytes(data[:200] + b"x" + data[201:])
+    damaged = re.escape(f"{path} (offset 0 of lane 0) is damaged from byte 0 on")
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=damaged):
+            journal.writer(0)
     path.write_bytes(data)
     journal.writer(0).close()
-
-
-@pytest.mark.integration
-def test_a_last_block_that_is_cut_off_at_any_byte_stops_its_lane(tmp_path: Path) -> None:
-    """As after a disk that kept the name but not the data, whatever it has promised."""
-    journal = journal_at(tmp_path / "orders")
-    append(journal, 2)
-    path = folder(journal) / FIRST
-    data = path.read_bytes()
-    damaged = re.escape(f"{path} (offset 0 of lane 0) is damaged")
-    looks: list[Callable[[], object]] = [
-        lambda: journal.writer(0),
-        journal.bounds,
-        lambda: next(journal.read(OffsetRange("orders", 0, 0, 2))),
-        lambda: journal.records(0, 0),
-    ]
-    for size in range(len(data)):
-        path.write_bytes(data[:size])
-        for look in looks:
-            with pytest.raises(CorruptionError, match=damaged):
-                look()
-        assert path.stat().st_size == size, "it is left as it is"
 
 
 @pytest.mark.parametrize("lane", ["../1", "..", "/1", "1/../../2", -1, 100_000])
@@ -334,14 +371,19 @@ def test_a_block_has_at_least_one_record_and_not_too_many(
 
 def test_a_lane_has_a_last_offset(journal: Journal) -> None:
     journal.writer(0).close()
-    (folder(journal) / f"{2**63 - 3:020d}.start").touch()
+    (folder(journal) / f"{2**63 - 3:020d}.segment").touch()
     with journal.writer(0) as writer:
         with pytest.raises(JournalError, match="is full"):
             writer.append(numbered(0, 3))
         writer.append(numbered(0, 2))
 
 
-def test_a_name_that_another_has_taken_ends_a_writer(journal: Journal, writer: LaneWriter) -> None:
-    (folder(journal) / SECOND).write_bytes((folder(journal) / FIRST).read_bytes())
-    with pytest.raises(CorruptionError, match="is not the block of its name"):
+def test_a_lane_without_its_last_segment_is_not_gone_on_with(
+    journal: Journal, writer: LaneWriter, disk: FailingDisk
+) -> None:
+    disk.fail, disk.then = "sync", ["open"]
+    with pytest.raises(JournalError):
+        writer.append(numbered(2, 3))
+    (folder(journal) / FIRST).unlink()
+    with pytest.raises(JournalError, match="offset 2 was reached, and something has removed"):
         writer.append(numbered(2, 3))

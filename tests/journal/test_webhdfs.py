@@ -23,14 +23,14 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import JournalError, OptionError, SetupError
 from headrace.journal import Journal, LaneWriter, verify
-from headrace.journal.names import is_temporary
+from headrace.journal.names import UNNAMED
 from headrace.journal.storage import webhdfs
 from headrace.journal.storage.webhdfs import WebHdfsStorage
 from headrace.operate.local import Java
 
 pytestmark = pytest.mark.nightly
 
-BLOCK = "0/00000000000000000012.block"
+BLOCK = "0/00000000000000000012.segment"
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def remote(server: HdfsServer) -> Iterator[Remote]:
     files.rm("/a", recursive=True)
 
 
-def temporary(remote: Remote) -> list[str]:
-    return [name for name in remote.names() if is_temporary(name)]
+def unnamed(remote: Remote) -> list[str]:
+    return [name for name in remote.names() if name.endswith(UNNAMED)]
 
 
 class TestHdfs(RemoteStories):
@@ -57,22 +57,26 @@ class TestHdfs(RemoteStories):
     def test_what_a_crash_left_between_writing_and_renaming_is_ignored_until_it_is_removed(
         self, remote: Remote, journal: Journal
     ) -> None:
-        journal.storage.prepare(BLOCK, [b"a whole block"])
-        assert len(temporary(remote)) == 1
+        remote.files.pipe_file(remote.path(f".block.1234{UNNAMED}"), b"a whole block")
         assert journal.bounds() == {0: (0, 12)}
         assert values_of(journal) == numbers(range(12))
         assert verify(journal).findings == ()
         with journal.writer(0) as writer:
-            assert temporary(remote) == []
+            assert unnamed(remote) == []
             assert writer.append(numbered(12, 13)).start == 12
 
     def test_a_block_that_another_writer_swept_away_is_not_taken_for_renamed(
-        self, journal: Journal
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        prepared = journal.storage.prepare(BLOCK, [b"a whole block"])
-        journal.writer(0).close()
+        write = getattr(webhdfs, "_write")  # noqa: B009
+
+        def overtaken(*arguments: Any) -> None:
+            write(*arguments)
+            journal.writer(0).close()
+
+        monkeypatch.setattr(webhdfs, "_write", overtaken)
         with pytest.raises(OSError, match="another writer that has opened the lane"):
-            prepared.commit()
+            journal.storage.put(BLOCK, [b"a whole block"])
         assert journal.bounds() == {0: (0, 12)}
 
     def test_what_got_no_name_is_removed_before_a_late_request_can_give_it_one(
@@ -81,7 +85,7 @@ class TestHdfs(RemoteStories):
         faulty.after = "nothing"
         with pytest.raises(JournalError, match="could not be made durable"):
             writer.append(numbered(12, 14))
-        assert temporary(remote) == []
+        assert unnamed(remote) == []
 
     def test_every_block_is_synced_before_it_is_acknowledged(
         self, server: HdfsServer, journal: Journal
@@ -111,13 +115,13 @@ class TestHdfs(RemoteStories):
     def test_what_a_datanode_refuses_is_told(
         self, remote: Remote, journal: Journal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(webhdfs, "temporary_name", lambda name: f"{name}.same")
-        journal.storage.prepare(BLOCK, [b"a whole block"])
+        monkeypatch.setattr("headrace.journal.storage.webhdfs.secrets.token_hex", lambda _: "same")
+        beside = f".{BLOCK.rpartition('/')[2]}.same{UNNAMED}"
+        remote.files.pipe_file(remote.path(beside), b"a whole block")
         with pytest.raises(OSError, match="already exists") as raised:
-            journal.storage.prepare(BLOCK, [b"another"])
+            journal.storage.put(BLOCK, [b"another"])
         assert "\n" not in str(raised.value)
-        blocks = [name for name in remote.names() if not name.endswith(".end")]
-        assert len(blocks) == 3  # what could not be written is removed
+        assert len(remote.names()) == 3  # what could not be written is removed
 
     def test_the_same_journal_is_there_over_tls(
         self,
@@ -141,7 +145,7 @@ class TestHdfs(RemoteStories):
         lane = json.loads(listed.stdout)
         assert (lane["start"], lane["until"]) == (0, 12)
         assert invoke("", "journal", "verify", remote.url).exit_code == 0
-        remote.files.pipe_file(remote.path("00000000000000000010.block"), b"damaged")
+        remote.files.pipe_file(remote.path("00000000000000000003.segment"), b"damaged")
         assert invoke("", "journal", "verify", remote.url).exit_code == 4
         assert invoke("", "journal", "repair", remote.url).exit_code == 0
         assert verify(journal).whole

@@ -1,5 +1,9 @@
 from headrace.gate import ARROW_SCHEMA as ARROW_SCHEMA
-from headrace.journal.journal import BlockRef as BlockRef, Journal as Journal
+from headrace.journal.journal import (
+    BlockRef as BlockRef,
+    Journal as Journal,
+    SegmentRef as SegmentRef,
+)
 from headrace.journal.journal_check import (
     DEFECTS as DEFECTS,
     JournalFinding as JournalFinding,
@@ -9,7 +13,7 @@ from headrace.journal.journal_check import (
     verify as verify,
 )
 from headrace.journal.journal_repair import lost_records as lost_records, repair as repair
-from headrace.journal.lane_files import Lost as Lost
+from headrace.journal.lane import Lost as Lost
 from headrace.journal.lane_writer import LaneWriter as LaneWriter
 from headrace.journal.names import MAX_OFFSET as MAX_OFFSET, lane_of as lane_of
 from headrace.journal.records import Records as Records

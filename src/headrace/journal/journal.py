@@ -14,26 +14,24 @@ from headrace.core.timing import wall_clock_ms
 from headrace.errors import CorruptionError, JournalError, NoJournalError, OptionError
 from headrace.gate import ARROW_SCHEMA
 from headrace.journal.block import Compression
-from headrace.journal.lane_files import Identity, LaneFiles, LaneIndex, LaneLook, Lost
+from headrace.journal.lane import Identity, Lane, LaneIndex, LaneLook, Lost
 from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.names import (
-    END,
     IDENTITY,
-    PACKS,
-    START,
+    LOST,
+    SEGMENT,
     checked_journal_name,
     checked_lane,
+    file_name,
     lane_of,
-    packed,
-    parsed,
-    written_lane,
 )
 from headrace.journal.reading import OnLoss, check_columns, read_back, read_lane
 from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage import Storage, as_journal_error
 from headrace.journal.storage.local import LocalStorage
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_OF_BLOCKS: Final = 1
 _HDFS: Final = ("webhdfs", "swebhdfs")
 _OBJECTS: Final = ("s3", "gs", "az")
 _ID_BYTES: Final = 16
@@ -41,16 +39,22 @@ _MOST_IDENTITY_BYTES: Final = 4096
 
 
 class BlockRef(NamedTuple):
-    """A block or a pack: offsets ``first`` to before ``until``, its file's bytes and its time.
-
-    The time of a pack is that at which it was made, when its last block was written.
-    """
+    """A block: offsets ``first`` to before ``until``, its stored bytes and its newest time."""
 
     first: int
     until: int
     stored_bytes: int
     created_ms: int
-    is_pack: bool = False
+
+
+class SegmentRef(NamedTuple):
+    """A segment: its offsets, the bytes of its file, its blocks, and when it was last written."""
+
+    first: int
+    until: int
+    stored_bytes: int
+    blocks: int
+    written_ms: int
 
 
 class Journal:
@@ -91,7 +95,9 @@ class Journal:
                 storage.create()  # and make durable what another may have made just now
             try:
                 journal_id = _identity(storage)
-            except FileNotFoundError:
+                if create:
+                    storage.synced_size(IDENTITY)
+            except (FileNotFoundError, _TornIdentityError):
                 lanes = [folder for folder in storage.folders() if lane_of(folder) is not None]
                 if lanes:
                     journal_id = _identity_beside(storage, lanes[0])
@@ -124,12 +130,6 @@ class Journal:
             folders = self.storage.folders()
         return sorted(lane for each in folders if (lane := lane_of(each)) is not None)
 
-    def written_lanes(self) -> list[int]:
-        """Return the lanes that have had records, ascending, even if their folders are gone."""
-        with as_journal_error(f"The journal {self.storage.url} cannot be read"):
-            names = self.storage.names("")
-        return sorted(lane for each in names if (lane := written_lane(each)) is not None)
-
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Each lane's first offset and the one after its last; costs a listing and a header."""
         return {lane: self.lane_bounds(lane) for lane in self.lanes()}
@@ -145,31 +145,39 @@ class Journal:
             return files.look()
 
     def firsts(self, lane: int) -> list[int]:
-        """Return the starts of a lane's blocks and losses, ascending; it reads the names alone."""
+        """Return the starts of a lane's segments and losses, ascending; it reads names alone."""
         with self.lane_files(lane) as files:
-            firsts: list[int] = files.index().firsts.tolist()
-        return firsts
+            return files.index().firsts
+
+    def segments(self, lane: int) -> list[SegmentRef]:
+        """Return a lane's segments by their offsets; their headers are read, not their records."""
+        with self.lane_files(lane) as files:
+            entries = {entry.name: entry for entry in self.storage.entries(files.folder)}
+            found = []
+            index = LaneIndex.of(entries)
+            for first in index.segments:
+                entry, frames = entries[file_name(first, SEGMENT)], files.frames_of(index, first)
+                if not len(frames) and first != index.segments[-1]:
+                    continue  # it was pruned since it was listed
+                found.append(
+                    SegmentRef(first, frames.until, entry.size, len(frames), entry.created_ms)
+                )
+        return found
 
     def blocks(self, lane: int) -> list[BlockRef]:
-        """Return a lane's blocks by their offsets, without lost ones; each costs a `stat`.
+        """Return a lane's blocks by their offsets, without lost ones.
 
-        They are not read: damage is found by reading, or by `verify`.
+        Their headers are read: damage is found by reading, or by `verify`.
         """
-        with self.lane_files(lane) as files:
-            folders = files.folder, files.packs_folder  # in this order, as in `LaneFiles.names`
-            entries = {
-                entry.name: entry for folder in folders for entry in self.storage.entries(folder)
-            }
-            index = LaneIndex.of(entries)
-            firsts = index.firsts.tolist()
-            untils = [*firsts[1:], files.end(index).until]
         found = []
-        for first, until in zip(firsts, untils, strict=False):  # a lane without files has an end
-            if first not in index.lost:
-                entry = entries[index.file_at(first)]
-                begin = max(first, index.start)
-                is_pack = first in index.packs
-                found.append(BlockRef(begin, until, entry.size, entry.created_ms, is_pack))
+        with self.lane_files(lane) as files:
+            index = files.index()
+            for segment in index.segments:
+                frames = files.frames_of(index, segment)
+                for number, latest_ms in enumerate(frames.rows["latest_ms"].tolist()):
+                    first, until = frames.range_of(number)
+                    size = frames.end_of(number) - int(frames.places[number])
+                    found.append(BlockRef(first, until, size, latest_ms))
         return found
 
     def allocated_bytes(self) -> int:
@@ -182,8 +190,7 @@ class Journal:
             return sum(
                 entry.allocated
                 for lane in self.lanes()
-                for folder in (str(lane), f"{lane}/{PACKS}")
-                for entry in self.storage.entries(folder)
+                for entry in self.storage.entries(str(lane))
             )
 
     def lost(self, lane: int) -> list[Lost]:
@@ -199,9 +206,9 @@ class Journal:
         on_loss: OnLoss | None = None,
         after: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """Records in the columns and types of Kafka's source, in order, one batch for each block.
+        """Records in the columns and types of Kafka's source, in order, in batches of whole blocks.
 
-        In a directory without compression, keys, values and headers are views of the mapped file.
+        Without compression, keys, values and headers of a large block are views of what was read.
         Each block is checked whole; offsets that were declared lost are skipped. The arguments are
         checked at once, the blocks as the batches are asked for.
 
@@ -246,59 +253,60 @@ class Journal:
                 yield first, Records(batch)
 
     def records(self, lane: int, first: int) -> Records:
-        """The records of one block or pack with all they have, their ids as well.
+        """The records of one block with all they have, their ids as well.
 
         Raises:
             JournalError: No block begins at that offset, or it is damaged, or the storage fails.
         """
         with self.lane_files(lane) as files:
-            try:
-                until = files.index().packs.get(first)
-                return Records(files.block(first, SCHEMA.names, until)[1])
-            except FileNotFoundError:
-                raise JournalError(
-                    f"No block of lane {lane} of the journal {self.storage.url} begins at offset "
-                    f"{first}; name one that `blocks` lists."
-                ) from None
+            index = files.index()
+            segment = index.segment_of(first)
+            if segment is not None:
+                frames = files.frames_of(index, segment)
+                number = frames.holding(first)
+                if number is not None and frames.range_of(number)[0] == first:
+                    _, _, batch = files.read_run(segment, frames, number, number + 1, SCHEMA.names)
+                    return Records(batch)
+        raise JournalError(
+            f"No block of lane {lane} of the journal {self.storage.url} begins at offset "
+            f"{first}; name one that `blocks` lists."
+        )
 
     def writer(self, lane: int, *, compression: Compression = "lz4") -> LaneWriter:
         """Claim a lane to write it; raises as `LaneWriter`."""
         return LaneWriter(self.storage, self.identity, lane, compression=compression)
 
     def remove_before(self, lane: int, offset: int) -> int:
-        """Remove the files that end at or before an offset; answers where the lane begins then.
+        """Remove the segments that end at or before an offset; answers where the lane begins then.
 
-        The new start is written first: a crash leaves files that nobody reads any more, and the
-        next call removes them. Several may do it at once.
+        The last one stays, for it says where the lane goes on. The oldest one goes first: a crash
+        leaves the newest ones. Several may do it at once.
         """
         with self.lane_files(lane) as files:
-            names = files.names()
-            index = LaneIndex.of(names)
-            ends = [*index.firsts.tolist(), files.end(index).until]
-            start = max((end for end in ends if end <= offset), default=index.start)
-            if start > index.start:
-                try:
-                    self.storage.put(files.path(start, START), [])
-                except FileExistsError:  # of another call at the same time
-                    self.storage.names(files.folder)  # which makes it durable before they go
-            # If no file is left, the lane's start is its end.
-            past = start + 1 if start == ends[-1] else start
+            index = files.index()
+            pieces = sorted(
+                [(first, SEGMENT) for first in index.segments]
+                + [(first, LOST) for first in index.lost]
+            )
+            following = [first for first, _ in pieces[1:]]
             below = [
-                name
-                for name in names
-                if (known := parsed(name)) and known[0] < (past if known[1] == END else start)
+                (first, kind)
+                for (first, kind), end in zip(pieces, following, strict=False)
+                if end <= offset
             ]
-            self.storage.remove(files.folder, below)
-            packs = [name for name in names if (pack := packed(name)) and pack[1] <= start]
-            self.storage.remove(files.packs_folder, packs)
-        return start
+            self.storage.remove(files.folder, [file_name(first, kind) for first, kind in below])
+            return pieces[len(below)][0] if pieces else 0
 
     @contextmanager
-    def lane_files(self, lane: int) -> Iterator[LaneFiles]:
+    def lane_files(self, lane: int) -> Iterator[Lane]:
         """A lane's files; within, an OSError becomes a JournalError."""
-        files = LaneFiles(self.storage, self.identity, checked_lane(lane))
+        files = Lane(self.storage, self.identity, checked_lane(lane))
         with as_journal_error(f"Lane {lane} of the journal {self.storage.url} cannot be read"):
             yield files
+
+
+class _TornIdentityError(CorruptionError):
+    """The identity is no JSON: it is damaged, or its maker is not through with it."""
 
 
 def _storage_at(url: str) -> tuple[str, Storage]:
@@ -331,15 +339,25 @@ def _hdfs_at(scheme: str, place: str) -> tuple[str, Storage]:
 
 def _identity(storage: Storage) -> bytes:
     """The id of the journal that is there."""
-    text, _ = storage.read_start(IDENTITY, _MOST_IDENTITY_BYTES)
+    text = storage.read(IDENTITY, 0, _MOST_IDENTITY_BYTES).to_pybytes()
+    told = (
+        f"{storage.url}/{IDENTITY} is damaged: it does not say which journal this is; put it "
+        "back, as JSON with format, id and created_ms (each segment's bytes 8 to 24 are the id)."
+    )
     try:
         values = json.loads(text)
+    except ValueError as error:
+        raise _TornIdentityError(told) from error
+    try:
         version, journal_id = values["format"], bytes.fromhex(values["id"])
     except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(told) from error
+    if version == _OF_BLOCKS:
         raise CorruptionError(
-            f"{storage.url}/{IDENTITY} is damaged: it does not say which journal this is; put it "
-            "back, as JSON with format, id and created_ms (each block's bytes 8 to 24 are the id)."
-        ) from error
+            f"{storage.url} is a journal whose blocks are files of their own, as a Headrace before"
+            " 0.1.0 wrote it, and this one cannot read it; process it with the Headrace that wrote"
+            " it, and begin another journal."
+        )
     if version != FORMAT or len(journal_id) != _ID_BYTES:
         raise CorruptionError(
             f"{storage.url}/{IDENTITY} has format {version!r} and an id of {len(journal_id)} "
@@ -349,11 +367,21 @@ def _identity(storage: Storage) -> bytes:
 
 
 def _made(storage: Storage) -> bytes:
-    """Make a journal; answers its id, or that of one who was faster."""
+    """Make a journal; answers its id, or that of one who was faster.
+
+    There is no lane yet, so an identity that is no JSON was left by a crash of its maker.
+    """
     values = {"format": FORMAT, "id": uuid.uuid4().hex, "created_ms": wall_clock_ms()}
-    with suppress(FileExistsError):
-        storage.put(IDENTITY, [json.dumps(values).encode()])
-    return _identity(storage)
+    with storage.making():
+        try:
+            return _identity(storage)
+        except _TornIdentityError:
+            storage.remove("", [IDENTITY])
+        except FileNotFoundError:
+            pass
+        with suppress(FileExistsError):
+            storage.put(IDENTITY, [json.dumps(values).encode()])
+        return _identity(storage)
 
 
 def _identity_beside(storage: Storage, lane: str) -> bytes:
@@ -363,5 +391,5 @@ def _identity_beside(storage: Storage, lane: str) -> bytes:
     except FileNotFoundError:
         raise CorruptionError(
             f"{storage.url}/{IDENTITY} is missing, although there is lane {lane}; put it back, "
-            "as JSON with format, id and created_ms (each block's bytes 8 to 24 are the id)."
+            "as JSON with format, id and created_ms (each segment's bytes 8 to 24 are the id)."
         ) from None

@@ -1,53 +1,34 @@
 """The check that a journal is whole: every block is read, and each must begin where one ends.
 
-A pack stands in the place of its blocks, as a reader has it. `journal_repair` mends the findings.
+`journal_repair` mends the findings.
 """
 
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa
 
 from headrace.errors import CorruptionError
-from headrace.journal.block import MAX_RECORDS
+from headrace.journal.frame import Frames, Place, check_segment, later_headers, salvaged
 from headrace.journal.journal import Journal
-from headrace.journal.journal_log import pauses
-from headrace.journal.lane_files import LaneEnd, LaneFiles, LaneIndex
-from headrace.journal.lane_mark import is_noted, nothing_left
-from headrace.journal.names import (
-    BLOCK,
-    END,
-    IDENTITY,
-    file_name,
-    is_foreign,
-    is_temporary,
-    lane_of,
-    written_lane,
-)
+from headrace.journal.lane import Lane, LaneIndex
+from headrace.journal.names import IDENTITY, LOST, SEGMENT, UNNAMED, is_foreign, lane_of
 from headrace.journal.records import SCHEMA
 from headrace.journal.storage import as_journal_error
-
-if TYPE_CHECKING:
-    from headrace.core.timing import Clock
 
 
 class JournalFindingKind(StrEnum):
     """Kinds of findings in a journal's files, the worst first."""
 
     DAMAGED = "damaged"
-    """A file is not as it was written, or not under its own name."""
+    """Bytes are not as they were written, or not under their own name."""
     GAP = "gap"
     """No file has these offsets."""
     OVERLAP = "overlap"
     """A file has offsets that the one before it has; ``first`` and ``until`` are of its others."""
-    UNFINISHED = "unfinished"
-    """A block is still there although it was declared lost: a repair was interrupted."""
-    SPARE = "spare"
-    """A lane's last block has lost its name, and only the lane's mark has it: nobody reads it until
-    the lane is opened to be written, or repaired."""
     MIXED = "mixed"
     """A block was written behind another one than the file before it: blocks of two copies of the
     lane are mixed. No `repair` knows which are the right ones."""
@@ -61,8 +42,6 @@ DEFECTS: Final = (
     JournalFindingKind.DAMAGED,
     JournalFindingKind.GAP,
     JournalFindingKind.OVERLAP,
-    JournalFindingKind.UNFINISHED,
-    JournalFindingKind.SPARE,
     JournalFindingKind.MIXED,
 )
 """Findings of a journal that is not whole; `repair` mends all but the last."""
@@ -77,8 +56,7 @@ class JournalFinding:
         path: The file's, within the journal; for a gap, that of the file which is missing.
         lane: Lane; None for a file that is in no lane.
         first: The first offset concerned; None for what has none.
-        until: The one after the last. Where a lane's last block can say nothing of itself, the
-            mark, or the highest that it may have reached; None where nothing says how far it went.
+        until: The one after the last; None where nothing says how far the lane went.
         reason: Description of the defect, as a sentence.
     """
 
@@ -92,7 +70,7 @@ class JournalFinding:
 
 @dataclass(frozen=True, slots=True)
 class LaneSummary:
-    """A lane: its bounds, its blocks and packs that are whole, and their records."""
+    """A lane: its bounds, its blocks that are whole, and their records."""
 
     lane: int
     start: int
@@ -114,9 +92,7 @@ class JournalVerification:
         return not any(finding.kind in DEFECTS for finding in self.findings)
 
 
-def verify(
-    journal: Journal, reached: Mapping[int, int] | None = None, *, clock: "Clock" = time
-) -> JournalVerification:
+def verify(journal: Journal, reached: Mapping[int, int] | None = None) -> JournalVerification:
     """Read every block of a journal; nothing is changed.
 
     It may be done while the journal is written, read and pruned: each lane is read as of one
@@ -125,7 +101,6 @@ def verify(
     Args:
         journal: The journal.
         reached: Offsets that lanes are known to have reached, from whoever has read them.
-        clock: To wait a second for a last block whose writer is about to name it.
 
     Raises:
         JournalError: The storage fails.
@@ -134,8 +109,8 @@ def verify(
     with as_journal_error(f"The journal {journal.storage.url} cannot be verified"):
         findings = list(_foreign_in_root(journal))
         for lane in known_lanes(journal, reached):
-            files = LaneFiles(journal.storage, journal.identity, lane)
-            checked = check_lane(files, (reached or {}).get(lane, 0), clock)
+            files = Lane(journal.storage, journal.identity, lane)
+            checked = check_lane(files, (reached or {}).get(lane, 0))
             lanes.append(checked.summary)
             findings += checked.findings
     return JournalVerification(tuple(lanes), tuple(findings))
@@ -143,7 +118,7 @@ def verify(
 
 def known_lanes(journal: Journal, reached: Mapping[int, int] | None) -> list[int]:
     """The lanes that are there, or that were."""
-    return sorted({*journal.lanes(), *journal.written_lanes(), *(reached or ())})
+    return sorted({*journal.lanes(), *(reached or ())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,176 +129,171 @@ class LaneCheck:
     findings: list[JournalFinding]
 
 
-def check_lane(files: LaneFiles, reached: int = 0, clock: "Clock | None" = None) -> LaneCheck:
-    """Read every block of a lane; findings are by offset, foreign files first.
+def check_lane(lane: Lane, reached: int = 0) -> LaneCheck:
+    """Read every block of a lane, which has reached an offset at least.
 
-    The lane has reached ``reached`` at least. The clock is that of ``verify``; None if the lane
-    cannot be written meanwhile.
+    Findings are by offset, foreign files first.
     """
-    names = set(files.names())
-    index = LaneIndex.of(names)
-    found = [
-        _foreign(f"{files.folder}/{name}", files.lane) for name in sorted(filter(is_foreign, names))
+    names = lane.storage.names(lane.folder)
+    walk = _Walk(lane, LaneIndex.of(names))
+    walk.findings += [
+        _foreign(f"{lane.folder}/{name}", lane.lane) for name in sorted(filter(is_foreign, names))
     ]
-    firsts = index.firsts.tolist()
-    at = min([index.start, *firsts[:1]])  # a pack may begin below the start
-    blocks, records, checksum, packed_until = 0, 0, 0, 0
-    mark, is_open = max(index.mark, reached), False
-    for first, following in zip_longest(firsts, firsts[1:]):
-        if first < packed_until:
-            continue  # it was packed since the lane was listed
-        path = files.path_at(index, first)
-        look = _look(files, index, first, following, mark)
-        end = first if look.until is None else look.until
-        if first > at:
-            gap = f"No file has the offsets [{at}, {first}) of lane {files.lane}."
-            found.append(
-                JournalFinding(JournalFindingKind.GAP, files.path(at), files.lane, at, first, gap)
-            )
-            checksum = 0
-        if first < at:
-            # Report only offsets of this file that no later file has.
-            until = max(at, min(end, following or end))
-            twice = f"It begins at {first}, but the file before it ends at {at}."
-            found.append(
-                JournalFinding(JournalFindingKind.OVERLAP, path, files.lane, at, until, twice)
-            )
-            at, checksum = until, checksum if until == at else 0
-            continue
-        found += _said_of(files, index, names, look, checksum)
-        blocks, records = blocks + look.blocks, records + look.records
-        packed_until, at = look.packed_until, max(at, end)
-        checksum, is_open = look.checksum, look.until is None
-    if not is_open:
-        found += _beyond(files, mark, at, clock)
-    return LaneCheck(LaneSummary(files.lane, index.start, at, blocks, records), found)
+    walk.run()
+    if walk.at is not None and walk.at < reached:
+        walk.gap(reached)
+    until = walk.at if walk.at is not None else walk.index.firsts[-1]
+    summary = LaneSummary(lane.lane, walk.index.start, until, walk.blocks, walk.records)
+    return LaneCheck(summary, walk.findings)
 
 
-def _said_of(
-    files: LaneFiles, index: LaneIndex, names: set[str], look: "_Look", before: int
-) -> Iterator[JournalFinding]:
-    """Yield the findings of one file in its place, behind a block with a checksum (0: unknown)."""
-    first, path = look.first, files.path_at(index, look.first)
-    if 0 not in (before, look.previous) and look.previous != before:
-        mixed = (
-            "It was written behind another block than the one before it, so blocks of two copies"
-            " of the lane are mixed; put back those of one copy."
-        )
-        yield JournalFinding(JournalFindingKind.MIXED, path, files.lane, first, look.until, mixed)
-    if look.kind is not None:
-        yield JournalFinding(look.kind, path, files.lane, first, look.until, look.reason)
-    pack_until = index.packs.get(first)
-    if look.kind is JournalFindingKind.LOST and (pack_until or file_name(first, BLOCK) in names):
-        left, path = "It was declared lost, but is still there.", files.path_of(first, pack_until)
-        yield JournalFinding(JournalFindingKind.UNFINISHED, path, files.lane, first, first, left)
+class _Walk:
+    """A walk along a lane: the offset that it has come to, and what it has found.
 
-
-def _beyond(
-    files: LaneFiles, mark: int, end: int, clock: "Clock | None"
-) -> Iterator[JournalFinding]:
-    """Yield the losses at a lane's end."""
-    if mark == end == 0 and is_noted(files):
-        gone = nothing_left(files)
-        yield JournalFinding(JournalFindingKind.GAP, files.path(0), files.lane, 0, None, gone)
-    if mark <= end or _goes_on(files, mark, end):
-        return
-    spare = files.spare(mark)
-    is_left = spare is not None and spare.first >= end
-    if is_left and clock is not None and any(_goes_on(files, mark, end) for _ in pauses(clock)):
-        return
-    until = spare.first if spare is not None and is_left else mark
-    if end < until:
-        gone = (
-            f"The lane had reached offset {mark}, and no file has the offsets [{end}, {until}) of"
-            f" lane {files.lane}."
-        )
-        yield JournalFinding(JournalFindingKind.GAP, files.path(end), files.lane, end, until, gone)
-    if is_left:
-        path, left = files.path(mark, END), files.without_name(LaneEnd(until, spare_until=mark))
-        yield JournalFinding(JournalFindingKind.SPARE, path, files.lane, until, mark, left)
-
-
-def _goes_on(files: LaneFiles, mark: int, end: int) -> bool:
-    """Whether a lane that was seen to end has its files up to the mark by now."""
-    now = files.index()
-    return now.last is not None and now.last >= end and files.last_end(now).until >= mark
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """Findings of one file by itself; None or 0 where it is unknown.
-
-    ``checksum`` is its own as a block, if it is whole; ``previous`` that of the block that it was
-    written behind; ``packed_until`` the end of a pack that was made since the lane was listed.
+    ``at`` is None behind a last piece of which nothing says how far it went; ``checksum`` is that
+    of the block before, 0 where it is not known.
     """
 
-    first: int
-    until: int | None
-    blocks: int = 0
-    records: int = 0
-    kind: JournalFindingKind | None = None
-    reason: str = ""
-    checksum: int = 0
-    previous: int = 0
-    packed_until: int = 0
+    def __init__(self, lane: Lane, index: LaneIndex) -> None:
+        self.lane = lane
+        self.index = index
+        self.at: int | None = index.start
+        self.checksum = self.lost_until = 0
+        self.blocks = self.records = 0
+        self.findings: list[JournalFinding] = []
 
-
-def _look(
-    files: LaneFiles, index: LaneIndex, first: int, following: int | None, mark: int
-) -> _Look:
-    lost = first in index.lost
-
-    def whole(begin: int, pack_until: int | None) -> _Look:
-        header, _ = files.block(begin, SCHEMA.names, pack_until)
-        return _Look(
-            first,
-            header.until,
-            1,
-            header.until - max(first, index.start),
-            checksum=header.checksum,
-            previous=files.checksum_before(header, pack_until, first),
-            packed_until=pack_until or 0,
+    def run(self) -> None:
+        """Walk from the lane's start to its end."""
+        pieces = sorted(
+            [(first, LOST) for first in self.index.lost]
+            + [(first, SEGMENT) for first in self.index.segments]
         )
+        following = [first for first, _ in pieces[1:]]
+        for (first, kind), stop in zip_longest(pieces, following):
+            if self.at is not None and first > self.at:
+                self.gap(first)
+            try:
+                self._loss(first, stop) if kind == LOST else self._segment(first, stop)
+            except FileNotFoundError:  # pruned since the lane was listed
+                self._reach(stop if stop is not None else first, 0)
 
-    try:
-        if lost:
-            loss = files.lost(first)
-            return _Look(first, loss.until, kind=JournalFindingKind.LOST, reason=loss.reason)
-        return files.held(index, first, whole)
-    except CorruptionError as error:
-        reason = str(error)
-        if lost:
-            until = _lost_until(files, first, following, mark)
-            if until is None:
+    def gap(self, until: int) -> None:
+        """Note that no file has the offsets before one."""
+        gap = f"No file has the offsets [{self.at}, {until}) of lane {self.lane.lane}."
+        self._note(JournalFindingKind.GAP, self.lane.path(self.at or 0), self.at or 0, until, gap)
+        self._reach(until, 0)
+
+    def _note(
+        self, kind: JournalFindingKind, path: str, first: int, until: int | None, reason: str
+    ) -> None:
+        self.findings.append(JournalFinding(kind, path, self.lane.lane, first, until, reason))
+
+    def _reach(self, until: int | None, checksum: int) -> None:
+        self.at = until if until is None or self.at is None else max(self.at, until)
+        self.checksum = checksum
+
+    def _loss(self, first: int, stop: int | None) -> None:
+        path = self.lane.path(first, LOST)
+        try:
+            lost = self.lane.lost(first)
+        except CorruptionError as error:
+            reason, until = str(error), stop
+            if stop is None:
                 reason += (
                     " Nothing else says where the lane ended, so give `headrace journal repair`"
-                    f" --reached {files.lane}:OFFSET with an offset that the lane had not reached."
+                    f" --reached {self.lane.lane}:OFFSET with an offset that the lane had not"
+                    " reached."
                 )
+            self._note(JournalFindingKind.DAMAGED, path, first, until, reason)
         else:
-            until = index.packs.get(first) or following or files.claimed_end(first)
-            # The last file's own mark, or one of files behind it that are gone as well.
-            until = until or (mark if mark > first else first + MAX_RECORDS)
-        return _Look(first, until, kind=JournalFindingKind.DAMAGED, reason=reason)
-    except FileNotFoundError:  # pruned since the lane was listed
-        return _Look(first, first if following is None else following)
+            until = self.lost_until = lost.until
+            self._note(JournalFindingKind.LOST, path, first, until, lost.reason)
+        self._reach(until, 0)
 
+    def _segment(self, first: int, stop: int | None) -> None:
+        """Walk along a segment, up to the piece behind it."""
+        path = self.lane.path(first)
+        data = self.lane.storage.read(path).to_pybytes()
+        begin = self.at if self.at is not None else first
+        place = self.lane.place(first)
+        if first < begin:
+            if first >= self.lost_until:
+                self._overlap(path, data, place, stop)
+                return
+            if stop is not None and stop <= begin:
+                return  # all of it was declared lost
+        can_tear = stop is None and self.lane.storage.appends
+        checked = check_segment(data, place, is_last=can_tear)
+        for row in salvaged(data, place):
+            if row.range_of(0)[0] > checked.frames.until and not checked.defect:
+                break
+            self._row(path, data, row, stop)
+        end = self._claimed_end(data, checked.frames, stop) if checked.defect else self.at
+        if end is None or (self.at is not None and self.at < end):
+            self._damage(path, end)
 
-def _lost_until(files: LaneFiles, first: int, following: int | None, mark: int) -> int | None:
-    """Return the end of a loss whose declaration is damaged; None if nothing else says so."""
-    if following is not None:
-        return following
-    unknown = None
-    with suppress(FileNotFoundError):
-        mark = max(mark, files.claimed_end(first) or 0)
-        unknown = first + MAX_RECORDS
-    return mark if mark > first else unknown
+    def _overlap(self, path: str, data: bytes, place: Place, stop: int | None) -> None:
+        """Note a segment that begins below the end of the one before; only its others count."""
+        at = self.at or 0
+        end = check_segment(data, place, is_last=True).frames.until
+        until = max(at, end if stop is None else min(end, stop))
+        twice = f"It begins at {place.first}, but the file before it ends at {at}."
+        self._note(JournalFindingKind.OVERLAP, path, at, until, twice)
+        self._reach(until, self.checksum if until == at else 0)
+
+    def _damage(self, path: str, until: int | None) -> None:
+        at = self.at or 0
+        reason = f"{self.lane.shown(path)} (offset {at} of lane {self.lane.lane}) is damaged."
+        self._note(JournalFindingKind.DAMAGED, path, at, until, reason)
+        self._reach(until, 0)
+
+    def _row(self, path: str, data: bytes, row: Frames, stop: int | None) -> None:
+        """Walk along whole frames in a row."""
+        for number in range(len(row)):
+            first, until = row.range_of(number)
+            if stop is not None and first >= stop:
+                return  # the piece behind it has it
+            if self.at is not None and until <= self.at:
+                continue  # it was declared lost
+            if self.at is not None and first > self.at:
+                self._damage(path, first)
+            previous = int(row.rows["previous"][number])
+            if 0 not in (self.checksum, previous) and previous != self.checksum:
+                mixed = (
+                    "It was written behind another block than the one before it, so blocks of two"
+                    " copies of the lane are mixed; put back those of one copy."
+                )
+                self._note(JournalFindingKind.MIXED, path, first, until, mixed)
+            try:
+                at = int(row.places[number])
+                frame = pa.py_buffer(data).slice(at, row.end_of(number) - at)
+                self.lane.decoded(self.index.segment_of(first) or 0, first, frame, SCHEMA.names)
+            except CorruptionError as error:
+                self._note(JournalFindingKind.DAMAGED, path, first, until, str(error))
+                self._reach(until, 0)
+                continue
+            self.blocks += 1
+            self.records += until - first
+            self._reach(until, int(row.rows["checksum"][number]))
+
+    def _claimed_end(self, data: bytes, found: Frames, stop: int | None) -> int | None:
+        """Return the end that a damaged segment has had, as the piece behind or headers say."""
+        if stop is not None:
+            return stop
+        place = found.follows
+        claims = [
+            max(header.until, header.synced)
+            for header in later_headers(data, found.end)
+            if (header.journal_id, header.lane) == (place.journal_id, place.lane)
+        ]
+        return max(claims, default=None)
 
 
 def _foreign_in_root(journal: Journal) -> Iterator[JournalFinding]:
     names = {*journal.storage.names(""), *journal.storage.folders()}
     for name in sorted(names):
-        ours = name == IDENTITY or is_temporary(name)
-        if not ours and lane_of(name) is None and written_lane(name) is None:
+        ours = name == IDENTITY or name.endswith(UNNAMED)
+        if not ours and lane_of(name) is None:
             yield _foreign(name, None)
 
 

@@ -1,36 +1,24 @@
-"""A journal as a log: its lanes are the partitions of one topic.
+"""A journal as a log: its lanes are the partitions of one topic."""
 
-Only a lane's mark may have its last block still. A writer that is about to name the block leaves
-that for some milliseconds; a power failure, until the lane is opened to be written: those records
-were never acknowledged. A damaged file system leaves it for good, of records that were. So no
-reader uses such a block, and callers that can wait do.
-"""
-
-import logging
 import math
-import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
-from headrace.errors import CorruptionError, NoJournalError, SourceError
+from headrace.errors import NoJournalError, SourceError
 from headrace.gate import Checksums, ChecksumsBefore, Topic
 from headrace.journal.journal import Journal
 from headrace.journal.journal_options import JournalOptions
-from headrace.journal.lane_files import LaneLook, Lost
+from headrace.journal.lane import LaneLook, Lost
 from headrace.journal.reading import check_unchanged
 from headrace.journal.storage import as_journal_error
 
-if TYPE_CHECKING:
-    from headrace.core.timing import Clock
-
-_MOST_HEADERS: Final = 64
-"""So many blocks are looked at in one answer; on an object store each is a request."""
+_MOST_SEGMENTS: Final = 64
+"""So many segments are looked at in one answer; on an object store each is a request."""
 
 
 class Ahead(NamedTuple):
@@ -44,25 +32,25 @@ def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
     """Estimate the records from an offset on that have so many bytes together, by the headers.
 
     In a block that is not taken whole, records count as if all had its mean size. It stops at the
-    lane's end, and after 64 blocks. Offsets that were declared lost have no records.
+    lane's end, and after 64 segments. Offsets that were declared lost have no records.
     """
-    records, taken_bytes, at = 0.0, 0.0, offset
+    records, taken_bytes = 0.0, 0.0
     with journal.lane_files(lane) as files:
         index = files.index()
-        start = index.holding(offset)
-        firsts = [first for first in index.firsts.tolist() if start is None or first >= start]
-        for first in islice((each for each in firsts if each not in index.lost), _MOST_HEADERS):
-            if first < at and first != start:  # it was packed since the lane was listed
-                continue
-            header = files.held(index, first, files.header)
-            mean_bytes = header.raw_bytes / header.count
-            here: float = header.until - max(first, at)
-            at = header.until
-            if mean_bytes:
-                here = min(here, (most_bytes - taken_bytes) / mean_bytes)
-            records, taken_bytes = records + here, taken_bytes + here * mean_bytes
-            if taken_bytes >= most_bytes:
-                break
+        start = index.segment_of(offset) or 0
+        for segment in [first for first in index.segments if first >= start][:_MOST_SEGMENTS]:
+            rows = files.frames_of(index, segment).rows
+            firsts, counts = rows["first"], rows["count"].astype(np.int64)
+            here = firsts + counts - np.maximum(firsts, offset)
+            kept = here > 0
+            mean_bytes = rows["raw_bytes"][kept] / counts[kept]
+            ends = taken_bytes + np.cumsum(here[kept] * mean_bytes)
+            whole = int(np.searchsorted(ends, most_bytes, side="left"))
+            records += float(here[kept][:whole].sum())
+            taken_bytes = float(ends[whole - 1]) if whole else taken_bytes
+            if whole < len(ends):
+                most = (most_bytes - taken_bytes) / float(mean_bytes[whole])
+                return Ahead(records + most, most_bytes)
     return Ahead(records, taken_bytes)
 
 
@@ -71,71 +59,40 @@ def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
 
     None where all records are older. A receiver gives records the time at which they came, so that
     blocks follow each other in time; where its clock was set back in between, the answer is in one
-    of the blocks at which they reach the time asked for. It costs a listing, a header for each
-    halving of the lane, and a block.
+    of the blocks at which they reach the time asked for. It costs a listing, the headers of a
+    segment for each halving of the lane, and a block.
     """
     with journal.lane_files(lane) as files:
         index = files.index()
-        firsts = [first for first in index.firsts.tolist() if first not in index.lost]
 
-        def latest_ms(first: int) -> int:
-            return files.held(index, first, files.header).latest_ms
+        def latest_ms(segment: int) -> int:
+            found = files.frames_of(index, segment)
+            return found.latest_ms if len(found) else timestamp_ms
 
-        def first_row(first: int, until: int | None) -> int:
-            times = files.block(first, ["timestamp"], until)[1].column("timestamp")
-            return first + int(np.argmax(np.asarray(times.cast(pa.int64())) >= timestamp_ms))
-
-        place = bisect_left(firsts, timestamp_ms, key=latest_ms)
-        if place == len(firsts):
-            return None
-        return max(index.start, files.held(index, firsts[place], first_row))
-
-
-_LOG: Final = logging.getLogger("headrace.journal")
-
-_LOOKS: Final = 5
-_PAUSE_S: Final = 0.2
-_LONG_S: Final = 5.0
-
-
-def settled(journal: Journal, lane: int, clock: "Clock" = time) -> LaneLook:
-    """Return a lane's bounds once its last block has its name; it waits a second for that.
-
-    Raises CorruptionError where the block has lost its name.
-    """
-    look = journal.look(lane)
-    if not look.end.has_spare:
-        return look
-    for _ in pauses(clock):
-        look = journal.look(lane)
-        if not look.end.has_spare:
-            return look
-    raise CorruptionError(look.files.without_name(look.end))
-
-
-def pauses(clock: "Clock") -> Iterator[None]:
-    """Wait a little before each of some further looks at a block without a name."""
-    for _ in range(_LOOKS):
-        clock.sleep(_PAUSE_S)
-        yield
+        place = bisect_left(index.segments, timestamp_ms, key=latest_ms)
+        for segment in index.segments[place:]:
+            found = files.frames_of(index, segment)
+            for number in np.flatnonzero(found.rows["latest_ms"] >= timestamp_ms).tolist():
+                first, _ = found.range_of(number)
+                _, _, batch = files.read_run(segment, found, number, number + 1, ["timestamp"])
+                times = np.asarray(batch.column("timestamp").cast(pa.int64()))
+                return first + int(np.argmax(times >= timestamp_ms))
+    return None
 
 
 class JournalLog:
     """The `headrace.gate.source.log.Log` of one source; nothing is read before the first question.
 
-    Every method raises ``JournalError`` where the journal cannot be read. A bounded read waits a
-    second for a last block that has no name, and lists each lane once: names of 100 000 blocks take
-    0.08 s.
+    Every method raises ``JournalError`` where the journal cannot be read. A bounded read looks at
+    each lane once.
     """
 
     name = "The journal"
     source = "journal"
 
-    def __init__(self, options: JournalOptions, clock: "Clock" = time) -> None:
+    def __init__(self, options: JournalOptions) -> None:
         self.servers = options.path
         self._options = options
-        self._clock = clock
-        self._spares: dict[TopicPartition, tuple[int, float]] = {}
         self._looks: dict[TopicPartition, LaneLook] = {}
 
     @property
@@ -177,17 +134,7 @@ class JournalLog:
         return self.bounds(partitions)[1]
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
-        """A stream goes on without a last block that has lost its name: it reads it later.
-
-        Raises:
-            CorruptionError: A bounded read would leave it out.
-        """
         looks = {tp: self._look(tp) for tp in partitions}
-        for tp, look in looks.items():
-            if self._options.streaming:
-                self._note_spare(tp, look)
-            elif look.end.has_spare:
-                looks[tp] = settled(self._open(), tp.partition, self._clock)
         self._looks |= looks
         return {tp: look.index.start for tp, look in looks.items()}, {
             tp: look.end.until for tp, look in looks.items()
@@ -201,15 +148,14 @@ class JournalLog:
             self._looks[tp] = self._open().look(tp.partition)
         return self._looks[tp]
 
-    def firsts(self, tp: TopicPartition) -> list[int]:
-        """Return the starts of a lane's blocks and losses, ascending, of the last look at it."""
-        look = self._looks.get(tp) or self._look(tp)
-        firsts: list[int] = look.index.firsts.tolist()
-        return firsts
+    def firsts(self, range_: OffsetRange) -> Sequence[int]:
+        """Return the first offsets of the blocks within a range, ascending."""
+        with self._open().lane_files(range_.partition) as lane:
+            return lane.firsts_within(range_.start, range_.until)
 
     def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
         journal = self._open()
-        return {tp: journal.look(tp.partition).end.reached for tp in partitions}
+        return {tp: journal.look(tp.partition).end.until for tp in partitions}
 
     def checksums(self, positions: Positions) -> Checksums:
         """Return the checksums of the blocks before the positions; in a lane it reads a header."""
@@ -225,7 +171,7 @@ class JournalLog:
         for (tp, offset), checksum in after.items():
             look = self._looks.get(tp)
             if look is not None and look.end.until == offset:
-                check_unchanged(look.files, offset, look.end.checksum, checksum)
+                check_unchanged(look.lane, offset, look.end.checksum, checksum)
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
@@ -270,21 +216,6 @@ class JournalLog:
 
     def close(self) -> None:
         """Nothing: it holds nothing open."""
-
-    def _note_spare(self, lane: TopicPartition, look: LaneLook) -> None:
-        """Log, once, that a lane's last block has had no name for five seconds."""
-        end, now_s = look.end, self._clock.monotonic()
-        if not end.has_spare:
-            self._spares.pop(lane, None)
-            return
-        spare_until, since_s = self._spares.get(lane, (end.spare_until, now_s))
-        if spare_until != end.spare_until:
-            since_s = now_s
-        if now_s - since_s >= _LONG_S:
-            since_s = math.inf
-            without_name = look.files.without_name(end)
-            _LOG.warning("%s Until then the query goes on without them.", without_name)
-        self._spares[lane] = end.spare_until, since_s
 
     def _find(self) -> Journal | None:
         try:

@@ -6,7 +6,7 @@ from typing import Final, NoReturn
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 from headrace.gate import (
     OF_A_GATE,
@@ -25,18 +25,18 @@ from headrace.journal.journal_options import FORMAT, JournalOptions, parse_optio
 
 def cut_at_blocks(
     ranges: Sequence[OffsetRange],
-    firsts: Callable[[TopicPartition], Sequence[int]],
+    firsts: Callable[[OffsetRange], Sequence[int]],
     parallelism: int,
 ) -> list[OffsetRange]:
     """The ranges in chunks that are worth a task each, as far as blocks allow it.
 
     A lane has one writer and so there may be one lane only: its records are read by as many tasks
     as there are cores, if there are enough of them. A block is split only where a range begins or
-    ends in it, so that no block is read by two tasks. ``firsts`` answers, for a lane, the first
-    offset of each block, rising; it is asked where there are several tasks.
+    ends in it, so that no block is read by two tasks. ``firsts`` answers, for a range, the first
+    offset of each block in it, rising; it is asked where there are several tasks.
 
     >>> range_ = OffsetRange("a", 0, 10_000, 250_000)
-    >>> [str(r) for r in cut_at_blocks([range_], lambda lane: range(0, 400_000, 30_000), 4)]
+    >>> [str(r) for r in cut_at_blocks([range_], lambda r: range(0, 400_000, 30_000), 4)]
     ['a-0 [10000, 90000)', 'a-0 [90000, 150000)', 'a-0 [150000, 210000)', 'a-0 [210000, 250000)']
     """
     total = sum(r.count for r in ranges)
@@ -44,9 +44,7 @@ def cut_at_blocks(
     if tasks <= 1:
         return list(ranges)
     return [
-        chunk
-        for r in ranges
-        for chunk in r.chunks(max(1, tasks * r.count // total), at=firsts(r.topic_partition))
+        chunk for r in ranges for chunk in r.chunks(max(1, tasks * r.count // total), at=firsts(r))
     ]
 
 

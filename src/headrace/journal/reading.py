@@ -11,8 +11,8 @@ import pyarrow as pa
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, DataLossError, HeadraceError, JournalError, OptionError
 from headrace.gate import ARROW_SCHEMA
-from headrace.journal.block import BlockHeader
-from headrace.journal.lane_files import LaneFiles, LaneIndex, Lost
+from headrace.journal.frame import FrameHeader, Frames
+from headrace.journal.lane import RUN_BYTES, Lane, LaneIndex, Lost
 from headrace.journal.records import SCHEMA
 
 _CREATE_TIME: Final = 0
@@ -57,7 +57,7 @@ def _as_kafka(
 
 
 def read_lane(
-    files: LaneFiles,
+    lane: Lane,
     offsets: OffsetRange,
     columns: Sequence[str],
     on_loss: OnLoss | None = None,
@@ -66,117 +66,125 @@ def read_lane(
 ) -> Iterator[pa.RecordBatch]:
     """Read these offsets of a lane, as `Journal.read` says; raises OSError besides.
 
-    Each block is named by where the one before ends, so nothing is listed unless the first offset
-    is within a block, or a pack stands in its place.
+    Small frames in a row are one batch.
     """
     stored = [column for column in columns if column in _STORED]
-    at, checksum, finder = offsets.start, after, _Finder(files, stored)
+    at, checksum, finder = offsets.start, after, _Finder(lane, stored, offsets.until)
     while at < offsets.until:
-        found = finder.at(at, within=at == offsets.start)
-        if found is None and on_loss is not None and at < (begin := files.index().start):
-            stop = min(offsets.until, begin)
-            pruned = f"lane {files.lane} now begins at {begin}"
-            on_loss(replace(offsets, start=at, until=stop), pruned)
-            at = stop
-            continue
+        found = finder.at(at)
         if isinstance(found, Lost):
             stop, checksum = min(offsets.until, found.until), 0
-            if on_loss is not None and at < stop:
+            if on_loss is not None:
                 reason = f"declared lost by a repair: {found.reason}"
                 on_loss(replace(offsets, start=at, until=stop), reason)
-        elif found is not None:
+        elif found:
             header, until, batch = found
-            if checksum and (at == offsets.start or header.first < at):
-                now = files.checksum_before(header, until, at)
-                check_unchanged(files, at, now, checksum)
-            checksum = header.checksum
-            stop = min(offsets.until, header.until)
-            if at < stop:
-                rows = batch.slice(at - header.first, stop - at)
-                yield _as_kafka(rows, replace(offsets, start=at, until=stop), columns)
-        if found is None or stop <= at:
-            raise _missing(files, at)
+            if checksum and at == offsets.start:
+                now = header.previous if header.first == at else header.checksum
+                check_unchanged(lane, at, now, checksum)
+            stop = min(offsets.until, until)
+            rows = batch.slice(at - header.first, stop - at)
+            yield _as_kafka(rows, replace(offsets, start=at, until=stop), columns)
+        elif on_loss is not None and at < (begin := lane.index().start):
+            stop = min(offsets.until, begin)
+            pruned = f"lane {lane.lane} now begins at {begin}"
+            on_loss(replace(offsets, start=at, until=stop), pruned)
+        else:
+            raise _missing(lane, at)
         at = stop
 
 
+_Run = tuple[FrameHeader, int, pa.RecordBatch]
+"""The first header of frames in a row, their end, and the records of all."""
+
+
 class _Finder:
-    """Finds the file of an offset: by its name, or else in the lane's index, listed when needed."""
+    """Finds the frames that hold an offset; it lists the lane when it must, or what it has ends."""
 
-    def __init__(self, files: LaneFiles, columns: Sequence[str]) -> None:
-        self._files = files
+    def __init__(self, lane: Lane, columns: Sequence[str], until: int) -> None:
+        self._lane = lane
         self._columns = columns
-        self._packs: LaneIndex | None = None
+        self._until = until
+        self._index: LaneIndex | None = None
 
-    def at(self, offset: int, *, within: bool) -> "_File | Lost | None":
-        """The file that begins at an offset, or the pack that holds it; ``within``: any that does.
-
-        None where there is none.
-        """
-        if self._packs is not None and offset in self._packs.packs:  # one behind the other
-            with suppress(FileNotFoundError):
-                return self._open(offset, self._packs.packs[offset])
-        found = self._named(offset)
-        if found is not None:
-            return found
-        index = self._packs = self._files.index()
-        first = index.holding(offset)
-        if first is None or offset < index.start:
-            return None
-        if not within and first not in index.packs:
-            index = self._packs = self._files.index()  # of a block that was packed since
-            if (first := index.holding(offset)) not in index.packs:
-                return None
-        if first in index.lost:
-            found = self._files.lost(first)
-        else:
-            with suppress(FileNotFoundError):  # it was pruned
-                found = self._files.held(index, offset, self._open)
-        if isinstance(found, Lost):
-            return found if offset < found.until else None
-        return found if found is not None and offset < found[0].until else None
-
-    def _open(self, first: int, until: int | None = None) -> "_File":
-        header, batch = self._files.block(first, self._columns, until)
-        return header, until, batch
-
-    def _named(self, first: int) -> "_File | Lost | None":
+    def at(self, offset: int) -> _Run | Lost | None:
+        """The frames from the one that holds an offset on, or the loss that does."""
+        if self._index is None and not self._lane.storage.appends:
+            try:
+                return self._whole(offset)  # of many blocks in a row none has to be listed
+            except (FileNotFoundError, CorruptionError):
+                pass  # the offset is within one, or one was declared lost
         try:
-            return self._open(first)
+            if self._index is not None and (found := self._listed(self._index, offset)):
+                return found
         except FileNotFoundError:
-            return _lost_at(self._files, first)
-        except CorruptionError:
-            # An interrupted repair leaves the block beside the declaration that it is lost.
-            if (lost := _lost_at(self._files, first)) is not None:
-                return lost
-            raise
+            pass  # it was pruned since it was listed
+        self._index = index = self._lane.index()
+        try:
+            return self._listed(index, offset)
+        except FileNotFoundError:
+            return None
+
+    def _listed(self, index: LaneIndex, offset: int) -> _Run | Lost | None:
+        if (lost := self._lane.loss_of(index, offset)) is not None:
+            return lost
+        segment = index.segment_of(offset)
+        if segment is None:
+            return None
+        if not self._lane.storage.appends:
+            run = self._whole(segment)
+            return run if offset < run[0].until else None
+        found = self._lane.frames_of(index, segment)
+        number = found.holding(offset)
+        if number is None:
+            return None
+        last = found.holding(min(self._until, found.until) - 1)
+        _, end = next(found.runs(number, (number if last is None else last) + 1, RUN_BYTES))
+        return self._lane.read_run(segment, found, number, end, self._columns)
+
+    def _whole(self, segment: int) -> _Run:
+        """The frame of a segment that was put whole."""
+        data = self._lane.storage.read(self._lane.path(segment))
+        header, batch = self._lane.decoded(segment, segment, data, self._columns)
+        return header, header.until, batch
 
 
-_File = tuple[BlockHeader, int | None, pa.RecordBatch]
-"""The header of a block or a pack, the end that a pack's name has, and its records."""
-
-
-def read_back(files: LaneFiles) -> Iterator[tuple[int, pa.RecordBatch]]:
+def read_back(lane: Lane) -> Iterator[tuple[int, pa.RecordBatch]]:
     """A lane's records with all they have, the newest first, and where each batch begins.
 
-    One batch for each block or pack; offsets that were declared lost are left out. Raises OSError,
-    and ``CorruptionError`` at a block that is damaged.
+    Small frames in a row are one batch; offsets that were declared lost are left out. Raises
+    OSError, and ``CorruptionError`` at a frame that is damaged.
     """
-    index = files.index()
-    until = files.end(index).until
-    for first in reversed(index.firsts.tolist()):
-        if first in index.lost:
-            until = min(first, until)
-        elif first < until:  # or it was packed since the lane was listed
+    index = lane.index()
+    until = lane.end(index).until
+    losses = lane.losses(index)
+    for segment in reversed(index.segments):
+        found = lane.frames_of(index, segment)
+        is_lost = any(lost.first <= found.until < lost.until for lost in losses)
+        if found.until < until and not is_lost:
+            raise _missing(lane, found.until)
+        for begin, end in reversed(list(found.runs(0, len(found), RUN_BYTES))):
+            for first, batch in _run_back(lane, segment, found, begin, end):
+                yield first, batch.slice(0, until - first)
+                until = first
 
-            def read(first: int, end: int | None) -> tuple[BlockHeader, pa.RecordBatch]:
-                return files.block(first, SCHEMA.names, end)
 
-            header, batch = files.held(index, first, read)
-            yield header.first, batch.slice(0, until - header.first)
-            until = header.first
+def _run_back(
+    lane: Lane, segment: int, found: Frames, begin: int, end: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The frames of a run: together, or, if one is damaged, those behind it, the newest first."""
+    batch = None
+    with suppress(CorruptionError):
+        _, _, batch = lane.read_run(segment, found, begin, end, SCHEMA.names)
+    if batch is not None:
+        yield found.range_of(begin)[0], batch
+        return
+    for number in reversed(range(begin, end)):
+        header, _, batch = lane.read_run(segment, found, number, number + 1, SCHEMA.names)
+        yield header.first, batch
 
 
-def check_unchanged(files: LaneFiles, offset: int, now: int, after: int) -> None:
+def check_unchanged(lane: Lane, offset: int, now: int, after: int) -> None:
     """Refuse a lane in which another block is before an offset than was read there.
 
     The two checksums are those of that block now and then; 0 where it is not known.
@@ -186,7 +194,7 @@ def check_unchanged(files: LaneFiles, offset: int, now: int, after: int) -> None
     """
     if 0 not in (after, now) and now != after:
         raise DataLossError(
-            f"{files.what[0].upper()}{files.what[1:]} is not the one that this query has read up to"
+            f"{lane.what[0].upper()}{lane.what[1:]} is not the one that this query has read up to"
             f" offset {offset}: another record is before that offset now, as after a backup that"
             " was put back and written on; put back the lane as it was, or start the query with a"
             " new checkpoint, and with startingOffsets from which on it is to read what the lane"
@@ -194,30 +202,21 @@ def check_unchanged(files: LaneFiles, offset: int, now: int, after: int) -> None
         )
 
 
-def _lost_at(files: LaneFiles, first: int) -> Lost | None:
-    try:
-        return files.lost(first)
-    except FileNotFoundError:
-        return None
-
-
-def _missing(files: LaneFiles, offset: int) -> HeadraceError:
-    """Why no file holds an offset."""
-    index = files.index()
+def _missing(lane: Lane, offset: int) -> HeadraceError:
+    """Why no frame holds an offset."""
+    index = lane.index()
     if offset < index.start:
         return DataLossError(
-            f"Offset {offset} of {files.what} was pruned: it begins at {index.start}; go on from "
+            f"Offset {offset} of {lane.what} was pruned: it begins at {index.start}; go on from "
             "there."
         )
-    end = files.end(index)
-    if end.until <= offset < end.spare_until:
-        return CorruptionError(files.without_name(end))
+    end = lane.end(index)
     if offset >= end.until:
-        return JournalError(
-            f"Offset {offset} of {files.what} is not there: it ends at {end.until}."
-        )
+        return JournalError(f"Offset {offset} of {lane.what} is not there: it ends at {end.until}.")
+    segment = index.segment_of(offset)
+    path = lane.path(offset if segment is None else segment)
     return CorruptionError(
-        f"No file of {files.what} holds offset {offset} ({files.shown(files.path(offset))}), "
-        "although it has later ones; put the missing file back, or let `headrace journal repair` "
-        "declare those offsets lost."
+        f"No frame of {lane.what} holds offset {offset} ({lane.shown(path)}), although it has "
+        "later ones; put the missing file back, or let `headrace journal repair` declare those "
+        "offsets lost."
     )

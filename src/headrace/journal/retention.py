@@ -1,4 +1,4 @@
-"""Pruning of blocks that nobody needs any more."""
+"""Pruning of segments that nobody needs any more."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -6,21 +6,21 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from headrace.errors import JournalError
-from headrace.journal.journal import BlockRef, Journal
+from headrace.journal.journal import Journal, SegmentRef
 
 if TYPE_CHECKING:
     from headrace.gate import Ledger, Processed
 
 
 class KeptReason(StrEnum):
-    """Why a lane's first block that is kept is kept."""
+    """Why a lane's first segment that is kept is kept."""
 
     NEEDED = "needed"
     """A gate has still to read it, or may have to."""
     YOUNG = "young"
     """It is younger than the minimum age."""
     LAST = "last"
-    """It is the lane's last block, which says where the lane goes on."""
+    """It is the lane's last segment, which says where the lane goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,35 +110,35 @@ def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
 def _planned(
     journal: Journal, lane: int, needs: "Iterable[Processed]", before_ms: int
 ) -> LanePruning:
-    """Return the pruning of a lane's blocks that were written by ``before_ms``."""
+    """Return the pruning of a lane's segments that were written by ``before_ms``."""
     start, _ = journal.lane_bounds(lane)
-    blocks = journal.blocks(lane)
+    segments = journal.segments(lane)
     least = min(needs, key=lambda each: each.until, default=None)
-    count, kept = _removable(blocks, least, before_ms)
-    removed, rest = blocks[:count], blocks[count:]
+    count, kept = _removable(segments, least, before_ms)
+    removed, rest = segments[:count], segments[count:]
     return LanePruning(
         lane=lane,
         start=start,
-        until=removed[-1].until if removed else start,
-        blocks=count,
-        records=sum(block.until - block.first for block in removed),
-        stored_bytes=sum(block.stored_bytes for block in removed),
-        kept_blocks=len(rest),
-        kept_bytes=sum(block.stored_bytes for block in rest),
+        until=rest[0].first if removed else start,
+        blocks=sum(segment.blocks for segment in removed),
+        records=sum(segment.until - segment.first for segment in removed),
+        stored_bytes=sum(segment.stored_bytes for segment in removed),
+        kept_blocks=sum(segment.blocks for segment in rest),
+        kept_bytes=sum(segment.stored_bytes for segment in rest),
         kept=kept,
         needed_by=least if kept is KeptReason.NEEDED else None,
     )
 
 
 def _removable(
-    blocks: Sequence[BlockRef], least: "Processed | None", before_ms: int
+    segments: Sequence[SegmentRef], least: "Processed | None", before_ms: int
 ) -> tuple[int, KeptReason | None]:
-    """Return the number of a lane's removable first blocks, and why the next one is kept."""
-    for number, block in enumerate(blocks):
-        if least is not None and block.until > least.until:
+    """Return the number of a lane's removable first segments, and why the next one is kept."""
+    for number, segment in enumerate(segments):
+        if least is not None and segment.until > least.until:
             return number, KeptReason.NEEDED
-        if block.created_ms > before_ms:
+        if segment.written_ms > before_ms:
             return number, KeptReason.YOUNG
-        if number == len(blocks) - 1:
+        if number == len(segments) - 1:
             return number, KeptReason.LAST
     return 0, None

@@ -15,6 +15,7 @@ which it has written is read.
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -74,37 +75,44 @@ def unpacked_sizes(payload: pa.Buffer) -> tuple[Sequence[int], int]:
     struct.error say that a payload is not of that form.
     """
     data = memoryview(payload)
-    schema, schema_bytes = _message(data, 0)
+    schema_bytes = _message_bytes(data, 0)
+    body = schema_bytes + _message_bytes(data, schema_bytes)
+    unpack = _I64.unpack_from
+    sizes = [unpack(data, body + at)[0] for at in _compressed(bytes(data[:body]), schema_bytes)]
+    if sizes and min(sizes) < _UNCOMPRESSED:
+        raise IndexError(min(sizes))
+    return [size for size in sizes if size != _UNCOMPRESSED], schema_bytes
+
+
+@lru_cache(maxsize=1024)  # of blocks of one record many have the same messages
+def _compressed(messages: bytes, schema_bytes: int) -> Sequence[int]:
+    """Return where the compressed buffers begin in the body behind the messages of a payload."""
+    data = memoryview(messages)
+    schema = _target(data, _PREFIX.size)
     length = _field(data, schema, _MESSAGE_BODY_BYTES)
     if length and _I64.unpack_from(data, length)[0]:
         raise pa.ArrowInvalid("its schema has a body")
-    message, body = _message(data, schema_bytes)
+    message = _target(data, schema_bytes + _PREFIX.size)
     if (kind := data[_field(data, message, _MESSAGE_KIND)]) != _RECORDS:
         # Of these a dictionary would be unpacked before the records.
         raise pa.ArrowInvalid(f"it has a message of kind {kind} where its records must be")
     batch = _target(data, _field(data, message, _MESSAGE_HEADER))
     buffers = _field(data, batch, _BATCH_BUFFERS)
     if not buffers or not _field(data, batch, _BATCH_COMPRESSION):
-        return (), schema_bytes
+        return ()
     start = _target(data, buffers)
     places = struct.unpack_from(f"<{2 * _U32.unpack_from(data, start)[0]}q", data, start + 4)
     if places and min(places) < 0:
         raise IndexError(min(places))
-    unpack = _I64.unpack_from
-    found = zip(places[::2], places[1::2], strict=True)
-    sizes = [unpack(data, body + at)[0] for at, size in found if size]
-    if sizes and min(sizes) < _UNCOMPRESSED:
-        raise IndexError(min(sizes))
-    return [size for size in sizes if size != _UNCOMPRESSED], schema_bytes
+    return [at for at, size in zip(places[::2], places[1::2], strict=True) if size]
 
 
-def _message(data: memoryview, at: int) -> tuple[int, int]:
-    """Return where the table of a message is, and where its body begins."""
+def _message_bytes(data: memoryview, at: int) -> int:
+    """Return how many bytes the message has that begins at a place, without its body."""
     continuation, size = _PREFIX.unpack_from(data, at)
     if continuation != _CONTINUATION:
         raise pa.ArrowInvalid("its messages are not in the form of Arrow 0.15 and later")
-    start = at + _PREFIX.size
-    return _target(data, start), start + size
+    return _PREFIX.size + int(size)
 
 
 def _field(data: memoryview, table: int, place: int) -> int:

@@ -32,6 +32,7 @@ class Journalist:
     def __init__(self, path: Path, chance: random.Random) -> None:
         self.path = path
         self.sent: set[str] = set()
+        self._reached: dict[int, int] = {}
         self.damages = 0
         self._chance = chance
         self._journal = Journal.open(str(path), create=True)
@@ -46,24 +47,24 @@ class Journalist:
                         values = [f"{lane}/{offset}" for offset in range(writer.end, until)]
                         writer.append(Records.of([v.encode() for v in values], timestamp_ms=1))
                         self.sent.update(values)
+                        self._reached[lane] = until
             except CorruptionError:
-                repair(self._journal)
+                self.repair()
 
     def damage(self) -> None:
-        """Turn one bit of one block around, if there is one."""
-        blocks = sorted(self.path.glob("*/*.block"))
-        if not blocks:
-            return  # each one was declared lost
-        block = self._chance.choice(blocks)
-        data = bytearray(block.read_bytes())
+        """Turn one bit of one segment around."""
+        segment = self._chance.choice(sorted(self.path.glob("*/*.segment")))
+        data = bytearray(segment.read_bytes())
         data[self._chance.randrange(len(data))] ^= 1 << self._chance.randrange(8)
-        block.chmod(0o644)
-        block.write_bytes(data)
+        segment.write_bytes(data)
         self.damages += 1
 
     def repair(self) -> None:
-        """Repair the journal, as an operator does."""
-        repair(self._journal)
+        """Repair the journal, as an operator does, who knows what was acknowledged.
+
+        A damaged header at a lane's end does not say how many records it had.
+        """
+        repair(self._journal, self._reached)
 
 
 class Sink:

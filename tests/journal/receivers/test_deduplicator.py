@@ -21,7 +21,7 @@ from tests.journal.receivers.virtual import (
     records,
     run,
 )
-from tests.journal.samples import journal_at
+from tests.journal.samples import journal_at, segments_of
 from tests.journal.shim import FailingDisk
 from tests.services.examples import examples
 
@@ -108,19 +108,19 @@ async def test_a_record_that_comes_late_into_the_lane_is_not_stored_again() -> N
 
 
 @in_virtual_time
-async def test_a_block_whose_folder_was_not_synced_is_in_the_journal_once(tmp_path: Path) -> None:
+async def test_a_block_whose_sync_failed_is_in_the_journal_once(tmp_path: Path) -> None:
     disk = FailingDisk()
     journal = journal_at(tmp_path / "events", disk)
     with journal.writer(0) as writer:
         async with Intake(writer.append, settle=writer.settle) as intake:
             await intake.submit(records(b"a", ids=["id0"]))
-            disk.fail = "sync_folder"
+            disk.fail = "sync"
             with pytest.raises(JournalError, match="could not be made durable"):
                 await intake.submit(records(b"b", ids=["id1"]))
             again = await intake.submit(records(b"b", ids=["id1"]))
-            assert again == Receipt(offsets(1, 2), 1)
+            assert again == Receipt(offsets(1, 2))
             assert (await intake.submit(records(b"c", ids=["id2"]))).offsets == offsets(2, 3)
-    columns = [journal.records(0, first).batch.column("id") for first in journal.firsts(0)]
+    columns = [journal.records(0, block.first).batch.column("id") for block in journal.blocks(0)]
     assert [column.to_pylist() for column in columns] == [["id0"], ["id1"], ["id2"]]
 
 
@@ -301,7 +301,7 @@ BLOCKS = 5
 def journal(tmp_path: Path) -> Journal:
     """Has a lane of blocks of one record, whose ids are their offsets."""
     made = Journal.open(str(tmp_path / "events"), create=True)
-    with made.writer(0) as writer:
+    with segments_of(1), made.writer(0) as writer:
         for offset in range(BLOCKS):
             writer.append(Records.of([b"x"], timestamp_ms=1, ids=[str(offset)]))
     return made

@@ -9,22 +9,26 @@ import pytest
 from tests.journal.receivers.serving import in_loop, until
 
 from headrace.core.ranges import OffsetRange
-from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.journal import Journal
 from headrace.journal.receivers import CapSettings, Hosting, Intake, IntakeSettings, RetryAfter
-from headrace.journal.receivers.journal_cap import JournalCap, came_ms
+from headrace.journal.receivers.journal_cap import JournalCap
 from headrace.journal.records import Records
 
 
-def some(text: bytes = b"x") -> Records:
-    return Records.of([text * 1_000], timestamp_ms=0)
+def some(text: bytes = b"x", age_s: int = 0) -> Records:
+    """Return one record, which fills more than a block of the disk, of so long ago."""
+    timestamp_ms = time.time_ns() // 1_000_000 - age_s * 1_000
+    return Records.of([text + os.urandom(5_000)], timestamp_ms=timestamp_ms)
 
 
 @in_loop
-async def test_senders_wait_while_the_journal_is_at_its_cap(tmp_path: Path) -> None:
+async def test_senders_wait_while_the_journal_is_at_its_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.journal.lane_writer.SEGMENT_BYTES", 1)  # one for each block
     journal = Journal.open(str(tmp_path / "orders"), create=True)
     with journal.writer(0) as writer, journal.writer(1) as other:
         async with Intake(writer.append, IntakeSettings(block_interval_ms=1)) as intake:
@@ -52,13 +56,13 @@ async def test_senders_wait_while_the_journal_is_at_its_cap(tmp_path: Path) -> N
 
 
 def test_what_a_journal_takes_is_what_the_disk_says(tmp_path: Path) -> None:
-    """A block of one small record takes 4 KiB on most disks, and a pack little more."""
+    """A segment takes whole blocks of the disk."""
     journal = Journal.open(str(tmp_path / "orders"), create=True)
     with journal.writer(0) as writer:
         for _ in range(100):
             writer.append(Records.of([b"x"], timestamp_ms=0))
     files = [path for path in (tmp_path / "orders").rglob("*") if path.is_file()]
-    of_lanes = [path for path in files if path.parent.name in {"0", "packs"}]
+    of_lanes = [path for path in files if path.parent.name == "0"]
     assert journal.allocated_bytes() == sum(path.stat().st_blocks * 512 for path in of_lanes)
     assert journal.allocated_bytes() > sum(block.stored_bytes for block in journal.blocks(0))
 
@@ -136,24 +140,8 @@ async def test_what_is_unread_is_as_old_as_its_block_in_seconds(tmp_path: Path) 
         journal.writer(0) as writer,
     ):
         async with Intake(writer.append, IntakeSettings(block_interval_ms=1)) as intake:
-            await intake.submit(some())
-            (block,) = (tmp_path / "orders").glob("*/*.block")
-            written_s = time.time() - 600
-            os.utime(block, (written_s, written_s))
+            await intake.submit(some(age_s=600))
             for max_unread_s, is_refusing in ((3_600, False), (300, True)):
                 cap = JournalCap(journal, 0, CapSettings(max_unread_s=max_unread_s), ledger)
                 await cap.apply(intake)
                 assert (intake.refusing is not None) is is_refusing
-
-
-def test_what_is_unread_in_a_pack_is_as_old_as_its_record(tmp_path: Path) -> None:
-    """The file of the pack is new; the first of its records came an hour ago."""
-    journal = Journal.open(str(tmp_path / "orders"), create=True)
-    now_ms = wall_clock_ms()
-    with journal.writer(0) as writer:
-        for number in range(10):
-            writer.append(Records.of([b"x"], timestamp_ms=now_ms - (10 - number) * 600_000))
-    [pack] = journal.blocks(0)
-    assert pack.is_pack
-    came = [came_ms(journal, 0, pack, until) for until in (0, 4)]
-    assert came == [now_ms - 6_000_000, now_ms - 3_600_000]

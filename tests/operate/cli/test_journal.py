@@ -4,7 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.journal.samples import numbered, values_of
+from tests.journal.samples import numbered, segments_of, values_of
 from tests.operate.cli.outcomes import rows, told
 
 from headrace.core.ranges import OffsetRange
@@ -12,12 +12,12 @@ from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.journal import Journal
 
-DAMAGED = "damaged  0/00000000000000000003.block [3, 10): "
+DAMAGED = "damaged  0/00000000000000000003.segment [3, 10): "
 
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
-    """``./orders``, with the blocks [0, 3), [3, 10) and [10, 12) in lane 0, and lane 7 empty."""
+    """``./orders``, with the blocks [0, 3), [3, 10) [10, 12), each a segment, and lane 7 empty."""
     monkeypatch.chdir(tmp_path)
     return a_journal()
 
@@ -25,7 +25,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
 def a_journal() -> Journal:
     """The same, in the working directory."""
     made = Journal.open("orders", create=True)
-    with made.writer(0) as writer:
+    with segments_of(1), made.writer(0) as writer:
         for start, until in ((0, 3), (3, 10), (10, 12)):
             writer.append(numbered(start, until))
     made.writer(7).close()
@@ -58,7 +58,7 @@ def read(url: str, journal: Journal, *bounds: int, lane: int = 0, fails: bool = 
 
 
 def damage() -> None:
-    Path("orders/0/00000000000000000003.block").write_bytes(b"")
+    Path("orders/0/00000000000000000003.segment").write_bytes(b"")
 
 
 def test_lanes_are_listed(journal: Journal) -> None:
@@ -105,7 +105,7 @@ def test_a_broken_journal_is_4_with_what_is_broken(journal: Journal) -> None:
     assert values["lanes"][0] == {"lane": 0, "start": 0, "until": 12, "blocks": 2, "records": 5}
     (finding,) = values["findings"]
     assert finding.pop("reason").startswith(str(journal.storage.url))
-    path = "0/00000000000000000003.block"
+    path = "0/00000000000000000003.segment"
     assert finding == {"kind": "damaged", "path": path, "lane": 0, "first": 3, "until": 10}
 
 
@@ -178,7 +178,7 @@ def test_why_nothing_is_removed_is_told(journal: Journal, url: str) -> None:
         ledger.batches.claim(failed, "me", 1_000)
         assert because(url, "0s") == f"orders: batch {failed[:8]} is backfilling"
         ledger.batches.backfilled(failed, "me")
-    assert because(url, "7d") == "the next block is too young"
+    assert because(url, "7d") == "the next segment is too young"
     assert because(url, "0s --without orders --unread") == "the last block of a lane stays"
 
 

@@ -20,7 +20,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from sqlalchemy import delete
 from tests.flow.samples import state_of_stage
-from tests.journal.samples import numbered
+from tests.journal.samples import numbered, segments_of
 from tests.operate.cli import histories as past
 from tests.operate.cli.outcomes import LETTER, NOW_MS, Shop, damage, planned
 from tests.services.ledgers import gated_ledger, new_ledger
@@ -321,7 +321,7 @@ def many_spans_and_findings(_folder: Path) -> RenderableType:
 
 def journals(folder: Path) -> RenderableType:
     made = Journal.open(str(folder / "orders"), create=True)
-    with made.writer(0) as writer:
+    with segments_of(1), made.writer(0) as writer:
         for start, until in ((0, 3), (3, 10), (10, 12)):
             writer.append(numbered(start, until))
     made.writer(7).close()
@@ -329,7 +329,7 @@ def journals(folder: Path) -> RenderableType:
     with new_ledger(f"sqlite:///{folder}/headrace.db") as ledger:
         lanes = prune(made, ledger, 0, now_ms=LATER_MS * 2, unread=True, dry_run=True)
     removed = [replace(each, stored_bytes=0, kept_bytes=2**20) for each in lanes]
-    (folder / "orders" / "0" / f"{3:020d}.block").write_bytes(b"")
+    (folder / "orders" / "0" / f"{3:020d}.segment").write_bytes(b"")
     found = verify(made)
     named = [replace(each, reason="it is cut off") for each in found.findings]
     broken = replace(found, findings=tuple(named))
@@ -385,7 +385,7 @@ def test_nothing_is_expected_of_views_that_are_gone() -> None:
 
 def test_many_findings_of_a_journal_are_counted() -> None:
     """Beyond 100; so many lines are not kept in a file."""
-    finding = JournalFinding(JournalFindingKind.GAP, "0/1.block", 0, 1, 2, "nothing is there")
+    finding = JournalFinding(JournalFindingKind.GAP, "0/1.segment", 0, 1, 2, "nothing is there")
     shown = past.text_of(journal_view("orders", JournalVerification((), (finding,) * 102)))
     assert shown.count("gap") == 100
     assert "and 2 more; --json tells them all." in shown

@@ -1,14 +1,14 @@
 """Interface of a journal's storage."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from headrace.errors import JournalError
 from headrace.journal.block import Part
-from headrace.journal.names import temporary_name
+from headrace.journal.names import PROBE
 
 
 class Entry(NamedTuple):
@@ -20,36 +20,37 @@ class Entry(NamedTuple):
     allocated: int
 
 
-class Prepared(Protocol):
-    """A file's bytes, brought as far as they can be without the file having its name."""
+class Appending(Protocol):
+    """A file that one writer appends to."""
 
-    def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
-        """Give the file its name, durably; after an error but the next, the outcome is unknown.
+    @property
+    def size(self) -> int:
+        """Its bytes that are durable."""
 
-        It is called once, or ``discard`` is.
+    def append(self, parts: Sequence[Part]) -> None:
+        """Write bytes behind the others, and make them durable.
 
-        Args:
-            mark: A path in the same folder that the file gets as a second name, where that costs
-                no further sync; it may reach the disk when the first has not.
-            outdated: Paths of earlier marks in that folder, to be removed with it.
-
-        Returns:
-            Whether the file has its second name; otherwise nothing is removed, either.
+        After an error the file is closed for good: a second sync of pages whose first one failed
+        may lie.
 
         Raises:
-            FileExistsError: There is one of that name; it is left as it is.
+            FileExistsError: Another writer has appended to the file.
+            OSError: The bytes are not durable.
         """
 
-    def discard(self) -> None:
-        """Remove the file, if that can be done: who opens the lane next removes it otherwise."""
+    def close(self) -> None:
+        """Let go of the file; it may be called again."""
 
 
 class Storage(Protocol):
-    """Files that are written once, whole, in folders; the folder ``""`` is the root.
+    """Files in folders; the folder ``""`` is the root.
 
     Paths are relative to the root. Every method may raise ``OSError``; only the errors listed below
     have a meaning of their own.
     """
+
+    appends: bool
+    """Whether a file can be appended to; elsewhere a segment is put whole, with one frame in it."""
 
     @property
     def url(self) -> str:
@@ -67,31 +68,39 @@ class Storage(Protocol):
     def names(self, folder: str) -> list[str]:
         """The names of what is in a folder, in no order; none where there is no such folder.
 
-        A listed file is durable: no crash removes a file that a reader has seen.
+        A listed name is durable: no crash removes a file that a reader has seen.
         """
 
     def entries(self, folder: str) -> list[Entry]:
         """The files of a folder, with their sizes and times."""
 
-    def read(self, path: str) -> pa.Buffer:
-        """A whole file, mapped where that is possible; raises FileNotFoundError if it is gone."""
+    def read(self, path: str, at: int = 0, size: int | None = None) -> pa.Buffer:
+        """Read at most so many bytes of a file from a place on; all of them by default.
 
-    def read_start(self, path: str, size: int) -> tuple[bytes, int]:
-        """At most that many bytes of a file's beginning, and the file's size; errors as `read`."""
-
-    def prepare(self, path: str, parts: Sequence[Part]) -> Prepared:
-        """Write a file without giving it its name yet; several may be prepared at once.
-
-        A name is never seen before its file is whole, and never given to a second file.
+        Raises FileNotFoundError if the file is gone.
         """
 
+    def synced_size(self, path: str) -> int:
+        """Make a file's bytes durable, and return how many these are; errors as `read`."""
+
     def put(self, path: str, parts: Sequence[Part]) -> None:
-        """Write a file: ``prepare`` and ``commit``.
+        """Write a whole file, durably, under a name that must be free.
 
         Raises:
             FileExistsError: There is one of that name; it is left as it is.
         """
-        self.prepare(path, parts).commit()
+
+    def begin(self, path: str) -> Appending:
+        """Begin a file that is appended to; errors as `put`. Only where ``appends``."""
+        raise OSError(f"{path} cannot be appended to")
+
+    def go_on(self, path: str, size: int) -> Appending:
+        """Append to a file behind so many bytes; others are cut off. Only where ``appends``."""
+        raise OSError(f"{path} cannot be appended to behind {size} bytes")
+
+    def settled(self, path: str) -> bytes:
+        """Read a whole file that nobody writes, as the disk has it."""
+        return bytes(self.read(path).to_pybytes())
 
     def set_aside(self, path: str, to: str) -> None:
         """Give a file another name, durably; a crash may leave it with both.
@@ -101,7 +110,11 @@ class Storage(Protocol):
         """
 
     def remove(self, folder: str, names: Sequence[str]) -> None:
-        """Remove files, in any order; a missing file is no error."""
+        """Remove files durably, in this order; a missing file is no error."""
+
+    def making(self) -> AbstractContextManager[None]:
+        """Let one process at a time make the journal; by default nothing keeps others out."""
+        return nullcontext()
 
     def lock(self, folder: str) -> ExitStack:
         """Claim the right to write a lane, until the stack is closed or this process ends.
@@ -130,14 +143,12 @@ def as_journal_error(what: str) -> Iterator[None]:
 def probe(storage: Storage, folder: str, size_bytes: int) -> None:
     """Write a file of so many bytes, durably, and remove it.
 
-    It has a temporary name: the next writer of the lane removes the files that a crash has left.
-
     Raises:
         JournalError: It cannot be written, or not be removed.
     """
-    name = temporary_name("probe")
     with as_journal_error(f"Nothing can be stored in the journal {storage.url}"):
+        storage.remove(folder, [PROBE])  # a crash may have left one
         try:
-            storage.put(f"{folder}/{name}", [bytes(size_bytes)])
+            storage.put(f"{folder}/{PROBE}", [bytes(size_bytes)])
         finally:
-            storage.remove(folder, [name])
+            storage.remove(folder, [PROBE])

@@ -1,16 +1,16 @@
 """A journal in a directory of this machine, or of anything that is mounted like one.
 
-A file is written under a temporary name and synced; then it gets its name, by a link, which fails
-where the name is taken; then the directory is synced. Only after that is it durable. A reader may
-see the name before: so a listing syncs the directory too, and blocks that a reader has planned
-stay.
+A segment is appended to: one ``writev`` and one ``fdatasync``. Only after that are its new bytes
+durable. A reader may see them before: so it syncs the segment before it plans by what it saw there,
+and a listing syncs the directory.
 """
 
+import errno
 import fcntl
 import os
 import socket
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.errors import LaneTakenError
 from headrace.journal.block import Part
-from headrace.journal.names import LOCK, temporary_name
+from headrace.journal.names import LOCK
 from headrace.journal.storage import Entry, Storage
 
 _MOST_PARTS: Final = 512  # POSIX lets a system take no more than 1024 at once
@@ -28,6 +28,11 @@ _SECTOR_BYTES: Final = 512
 """The unit of `st_blocks` (POSIX), whatever a file system's blocks are."""
 
 
+_APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+
+_datasync = getattr(os, "fdatasync", os.fsync)  # macOS has none
+
+
 class Disk:
     """The machine's file system, one system call a method; every method raises ``OSError``.
 
@@ -35,8 +40,20 @@ class Disk:
     """
 
     def create(self, path: Path) -> int:
-        """A new file's descriptor; its name must be free."""
-        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        """Return a new file's descriptor, to append to; the name must be free."""
+        return os.open(path, os.O_CREAT | os.O_EXCL | _APPEND, 0o666)
+
+    def open(self, path: Path) -> int:
+        """Return the descriptor of a file, no link, to append to."""
+        return os.open(path, os.O_NOFOLLOW | _APPEND)
+
+    def size(self, descriptor: int) -> int:
+        """Return how many bytes a file has."""
+        return os.fstat(descriptor).st_size
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Cut off the bytes of a file behind so many."""
+        os.ftruncate(descriptor, size)
 
     def write(self, descriptor: int, parts: Sequence[Part]) -> int:
         """Write some of the bytes of some of the parts, at least one; answers how many."""
@@ -44,7 +61,17 @@ class Disk:
 
     def sync(self, descriptor: int) -> None:
         """Make written bytes durable."""
-        os.fsync(descriptor)
+        _datasync(descriptor)
+
+    def sync_path(self, path: Path) -> int:
+        """Make durable the bytes that a file has now, whoever wrote them; return how many."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            _datasync(descriptor)
+        finally:
+            os.close(descriptor)
+        return size
 
     def close(self, descriptor: int) -> None:
         """Give a descriptor back; it is gone even if this fails."""
@@ -89,6 +116,8 @@ _MOST_OWNER_BYTES: Final = 200
 
 class LocalStorage(Storage):
     """A directory, the journal's own; ``disk`` changes it."""
+
+    appends = True
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self._root = Path(os.path.abspath(root))  # noqa: PTH100  (links in it are kept)
@@ -164,40 +193,73 @@ class LocalStorage(Storage):
         self._disk.sync_folder(path)
         return found
 
-    def read(self, path: str) -> pa.Buffer:
-        """A file, mapped into memory."""
-        where = self._root / path
-        if where.stat().st_size == 0:  # which cannot be mapped
-            return pa.py_buffer(b"")
-        with pa.memory_map(str(where)) as mapped:
-            return mapped.read_buffer()
-
-    def read_start(self, path: str, size: int) -> tuple[bytes, int]:
+    def read(self, path: str, at: int = 0, size: int | None = None) -> pa.Buffer:
+        """Read a part of a file. A mapped one would end this process where it is cut off."""
         with (self._root / path).open("rb", buffering=0) as file:
-            return file.read(size), os.fstat(file.fileno()).st_size
+            left = max(0, os.fstat(file.fileno()).st_size - at)
+            data = bytearray(left if size is None else min(size, left))
+            view, done = memoryview(data), 0
+            while done < len(data) and (
+                count := os.preadv(file.fileno(), [view[done:]], at + done)
+            ):
+                done += count
+        return pa.py_buffer(data).slice(0, done)
 
-    def prepare(self, path: str, parts: Sequence[Part]) -> "PreparedFile":
-        """Write a file's data under a temporary name, and sync it.
+    def synced_size(self, path: str) -> int:
+        return self._disk.sync_path(self._root / path)
 
-        After a sync that failed the file is removed and its descriptor closed: the system's cached
-        pages may count as written although they are not, and a second sync would say so.
+    def settled(self, path: str) -> bytes:
+        """Read a file without the system's cached pages.
+
+        After a sync that failed these count as written although they are not, whichever process it
+        was that failed.
         """
-        final = self._root / path
-        temporary = final.with_name(temporary_name(final.name))
-        prepared = PreparedFile(self._disk, self._root, temporary, final)
-        try:
-            self._write(self._disk.create(temporary), parts)
-        except BaseException:
-            prepared.discard()
-            raise
-        return prepared
+        where = self._root / path
+        self._refuse_link(where)
+        self._disk.sync_path(where)
+        with where.open("rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            return file.read()
 
-    def _write(self, descriptor: int, parts: Sequence[Part]) -> None:
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        """Write a file under its name; a crash may leave a part of it."""
+        where = self._root / path
+        self._begun(where, parts).close()
+
+    def begin(self, path: str) -> "AppendedFile":
+        return self._begun(self._root / path, [])
+
+    def _begun(self, path: Path, parts: Sequence[Part]) -> "AppendedFile":
+        file = AppendedFile(self._disk, self._disk.create(path), 0)
         try:
-            write_all(self._disk, descriptor, parts)
+            if parts:
+                file.append(parts)
+            self._disk.sync_folder(path.parent)
+        except BaseException:
+            file.close()
+            with suppress(OSError):
+                self._disk.unlink(path)
+            raise
+        return file
+
+    def go_on(self, path: str, size: int) -> "AppendedFile":
+        """Append to a file, of which nothing is left behind so many bytes when this returns."""
+        where = self._root / path
+        self._refuse_link(where)
+        descriptor = self._disk.open(where)
+        try:
+            if self._disk.size(descriptor) > size:
+                self._disk.truncate(descriptor, size)
             self._disk.sync(descriptor)
-        finally:
+        except BaseException:
             self._disk.close(descriptor)
+            raise
+        return AppendedFile(self._disk, descriptor, size)
+
+    def _refuse_link(self, path: Path) -> None:
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, f"{path} is a symbolic link in place of a segment")
 
     def set_aside(self, path: str, to: str) -> None:
         """Give a file another name, durably, before it loses the one it has."""
@@ -208,15 +270,22 @@ class LocalStorage(Storage):
         self._disk.sync_folder(source.parent)
 
     def remove(self, folder: str, names: Sequence[str]) -> None:
-        """Remove files, durably."""
+        """Remove files, each durably before the next one: a crash leaves the last ones."""
         path = self._root / folder
         for name in names:
-            try:
+            with suppress(FileNotFoundError):  # which another has removed, durably or not
                 self._disk.unlink(path / name)
-            except FileNotFoundError:
-                continue
-        if names:
             self._disk.sync_folder(path)
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """Lock the journal's directory; the system releases the lock when the process ends."""
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def lock(self, folder: str) -> ExitStack:
         """Lock a lane for this process; the system releases the lock when the process ends.
@@ -241,37 +310,49 @@ class LocalStorage(Storage):
             return lock.pop_all()
 
 
-class PreparedFile:
-    """A file that is written and synced, under a temporary name."""
+class AppendedFile:
+    """A segment that is appended to."""
 
-    def __init__(self, disk: Disk, root: Path, temporary: Path, final: Path) -> None:
+    def __init__(self, disk: Disk, descriptor: int, size: int) -> None:
         self._disk = disk
-        self._root = root
-        self._temporary = temporary
-        self._final = final
+        self._descriptor: int | None = descriptor
+        self._size = size
 
-    def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
-        """Give it its name, and the mark's, and sync the directory once."""
+    @property
+    def size(self) -> int:
+        """Its bytes that are durable."""
+        return self._size
+
+    def append(self, parts: Sequence[Part]) -> None:
+        """Write bytes behind the others, and sync them.
+
+        Raises:
+            FileExistsError: It has other bytes than this writer's.
+            OSError: They are not durable, and the file is closed.
+        """
+        if (descriptor := self._descriptor) is None:
+            raise OSError(errno.EBADF, "the file is closed")
+        size = self._size + sum(memoryview(part).nbytes for part in parts)
         try:
-            self._disk.link(self._temporary, self._final)
-            if mark is not None:
-                earlier = [self._root / each for each in outdated]
-                _mark(self._disk, self._temporary, self._root / mark, earlier)
-        finally:
-            self.discard()
-        self._disk.sync_folder(self._final.parent)
-        return mark is not None
+            self._check(descriptor, self._size)
+            write_all(self._disk, descriptor, parts)
+            self._disk.sync(descriptor)
+            # No lock keeps a second writer out where the file system ignores locks.
+            self._check(descriptor, size)
+        except BaseException:
+            self.close()
+            raise
+        self._size = size
 
-    def discard(self) -> None:
-        """Remove it, if that can be done: recovery removes it otherwise."""
-        with suppress(OSError):
-            self._disk.unlink(self._temporary)
+    def _check(self, descriptor: int, size: int) -> None:
+        if (there := self._disk.size(descriptor)) != size:
+            raise FileExistsError(
+                errno.EEXIST, f"it has {there} bytes where its writer left {size}"
+            )
 
-
-def _mark(disk: Disk, path: Path, mark: Path, outdated: Sequence[Path]) -> None:
-    """Give a file a further name, and remove what had such a name before, if that can be done."""
-    with suppress(FileExistsError):
-        disk.link(path, mark)
-    for each in outdated:
-        with suppress(OSError):
-            disk.unlink(each)
+    def close(self) -> None:
+        """Let go of the file."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):  # what was acknowledged is synced, and the descriptor is gone
+                self._disk.close(descriptor)

@@ -45,6 +45,8 @@ class ObjectStorage(Storage):
     or from the machine that it runs on, as obstore finds them.
     """
 
+    appends = False
+
     def __init__(self, scheme: str, place: str) -> None:
         bucket, _, prefix = place.partition("/")
         self._url = f"{scheme}://{place}"
@@ -90,22 +92,26 @@ class ObjectStorage(Storage):
     def _path(self, path: str) -> str:
         return f"{self._prefix}/{path}".strip("/")
 
-    def read(self, path: str) -> pa.Buffer:
-        with _as_os_errors():
-            return pa.py_buffer(self._files.get(self._path(path)).bytes())
-
-    def read_start(self, path: str, size: int) -> tuple[bytes, int]:
+    def read(self, path: str, at: int = 0, size: int | None = None) -> pa.Buffer:
         where = self._path(path)
         with _as_os_errors():
+            if not at and size is None:
+                return pa.py_buffer(self._files.get(where).bytes())
             length = int(self._files.head(where)["size"])
-            if not length or not size:  # of which no range can be asked for
-                return b"", length
-            start = self._files.get_range(where, start=0, end=min(size, length))
-        return bytes(start), length
+            end = length if size is None else min(length, at + size)
+            if at >= end:  # of which no range can be asked for
+                return pa.py_buffer(b"")
+            return pa.py_buffer(bytes(self._files.get_range(where, start=at, end=end)))
 
-    def prepare(self, path: str, parts: Sequence[Part]) -> "PreparedPut":
-        """Keep a file until it is put."""
-        return PreparedPut(self._files, self._path(path), b"".join(parts))
+    def synced_size(self, path: str) -> int:
+        with _as_os_errors():
+            return int(self._files.head(self._path(path))["size"])
+
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        """Put a file, if the name is free."""
+        with _as_os_errors():
+            # At once: a put in parts would not be atomic everywhere.
+            self._files.put(self._path(path), b"".join(parts), mode="create", use_multipart=False)
 
     def set_aside(self, path: str, to: str) -> None:
         """Copy a file, then remove it under the name it had."""
@@ -114,14 +120,9 @@ class ObjectStorage(Storage):
             self._files.delete(self._path(path))
 
     def remove(self, folder: str, names: Sequence[str]) -> None:
-        """Remove files, many in a request where the store can do that."""
-        try:
-            with _as_os_errors():
-                if names:
-                    self._files.delete([self._path(f"{folder}/{name}") for name in names])
-        except FileNotFoundError:  # some stores say so, and have not removed the others
-            for name in names:
-                self._remove_one(f"{folder}/{name}")
+        """Remove files one by one: a store removes many of one request in any order."""
+        for name in names:
+            self._remove_one(f"{folder}/{name}")
 
     def _remove_one(self, path: str) -> None:
         try:
@@ -129,25 +130,6 @@ class ObjectStorage(Storage):
                 self._files.delete(self._path(path))
         except FileNotFoundError:
             return
-
-
-class PreparedPut:
-    """A file that is to be put."""
-
-    def __init__(self, files: Any, path: str, data: bytes) -> None:
-        self._files = files
-        self._path = path
-        self._data = data
-
-    def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
-        """Put it, if the name is free; a second name would be a second put."""
-        with _as_os_errors():
-            # At once: a put in parts would not be atomic everywhere.
-            self._files.put(self._path, self._data, mode="create", use_multipart=False)
-        return False
-
-    def discard(self) -> None:
-        """Nothing: nothing was sent yet."""
 
 
 @contextmanager

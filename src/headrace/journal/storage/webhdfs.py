@@ -1,6 +1,6 @@
 """A journal in a directory of HDFS, over HTTP.
 
-A file is written under a temporary name; each DataNode that holds it has synced it when that is
+A file is written beside its name; each DataNode that holds it has synced it when that is
 answered. Then it is renamed, which HDFS does at once or not at all, and never to a name that is
 taken: the NameNode has that in its own log, synced, when it answers. So no lock is needed here
 either: of two writers that append to a lane, one finds the name taken by the other, and stops.
@@ -8,8 +8,9 @@ either: of two writers that append to a lane, one finds the name taken by the ot
 
 import getpass
 import os
+import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ import pyarrow as pa
 from headrace.core.system import needs_extra
 from headrace.errors import OptionError, SetupError
 from headrace.journal.block import Part
-from headrace.journal.names import temporary_name
+from headrace.journal.names import UNNAMED
 from headrace.journal.storage import Entry, Storage
 
 with needs_extra("hdfs", "A journal at a webhdfs:// URL"):
@@ -46,6 +47,8 @@ class WebHdfsStorage(Storage):
         OptionError: It is no such place.
         SetupError: The user has no name.
     """
+
+    appends = False
 
     def __init__(self, scheme: str, place: str) -> None:
         authority, _, path = place.partition("/")
@@ -91,33 +94,46 @@ class WebHdfsStorage(Storage):
                 return []
         return listed
 
-    def read(self, path: str) -> pa.Buffer:
+    def read(self, path: str, at: int = 0, size: int | None = None) -> pa.Buffer:
         with _as_os_errors():
-            return pa.py_buffer(self._opened(path))
-
-    def read_start(self, path: str, size: int) -> tuple[bytes, int]:
-        with _as_os_errors():
+            if not at and size is None:
+                return pa.py_buffer(self._opened(path))
             length = int(self._files.info(self._path(path))["size"])
-            start = self._opened(path, length=min(size, length)) if length else b""
-        return start, length
+            end = length if size is None else min(length, at + size)
+            if at >= end:  # which HDFS refuses to read
+                return pa.py_buffer(b"")
+            return pa.py_buffer(self._opened(path, offset=at, length=end - at))
+
+    def synced_size(self, path: str) -> int:
+        with _as_os_errors():
+            return int(self._files.info(self._path(path))["size"])
 
     def _opened(self, path: str, **part: int) -> bytes:
         # The equivalent of fsspec takes a DataNode's error for the bytes of the file.
         content: bytes = self._files._call("OPEN", path=self._path(path), **part).content
         return content
 
-    def prepare(self, path: str, parts: Sequence[Part]) -> "PreparedRename":
-        """Write a file under a temporary name, in one request of each server."""
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        """Write a file beside its name, in one request of each server, then rename it.
+
+        If the answer is lost, the file is removed: then a request that is still on its way finds
+        nothing to rename.
+        """
         folder, separator, name = path.rpartition("/")
-        temporary = self._path(f"{folder}{separator}{temporary_name(name)}")
-        prepared = PreparedRename(self._files, temporary, self._path(path))
+        beside = self._path(f"{folder}{separator}.{name}.{secrets.token_hex(8)}{UNNAMED}")
         try:
             with _as_os_errors():
-                _write(self._files, temporary, b"".join(parts))
+                _write(self._files, beside, b"".join(parts))
+                _rename(self._files, beside, self._path(path))
         except BaseException:
-            prepared.discard()
+            with suppress(OSError), _as_os_errors():
+                self._files.rm(beside)
             raise
-        return prepared
+
+    def lock(self, folder: str) -> ExitStack:
+        """Remove files that have no name yet: no other writer's block gets its name any more."""
+        self.remove(folder, [name for name in self.names(folder) if name.endswith(UNNAMED)])
+        return ExitStack()
 
     def set_aside(self, path: str, to: str) -> None:
         """Rename a file, if the name is free."""
@@ -131,34 +147,6 @@ class WebHdfsStorage(Storage):
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
-
-
-class PreparedRename:
-    """A file that is there, and synced, under a temporary name."""
-
-    def __init__(self, files: Any, temporary: str, final: str) -> None:
-        self._files = files
-        self._temporary = temporary
-        self._final = final
-
-    def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
-        """Rename it, if the name is free; a second name would be a second file.
-
-        If the answer is lost, the file is removed: then a request that is still on its way finds
-        nothing to rename.
-        """
-        try:
-            with _as_os_errors():
-                _rename(self._files, self._temporary, self._final)
-        except BaseException:
-            self.discard()
-            raise
-        return False
-
-    def discard(self) -> None:
-        """Remove it, if that can be done: who opens the lane next removes it otherwise."""
-        with suppress(OSError), _as_os_errors():
-            self._files.rm(self._temporary)
 
 
 def _write(files: Any, path: str, data: bytes) -> None:

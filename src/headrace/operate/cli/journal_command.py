@@ -39,7 +39,7 @@ _STYLES: Final = {
     JournalFindingKind.LOST: "red",
 }
 _BECAUSE: Final = {
-    KeptReason.YOUNG: "the next block is too young",
+    KeptReason.YOUNG: "the next segment is too young",
     KeptReason.LAST: "the last block of a lane stays",
     None: "there is no block",
 }

@@ -1,0 +1,403 @@
+"""A frame: one block of a lane as it lies in a segment. Pure.
+
+A segment is a file of frames, one after the other. A frame is a header of 128 bytes, little endian,
+closed by its own CRC-32, and a payload, one Arrow IPC stream (`block`)::
+
+    0   magic           8 bytes, b"HRFRAME" and the version, 1
+    8   journal id     16 bytes
+    24  writer         16 bytes, a new one for each writer
+    40  first offset    8
+    48  synced          8   the offset up to which the lane was durable when this was written
+    56  raw bytes       8   of keys, values and headers
+    64  payload length  8
+    72  earliest        8   timestamp, ms since the epoch
+    80  latest          8   timestamp, ms since the epoch
+    88  lane            4
+    92  count           4   of records
+    96  payload CRC-32  4   zlib's
+    100 previous        4   the checksum of the frame before, or 0
+    104 zeros          20
+    124 header CRC-32   4   of the 124 bytes before
+
+``previous`` makes a chain of a lane's frames: a frame's checksum, its header's CRC-32,
+distinguishes it, with all before it, from another writer's replacement. ``previous`` is 0 in a
+lane's first frame and after a loss. A chance match is one in 2**32.
+
+``synced`` tells a torn tail from damage. A crash leaves whole frames and at most one torn tail,
+which nobody acknowledged. So bytes that are no frame are damaged if a frame behind them was written
+when they were durable already. At a segment's end, where no frame is behind, they are a torn tail
+only if a crash can have left them: a frame that is cut short, or one with sectors that were never
+written and read as zeros.
+
+Header and payload have multiples of 8 bytes, so Arrow's buffers stay aligned.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from isal.isal_zlib import crc32
+
+from headrace.errors import CorruptionError
+
+MAGIC: Final = b"HRFRAME\x01"
+_FIELDS: Final = struct.Struct("<8s16s16sQQQQqqIIII20x")
+_CRC: Final = struct.Struct("<I")
+HEADER_BYTES: Final = _FIELDS.size + _CRC.size
+
+_PLACE: Final = struct.Struct("<Q16xQ16xIIII")  # from the first offset to ``previous``
+_PLACE_AT: Final = 40
+_ID_AT: Final = 8
+_WRITER_AT: Final = 24
+
+_SECTOR_BYTES: Final = 512
+"""What a disk writes as a whole or not at all."""
+
+_WINDOW_BYTES: Final = 64 * 1024
+"""Bytes read at once while headers are looked for: of small frames a hundred, of a large one the
+header and a little more."""
+
+ROW: Final = np.dtype(
+    {
+        "names": [
+            "first", "synced", "raw_bytes", "payload_bytes", "earliest_ms", "latest_ms", "count",
+            "payload_crc", "previous", "checksum",
+        ],
+        "formats": ["<i8", "<i8", "<i8", "<i8", "<i8", "<i8", "<u4", "<u4", "<u4", "<u4"],
+        "offsets": [40, 48, 56, 64, 72, 80, 92, 96, 100, 124],
+        "itemsize": HEADER_BYTES,
+    }
+)  # fmt: skip
+"""The numbers of a header, for many headers at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """Header of a frame, in the order of the file."""
+
+    journal_id: bytes
+    writer: bytes
+    first: int
+    synced: int
+    raw_bytes: int
+    payload_bytes: int
+    earliest_ms: int
+    latest_ms: int
+    lane: int
+    count: int
+    payload_crc: int
+    previous: int
+
+    @property
+    def until(self) -> int:
+        """The offset after the frame's last."""
+        return self.first + self.count
+
+    @property
+    def checksum(self) -> int:
+        """Checksum that distinguishes this frame, with all before it in its lane, from others."""
+        return crc32(self._fields())
+
+    def encode(self) -> bytes:
+        """Return the 128 bytes."""
+        fields = self._fields()
+        return fields + _CRC.pack(crc32(fields))
+
+    def _fields(self) -> bytes:
+        return _FIELDS.pack(
+            MAGIC,
+            self.journal_id,
+            self.writer,
+            self.first,
+            self.synced,
+            self.raw_bytes,
+            self.payload_bytes,
+            self.earliest_ms,
+            self.latest_ms,
+            self.lane,
+            self.count,
+            self.payload_crc,
+            self.previous,
+        )
+
+
+def decode_header(start: bytes, name: str) -> FrameHeader:
+    """Decode the header at the beginning of some bytes; an error calls the frame ``name``.
+
+    Raises:
+        CorruptionError: There is none.
+    """
+    if len(start) < HEADER_BYTES:
+        raise damaged(name, f"it has {len(start)} bytes, and a header alone has {HEADER_BYTES}")
+    fields = start[: _FIELDS.size]
+    if not fields.startswith(MAGIC[:-1]):
+        raise damaged(name, "it does not begin as a frame does")
+    if _CRC.unpack_from(start, _FIELDS.size)[0] != crc32(fields):
+        raise damaged(name, "its header fails its checksum")
+    if (version := fields[len(MAGIC) - 1]) != MAGIC[-1]:
+        raise damaged(name, f"it has version {version}, and this Headrace reads version 1")
+    return FrameHeader(*_FIELDS.unpack(fields)[1:])
+
+
+def damaged(name: str, what: str) -> CorruptionError:
+    """Return the error about bytes that are not what was written."""
+    return CorruptionError(f"{name} is damaged: {what}; `headrace journal verify` tells all.")
+
+
+class Place(NamedTuple):
+    """Place where the next frame of a lane belongs.
+
+    Attributes:
+        journal_id: The journal's id.
+        lane: The lane.
+        first: The offset that the frame begins at.
+        previous: The checksum of the frame before; None where any will do.
+    """
+
+    journal_id: bytes
+    lane: int
+    first: int
+    previous: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """The whole frames at the beginning of a segment, one behind the other.
+
+    Attributes:
+        rows: Their headers, as `ROW` says.
+        places: Where each begins in the segment.
+        end: Where the last one ends.
+        follows: Where the next one belongs.
+    """
+
+    rows: npt.NDArray[np.void]
+    places: npt.NDArray[np.int64]
+    end: int
+    follows: Place
+
+    @classmethod
+    def none(cls, place: Place) -> "Frames":
+        """Return the frames of an empty segment."""
+        return cls(np.empty(0, ROW), np.empty(0, np.int64), 0, place)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def until(self) -> int:
+        """The offset after the last frame's last."""
+        return self.follows.first
+
+    @property
+    def checksum(self) -> int:
+        """The last frame's checksum; 0 where there is none."""
+        return int(self.rows["checksum"][-1]) if len(self) else 0
+
+    @property
+    def latest_ms(self) -> int:
+        """The newest time of any record; there is one frame or more."""
+        return int(self.rows["latest_ms"].max())
+
+    def holding(self, offset: int) -> int | None:
+        """Return the number of the frame that holds an offset; None where none does."""
+        number = int(np.searchsorted(self.rows["first"], offset, side="right")) - 1
+        return number if number >= 0 and offset < self.until else None
+
+    def range_of(self, number: int) -> tuple[int, int]:
+        """Return the first offset of a frame, and the one after its last."""
+        row = self.rows[number]
+        return int(row["first"]), int(row["first"]) + int(row["count"])
+
+    def end_of(self, number: int) -> int:
+        """Return where a frame ends in the segment."""
+        return int(self.places[number + 1]) if number + 1 < len(self) else self.end
+
+    def before(self, number: int) -> "Frames":
+        """Return the frames before one."""
+        first, _ = self.range_of(number)
+        follows = self.follows._replace(first=first, previous=int(self.rows["previous"][number]))
+        end = int(self.places[number])
+        return Frames(self.rows[:number], self.places[:number], end, follows)
+
+    def with_more(self, more: "Frames") -> "Frames":
+        """Return these frames and those behind them."""
+        return Frames(
+            np.concatenate([self.rows, more.rows]),
+            np.concatenate([self.places, more.places]),
+            more.end,
+            more.follows,
+        )
+
+    def runs(self, begin: int, end: int, most_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield frames in a row, of so many bytes together or one alone: from and to before."""
+        while begin < end:
+            reach = int(self.places[begin]) + most_bytes
+            stop = int(np.searchsorted(self.places[begin:end], reach, side="left")) + begin
+            if stop > begin + 1 and self.end_of(stop - 1) > reach:
+                stop -= 1
+            stop = max(stop, begin + 1)
+            yield begin, stop
+            begin = stop
+
+
+Read = Callable[[int, int], bytes]
+"""Reads at most so many bytes of a segment, from a place on."""
+
+
+def frames(read: Read, size: int, at: int, place: Place) -> Frames:
+    """Return the frames in a segment from a place on, of which the first belongs at ``place``.
+
+    The headers are checked and the chain that they make, not the payloads. It ends where no whole
+    frame follows.
+    """
+    begin, window, window_at = at, b"", at
+    rows, places = [], []
+    journal_id, lane, first, previous = place
+    while at + HEADER_BYTES <= size:
+        if at - window_at + HEADER_BYTES > len(window):
+            window, window_at = read(at, min(_WINDOW_BYTES, size - at)), at
+        row = window[at - window_at : at - window_at + HEADER_BYTES]
+        if not _is_header(row) or row[_ID_AT:_WRITER_AT] != journal_id:
+            break
+        row_first, payload_bytes, row_lane, count, _, row_previous = _PLACE.unpack_from(
+            row, _PLACE_AT
+        )
+        if (row_first, row_lane) != (first, lane) or previous not in (None, row_previous):
+            break
+        if not count or at + HEADER_BYTES + payload_bytes > size:
+            break
+        rows.append(row)
+        places.append(at)
+        at += HEADER_BYTES + payload_bytes
+        first, previous = first + count, _CRC.unpack_from(row, _FIELDS.size)[0]
+    found = np.frombuffer(b"".join(rows), ROW)
+    follows = Place(journal_id, lane, first, previous)
+    return Frames(found, np.array(places, np.int64), at if rows else begin, follows)
+
+
+def _is_header(row: bytes) -> bool:
+    return (
+        len(row) == HEADER_BYTES
+        and row.startswith(MAGIC)
+        and _CRC.unpack_from(row, _FIELDS.size)[0] == crc32(row[: _FIELDS.size])
+    )
+
+
+def later_headers(data: bytes, at: int) -> Iterator[FrameHeader]:
+    """Yield the headers in some bytes from a place on, wherever they begin."""
+    while (at := data.find(MAGIC, at)) >= 0:
+        row = data[at : at + HEADER_BYTES]
+        if _is_header(row):
+            yield FrameHeader(*_FIELDS.unpack_from(row)[1:])
+        at += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A segment that was read whole: its frames, and what is behind them.
+
+    Attributes:
+        frames: The whole frames, each with the payload that was written.
+        torn_bytes: Bytes behind them that are a torn tail, which nobody acknowledged.
+        defect: Why the bytes behind them are no torn tail; empty where they are.
+    """
+
+    frames: Frames
+    torn_bytes: int
+    defect: str
+
+
+def check_segment(data: bytes, place: Place, *, is_last: bool) -> Checked:
+    """Check a segment whose first frame belongs at ``place``; only the last one may be torn."""
+    view = memoryview(data)
+    found = frames(lambda at, size: data[at : at + size], len(data), 0, place)
+    for number in range(len(found)):
+        if not is_whole(found, number, view[int(found.places[number]) + HEADER_BYTES :]):
+            found = found.before(number)
+            break
+    return Checked(found, len(data) - found.end, _defect(data, found, is_last=is_last))
+
+
+def is_whole(found: Frames, number: int, payload: memoryview | bytes) -> bool:
+    """Whether some bytes begin with the payload of a frame."""
+    row = found.rows[number]
+    return crc32(payload[: int(row["payload_bytes"])]) == int(row["payload_crc"])
+
+
+def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
+    """Why bytes behind the whole frames of a segment are no torn tail."""
+    if found.end == len(data):
+        return "" if len(found) or is_last else "it is empty"
+    place = found.follows
+    row = data[found.end : found.end + HEADER_BYTES]
+    if _is_header(row):
+        header = FrameHeader(*_FIELDS.unpack_from(row)[1:])
+        if header.journal_id != place.journal_id or header.lane != place.lane:
+            is_other = header.journal_id != place.journal_id
+            return f"it has a frame of {'another journal' if is_other else f'lane {header.lane}'}"
+        if not found.end and header.first != place.first:
+            return f"its first frame begins at offset {header.first}"
+    if not is_last:
+        return "later segments were written when its frames were durable"
+    if any(
+        later.synced > place.first and later.journal_id == place.journal_id
+        for later in later_headers(data, found.end)
+    ):
+        return "a later frame says that these bytes were durable"
+    return "" if _is_torn(data, found.end) else "no crash leaves such bytes"
+
+
+def _is_torn(data: bytes, begin: int) -> bool:
+    """Whether a crash can have left the bytes from a place on, which are no frame that follows."""
+    row = data[begin : begin + HEADER_BYTES]
+    end = begin + HEADER_BYTES
+    if _is_header(row):
+        header = FrameHeader(*_FIELDS.unpack_from(row)[1:])
+        end += header.payload_bytes
+        if crc32(data[begin + HEADER_BYTES : end]) == header.payload_crc:
+            return False  # a whole frame, which belongs elsewhere
+    sectors = range(begin - begin % _SECTOR_BYTES, end, _SECTOR_BYTES)
+    return end > len(data) or any(
+        not any(data[max(begin, sector) : min(end, sector + _SECTOR_BYTES)]) for sector in sectors
+    )
+
+
+def salvaged(data: bytes, place: Place) -> Iterator[Frames]:
+    """Yield what can be read of a segment: whole frames in rows, with damaged bytes in between.
+
+    The first frame belongs at ``place``; a row of none is left out.
+    """
+    view, at = memoryview(data), 0
+    while at < len(data):
+        found = frames(lambda at, size: data[at : at + size], len(data), at, place)
+        for number in range(len(found)):
+            if not is_whole(found, number, view[int(found.places[number]) + HEADER_BYTES :]):
+                break
+        else:
+            number = len(found)
+        row = found.before(number) if number < len(found) else found
+        if len(row):
+            yield row
+        elif not len(found):
+            at += 1
+        # Behind a payload that is damaged the next header is known; else one is looked for.
+        at = found.end_of(number) if number < len(found) else max(found.end, at)
+        reached = found.range_of(number)[1] if number < len(found) else found.until
+        at, place = _resumed(data, at, place._replace(first=reached, previous=None))
+
+
+def _resumed(data: bytes, at: int, place: Place) -> tuple[int, Place]:
+    """Where the next header of a lane begins that is at an offset or behind it; the end if none."""
+    while (at := data.find(MAGIC, at)) >= 0:
+        row = data[at : at + HEADER_BYTES]
+        if _is_header(row):
+            header = FrameHeader(*_FIELDS.unpack_from(row)[1:])
+            is_ours = (header.journal_id, header.lane) == (place.journal_id, place.lane)
+            if is_ours and header.first >= place.first:
+                return at, place._replace(first=header.first)
+        at += 1
+    return len(data), place
