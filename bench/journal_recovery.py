@@ -18,7 +18,7 @@ from headrace.journal import Journal
 from headrace.journal.block import encode
 from headrace.journal.journal_log import JournalLog
 from headrace.journal.journal_options import parse_options
-from headrace.journal.names import SEGMENT, file_name
+from headrace.journal.layout import SEGMENT, file_name
 from headrace.journal.receivers.deduplicator import newest_ids
 
 PROMISED: Final = AtMost(5)

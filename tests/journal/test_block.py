@@ -13,10 +13,9 @@ from tests.journal.samples import numbered, records
 from tests.services.examples import examples
 
 from headrace.errors import CorruptionError
-from headrace.journal.block import MAX_RECORDS, Compression, decode, encode
+from headrace.journal.block import MAX_RECORDS, Compression, decode, encode, unpacked_sizes
 from headrace.journal.frame import HEADER_BYTES, FrameHeader
 from headrace.journal.records import SCHEMA, Records
-from headrace.journal.unpacking import unpacked_sizes
 
 ID = bytes(range(16))
 COMPRESSIONS: list[Compression] = ["lz4", "zstd", "none"]

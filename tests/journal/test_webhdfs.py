@@ -23,7 +23,7 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import JournalError, OptionError, SetupError
 from headrace.journal import Journal, LaneWriter, verify
-from headrace.journal.names import UNNAMED
+from headrace.journal.layout import UNNAMED
 from headrace.journal.storage import webhdfs
 from headrace.journal.storage.webhdfs import WebHdfsStorage
 from headrace.operate.local import Java

@@ -15,7 +15,7 @@ from headrace.journal.journal_check import (
 from headrace.journal.journal_repair import lost_records as lost_records, repair as repair
 from headrace.journal.lane import Lost as Lost
 from headrace.journal.lane_writer import LaneWriter as LaneWriter
-from headrace.journal.names import MAX_OFFSET as MAX_OFFSET, lane_of as lane_of
+from headrace.journal.layout import MAX_OFFSET as MAX_OFFSET, lane_of as lane_of
 from headrace.journal.records import Records as Records
 from headrace.journal.retention import (
     KeptReason as KeptReason,

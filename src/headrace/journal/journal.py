@@ -16,7 +16,7 @@ from headrace.gate import ARROW_SCHEMA
 from headrace.journal.block import Compression
 from headrace.journal.lane import Identity, Lane, LaneIndex, LaneLook, Lost
 from headrace.journal.lane_writer import LaneWriter
-from headrace.journal.names import (
+from headrace.journal.layout import (
     IDENTITY,
     LOST,
     SEGMENT,

@@ -15,7 +15,7 @@ from headrace.errors import CorruptionError
 from headrace.journal.frame import Frames, Place, check_segment, later_headers, salvaged
 from headrace.journal.journal import Journal
 from headrace.journal.lane import Lane, LaneIndex
-from headrace.journal.names import IDENTITY, LOST, SEGMENT, UNNAMED, is_foreign, lane_of
+from headrace.journal.layout import IDENTITY, LOST, SEGMENT, UNNAMED, is_foreign, lane_of
 from headrace.journal.records import SCHEMA
 from headrace.journal.storage import as_journal_error
 

@@ -19,7 +19,7 @@ from headrace.journal.journal_check import (
     known_lanes,
 )
 from headrace.journal.lane import Lane, Lost
-from headrace.journal.names import LOST, SEGMENT, corrupt_name, file_name, parsed
+from headrace.journal.layout import LOST, SEGMENT, corrupt_name, file_name, parsed
 from headrace.journal.storage import as_journal_error
 
 _DAMAGED: Final = "What declared these offsets lost was damaged, and with it the reason."

@@ -30,7 +30,7 @@ from headrace.journal.frame import (
     frames,
     is_whole,
 )
-from headrace.journal.names import LOST, SEGMENT, corrupt_name, file_name, parsed
+from headrace.journal.layout import LOST, SEGMENT, corrupt_name, file_name, parsed
 from headrace.journal.storage import Storage
 
 RUN_BYTES: Final = 2**20

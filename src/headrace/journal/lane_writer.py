@@ -16,7 +16,7 @@ from headrace.errors import CorruptionError, JournalError, LaneTakenError, Optio
 from headrace.journal.block import MAX_RECORDS, Block, Compression, encode
 from headrace.journal.frame import Checked, check_segment, later_headers
 from headrace.journal.lane import Identity, Lane, LaneIndex
-from headrace.journal.names import MAX_OFFSET, checked_lane
+from headrace.journal.layout import MAX_OFFSET, checked_lane
 from headrace.journal.records import Records, message_ids
 from headrace.journal.storage import Appending, Storage, as_journal_error
 

@@ -14,7 +14,7 @@ from tests.journal.receivers.virtual import values_of
 
 from headrace.errors import ReceiverError
 from headrace.journal.receivers import Intake, IntakeSettings, TcpSettings
-from headrace.journal.receivers.line_buffer import LineBuffer
+from headrace.journal.receivers.lines import SenderLines
 from headrace.journal.receivers.memory_budget import MemoryBudget
 from headrace.journal.receivers.tcp import LineSender, SharedBySenders
 
@@ -32,7 +32,7 @@ def test_lines_are_taken_up_to_the_first_that_is_too_long_wherever_they_are_cut(
     written: list[tuple[bytes, bytes]], rest: bytes, cuts: list[int], longest: int
 ) -> None:
     room = MemoryBudget(1_000)
-    lines = LineBuffer(TcpSettings(max_line_bytes=longest), room)
+    lines = SenderLines(TcpSettings(max_line_bytes=longest), room)
     data = b"".join(line + end for line, end in written) + rest
     taken: list[bytes] = []
     refused = None
@@ -183,7 +183,7 @@ async def test_a_stop_in_the_moment_in_which_lines_come_is_clean(pairs: Pairs) -
 def test_messages_of_syslog_that_are_no_lines_are_refused(
     data: bytes, values: list[bytes], error: str
 ) -> None:
-    lines = LineBuffer(TcpSettings(), MemoryBudget(1_000))
+    lines = SenderLines(TcpSettings(), MemoryBudget(1_000))
     records, _ = lines.records(lines.add(data), 1)
     assert values_of(records) == values
     if not error:

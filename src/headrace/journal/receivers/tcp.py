@@ -17,7 +17,7 @@ from headrace.journal.receivers.connections import (
 )
 from headrace.journal.receivers.deduplicator import Receipt
 from headrace.journal.receivers.intake import Intake
-from headrace.journal.receivers.line_buffer import LineBuffer
+from headrace.journal.receivers.lines import SenderLines
 from headrace.journal.receivers.memory_budget import MemoryBudget
 from headrace.journal.receivers.settings import TcpSettings
 
@@ -76,7 +76,7 @@ class LineSender(SenderProtocol):
         self._shared = shared
         self._settings = settings = shared.settings
         self._loop = asyncio.get_running_loop()
-        self._lines = LineBuffer(settings, shared.unfinished)
+        self._lines = SenderLines(settings, shared.unfinished)
         self._is_known = not shared.access.tokens.names
         self._left_s: float | None = settings.line_s
         self._began_s = 0.0

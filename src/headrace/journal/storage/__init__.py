@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.errors import JournalError
 from headrace.journal.block import Part
-from headrace.journal.names import PROBE
+from headrace.journal.layout import PROBE
 
 
 class Entry(NamedTuple):

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.errors import LaneTakenError
 from headrace.journal.block import Part
-from headrace.journal.names import LOCK
+from headrace.journal.layout import LOCK
 from headrace.journal.storage import Entry, Storage
 
 _MOST_PARTS: Final = 512  # POSIX lets a system take no more than 1024 at once

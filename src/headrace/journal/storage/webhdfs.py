@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.core.system import needs_extra
 from headrace.errors import OptionError, SetupError
 from headrace.journal.block import Part
-from headrace.journal.names import UNNAMED
+from headrace.journal.layout import UNNAMED
 from headrace.journal.storage import Entry, Storage
 
 with needs_extra("hdfs", "A journal at a webhdfs:// URL"):

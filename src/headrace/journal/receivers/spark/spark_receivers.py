@@ -19,7 +19,7 @@ from headrace.core.options import require_whole
 from headrace.errors import OptionError, ReceiverError
 from headrace.gate import normalize_url
 from headrace.journal import Journal
-from headrace.journal.names import checked_lane
+from headrace.journal.layout import checked_lane
 from headrace.journal.receivers import Hosting, Receiver
 from headrace.journal.receivers.hosting import log_new_journal, open_journal
 from headrace.journal.receivers.settings import require_port

@@ -1,4 +1,4 @@
-"""The names of a journal, its lanes and their files, and their meaning.
+"""The layout of a journal: names of its lanes and their files, and their meaning.
 
 A lane's files are named by an offset of 20 digits, so that names in order are offsets in order::
 

@@ -37,7 +37,7 @@ _HTTP: Final = re.compile(rb"[A-Z]{3,10} [^\n]{1,8192} HTTP/[0-9.]{1,3}\r?\n")
 _NO_HTTP: Final = "an HTTP request", "send it to `headrace receive http`"
 
 
-class LineBuffer:
+class SenderLines:
     """Splits what one sender sends into whole lines, and keeps the unfinished last one.
 
     However the bytes are divided among calls of `add`, the same records come out, and the same one

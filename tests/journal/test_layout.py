@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import OptionError
-from headrace.journal.names import (
+from headrace.journal.layout import (
     MAX_OFFSET,
     checked_journal_name,
     checked_lane,
