@@ -14,8 +14,8 @@ from headrace.gate.ledger.records import QueryEnd
 from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.gate_page import beyond_state, by_lag, cells_of, impossible_actions
 from headrace.operate.dashboard.pages import environment
-from headrace.operate.status.attention import take_snapshot
-from headrace.operate.status.sentences import headline
+from headrace.operate.status.moment import take_snapshot
+from headrace.operate.status.needs import headline
 from headrace.operate.status.snapshot import PartitionSnapshot
 from headrace.operate.status.states import GateState
 

@@ -24,12 +24,11 @@ from headrace.operate.dashboard.gate_page import impossible_actions
 from headrace.operate.dashboard.live import LedgerLink
 from headrace.operate.dashboard.pages import Site, environment
 from headrace.operate.metrics.scrape import exposition
-from headrace.operate.status.attention import take_snapshot
+from headrace.operate.status.actions import drain_state
 from headrace.operate.status.explanation import explain
 from headrace.operate.status.lags import GateLag
-from headrace.operate.status.limiting import drain_state
-from headrace.operate.status.observer import read_histories
-from headrace.operate.status.sentences import headline
+from headrace.operate.status.moment import read_histories, take_snapshot
+from headrace.operate.status.needs import headline
 from headrace.operate.status.states import GateHistory, GateState, Urgency
 
 REFUSED = "psycopg.OperationalError: 127.0.0.1:5432 refused"

@@ -15,7 +15,7 @@ from headrace.gate import MOST_AT_ONCE, Ledger, OperatorLimits
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.shared_options import load_flow
-from headrace.operate.status.limiting import (
+from headrace.operate.status.actions import (
     GATE_ACTIONS,
     NO_CEILING,
     DrainState,

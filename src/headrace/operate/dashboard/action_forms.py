@@ -9,8 +9,8 @@ from headrace.errors import HeadraceError, OptionError
 from headrace.gate import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 from headrace.operate.dashboard.failure_pages import corrected, failed_alike, letters_alike
 from headrace.operate.dashboard.pages import NotFoundError, Site, whole_number
+from headrace.operate.status.actions import GATE_ACTIONS, WantedLimit
 from headrace.operate.status.letter_sending import LetterSender
-from headrace.operate.status.limiting import GATE_ACTIONS, WantedLimit
 from headrace.operate.status.words import count, plural
 
 Form = Mapping[str, str]

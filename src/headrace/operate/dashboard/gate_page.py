@@ -19,13 +19,11 @@ from headrace.operate.dashboard.pages import (
     whole_number,
 )
 from headrace.operate.dashboard.timeline import timeline_of
-from headrace.operate.status.attention import BY_OPERATORS, take_snapshot
-from headrace.operate.status.limiting import drain_state
-from headrace.operate.status.needs import Need
-from headrace.operate.status.observer import Observer, read_histories
-from headrace.operate.status.sentences import headline
+from headrace.operate.status.actions import drain_state
+from headrace.operate.status.moment import read_histories, snapshots_of, take_snapshot
+from headrace.operate.status.needs import BY_OPERATORS, headline
 from headrace.operate.status.snapshot import GateSnapshot, PartitionSnapshot
-from headrace.operate.status.states import GateHistory
+from headrace.operate.status.states import GateHistory, Need
 from headrace.operate.status.words import plural
 
 SPANS: Final[Mapping[str, int | None]] = {
@@ -294,7 +292,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
 
 def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
     (history,) = read_histories(ledger, [refuse_no_gate(ledger, name)])
-    (snapshot,) = Observer(ledger, fleet.lags).snapshots([history], wait_s=0)
+    (snapshot,) = snapshots_of(ledger, [history], fleet.lags, wait_s=0)
     limits = history.operator_limits or ledger.operator_limits.of(name)
     newest, partitions = snapshot.newest, snapshot.partitions
     values: dict[str, Any] = {
