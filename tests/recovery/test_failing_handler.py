@@ -64,12 +64,12 @@ def story(topic: Topic, folder: Path, batches: int) -> tuple[Job, Produced]:
 
 
 def with_poison(job: Job, produced: Produced, dice: random.Random) -> Job:
-    """The same, in which nothing raises but one batch in five, always, for one of its records.
+    """The same, in which nothing raises but one batch in ten, always, for one of its records.
 
     Isolation stops half-way, so that there is something to backfill.
     """
     places = [f"{tp.partition}/{offset}" for tp, end in produced.items() for offset in range(end)]
-    poison = dice.sample(places, len(places) // RECORDS_PER_BATCH // PARTITIONS // 5)
+    poison = dice.sample(places, len(places) // RECORDS_PER_BATCH // PARTITIONS // 10)
     return replace(job, on_failure="isolate", max_runs=5, raises_once_in=0, poison=tuple(poison))
 
 
