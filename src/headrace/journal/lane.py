@@ -84,7 +84,7 @@ class LaneEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneIndex:
-    """First offsets of a lane's segments and losses, ascending; both may begin at the same offset."""
+    """First offsets of a lane's segments and losses, ascending; a loss may share a segment's."""
 
     segments: Sequence[int]
     lost: Sequence[int]
@@ -353,7 +353,7 @@ class Lane:
     def decoded(
         self, segment: int, first: int, frame: pa.Buffer, columns: Sequence[str]
     ) -> tuple[FrameHeader, pa.RecordBatch]:
-        """Decode the frame at the start of ``frame``; CorruptionError if its offset is not ``first``."""
+        """Decode the frame at the start of ``frame``, which must have the offset ``first``."""
         name = self.named(segment, first)
         start = frame.slice(0, min(HEADER_BYTES, frame.size)).to_pybytes()
         header = decode_header(start, name)

@@ -122,7 +122,7 @@ class Storage(Protocol):
 
 @contextmanager
 def as_journal_error(what: str) -> Iterator[None]:
-    """Convert an ``OSError`` in the ``with`` block to a ``JournalError`` that begins with ``what``."""
+    """Convert an ``OSError`` in the ``with`` block to a ``JournalError`` about ``what``."""
     try:
         yield
     except OSError as error:

@@ -34,7 +34,7 @@ TIMEOUT_S: Final = 60
 """Timeout of a response and of each wait for a file's bytes (s)."""
 
 _SYNCED: Final = "CREATE,SYNC_BLOCK"
-"""Create flags that sync each block on close, as ``dfs.datanode.synconclose`` does for all files."""
+"""Create flags that sync each block on close, as ``dfs.datanode.synconclose`` does globally."""
 
 
 class WebHdfsStorage(Storage):
