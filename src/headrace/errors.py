@@ -134,9 +134,9 @@ class MachineryError(NotProcessedError):
 class SinkAwayError(HeadraceError):
     """The sink is unavailable for all records; your handler raises this error.
 
-    Raise it if your client's exception does not show the outage by itself, for example for an
-    error code of your service. In a Spark task, raise exactly this class: Spark returns exceptions
-    as text, in which a subclass is not recognized.
+    Raise this error if your client's exception does not show the outage by itself, for example for
+    an error code of your service. In a Spark task, raise exactly this class: Spark returns
+    exceptions as text, in which a subclass is not recognized.
     """
 
 

@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 from headrace.errors import READ, SetupError
 
 _TIMEOUT_S: Final = 30.0
+"""Timeout of connecting, and of each read and write (s)."""
+
 _MAX_BYTES: Final = 64 * 1024 * 1024
 """Maximum size of a request (bytes), such as the report of one record batch."""
 

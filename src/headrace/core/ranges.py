@@ -71,7 +71,7 @@ class OffsetRange:
         return self._between(min(self.start, other.start), max(self.until, other.until))
 
     def split_at(self, offset: int) -> tuple["OffsetRange", "OffsetRange"]:
-        """Split the range before ``offset``; one half is empty if ``offset`` lies outside.
+        """Split the range before ``offset``; one side is empty if ``offset`` lies outside.
 
         >>> [str(part) for part in OffsetRange("a", 0, 0, 10).split_at(4)]
         ['a-0 [0, 4)', 'a-0 [4, 10)']

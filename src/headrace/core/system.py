@@ -1,7 +1,7 @@
 """Facts of machine and installation: whether a process has ended, and whether an extra is missing.
 
-A process's name holds its machine, number and start time. So after a crash, another process of the
-same machine sees at once that the owner of a lease is gone, and does not wait for the lease.
+A process's name holds its machine, process id and start time. So after a crash, other processes of
+the machine see at once that a lease's owner is gone, and do not wait for the lease.
 """
 
 import ast
@@ -89,9 +89,9 @@ def door(package: str, extras: Mapping[str, str] | None = None) -> Door:
     and for this function. A module is imported when one of its names is first used. So the command
     line and Spark's tasks load only the modules that they need.
 
-    If a package of an extra is missing, a class or function is replaced by a stand-in with the same
-    docstring, which raises `SetupError` when called. So help and ``import *`` need no extra.
-    ``extras`` maps an extra to the feature that needs it, as in `needs_extra`.
+    If a package of an extra is missing, the returned class or function is a stand-in. A stand-in
+    has the original docstring and raises `SetupError` when called. So help and ``import *`` need no
+    extra. ``extras`` maps an extra to the feature that needs it, as in `needs_extra`.
     """
     stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
     modules = {

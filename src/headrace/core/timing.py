@@ -33,14 +33,14 @@ LEASE_MS: Final = 30_000
 """Length of a batch's lease (ms)."""
 
 GATE_LEASE_MS: Final = 30_000
-"""Length of a gate's lease (ms). Longer than a stall of a planner or a failover of the ledger's
-database, and short enough to wait for after the loss of a machine."""
+"""Length of a gate's lease (ms). A lease outlasts a stall of a planner and a failover of the
+ledger's database. After the loss of a machine, the gate is free within this time."""
 
 LONGEST_LEASE_MS: Final = 60_000
 """Longest valid lease (ms). A lease that ends later was written before the database's clock was set
 back. Such a lease counts as expired; otherwise its batch would wait for as long as the clock was
-wrong. Leases in use are half as long, so a clock that is set back by less than 30 s takes no batch
-from a live owner."""
+wrong. Leases in use are half as long, so setting a clock back by less than 30 s takes no batch from
+a live owner."""
 
 
 def is_in_force(lease_until_ms: int, now_ms: int) -> bool:

@@ -113,10 +113,10 @@ class _Throttled(NamedTuple):
 class StageAgent:
     """Agent of one run of a stage, which sends and applies pressure.
 
-    The agent signals a throttle level to each upstream stage. It writes the rate limit from
-    downstream stages into the ledger, where the stage's planner applies the limit for one lease,
-    even if the agent dies. A failed read, write or send is logged once and retried at the next
-    step. Use a ledger without a retry timeout, because late signals are useless.
+    The agent signals a throttle level to each upstream stage, and writes the rate limit from
+    downstream stages into the ledger. The stage's planner applies the limit for one lease, even if
+    the agent dies. A failed read, write or send is logged once and retried at the next step. Use a
+    ledger without a retry timeout, because late signals are useless.
 
     With ``publishes_to_ledger``, the stage's state is also published in the ledger, so that
     `headrace status` shows a flow with other signals. Closing the agent closes signals and queue.

@@ -31,7 +31,7 @@ class Flow:
 
     Each stage is a gated streaming query with its own checkpoint. A stage reads one channel, which
     any number of stages may write. A stage that cannot keep up throttles the stages directly before
-    it. These throttle their own upstream stages only if they cannot keep up either.
+    it. A throttled stage throttles its own upstream stages only if its queue grows too.
 
     ::
 
@@ -170,8 +170,7 @@ class Flow:
     def start(self, spark: "SparkSession", *, stages: Iterable[str] | None = None) -> "RunningFlow":
         """Start all or some stages of the flow in one Spark application.
 
-        All declarations are checked, and the written channels are contacted, before the first query
-        starts.
+        All declarations are checked, and all channels are contacted, before the first query starts.
 
         Args:
             spark: The session.

@@ -43,7 +43,10 @@ _HEADERS: Final = "array<struct<key:string,value:binary>>"
 _HEADER_FIELDS: Final = [("key", StringType()), ("value", BinaryType())]
 
 _TRIES: Final = 3
+"""Maximum attempts to write a batch, if tasks may have run twice."""
+
 _RAN_BEFORE: Final = "a task of it ran before"
+"""Words by which the driver recognizes `_RanTwiceError`, which Spark passes on as text."""
 
 POLLS_PER_SAMPLE: Final = 40
 """Number of polls between two reads of the topic's partitions and record size."""
@@ -168,7 +171,7 @@ class KafkaChannel:
         records of aborted attempts.
 
         After this returns, the records are durable. Reading stages get the records of exactly one
-        call per batch, whatever process makes it and whatever ``df`` contains. If this raises,
+        call per batch, even if other processes call this with another ``df``. If this raises,
         reading stages get no records of this call.
 
         ``df`` has the columns of Spark's Kafka sink: ``value`` (binary or string), and optionally
@@ -348,8 +351,8 @@ class _Producing:
         task = TaskContext.get()
         assert task is not None  # noqa: S101  (it runs in a task)
         if task.attemptNumber() or (self.claims and not self.claims.ask(task.partitionId())):
-            # Spark reports the error of a task's last run. If the records cannot be computed, that
-            # error must be reported and not this one.
+            # Spark reports the error of a task's last run. So first compute the records: an error
+            # of the computation must be reported, not `_RanTwiceError`.
             deque(batches, maxlen=0)
             raise _ran_before(self.topic, self.marked)
         refused = None

@@ -1,4 +1,4 @@
-"""What a stage's agent observes: its batches and neighbours, and when to poll its queue."""
+"""Observations of a stage's agent: the stage's batches, its neighbours, and when to poll."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping

@@ -167,7 +167,7 @@ class RunningFlow:
         return {name: stage.query for name, stage in self._stages.items()}
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until every query has ended; return whether they have, within ``timeout_s``.
+        """Wait until every query has ended; return False if ``timeout_s`` passes first.
 
         Raises:
             StreamingQueryException: A stage has failed, and the others were stopped; a note names

@@ -201,7 +201,7 @@ class RawSignal:
 
 
 class Transport(Protocol):
-    """Medium with which one stage writes its signals and state, and reads those of other stages.
+    """Medium with which one stage writes its signals and state, and reads other stages' texts.
 
     The implementations use the ledger's database, ZooKeeper, and memory in tests; one test suite
     runs over all. Each call raises `UnreachableError` if the medium does not respond, and

@@ -40,7 +40,10 @@ _LOG_AFTER_S: Final = 1.0
 """Length up to which an outage is not logged (s)."""
 
 _CHECK_S: Final = 0.2
+"""Interval between checks of the connection (s)."""
+
 _CLOSE_S: Final = 5.0
+"""Time that `ZookeeperSession.close` waits for the end of the session (s)."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
 

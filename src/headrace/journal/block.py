@@ -39,6 +39,7 @@ MAX_RECORDS: Final = 2**24
 """Maximum records in a block, and the offsets declared lost for an unreadable header."""
 
 _SMALL_BYTES: Final = 64 * 1024
+"""Size up to which a compressed batch is written to one buffer (bytes)."""
 
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """End-of-stream marker of an Arrow IPC stream."""
@@ -46,6 +47,7 @@ _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 _MOST_MS: Final = (2**63 - 1) // 1000
 """Largest absolute timestamp of a record (ms), because Spark stores microseconds."""
 
+# Terms of the formula in the module's docstring.
 _MIB: Final = 2**20
 _RECORD_BYTES: Final = 2048
 _SLACK_BYTES: Final = 64 * _MIB
@@ -59,6 +61,7 @@ _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _I64: Final = struct.Struct("<q")
 _UNCOMPRESSED: Final = -1
+"""Unpacked size that Arrow writes for a buffer which it has left uncompressed."""
 
 # Arrow's Message.fbs: field numbers in its tables, and the kind of a message with records.
 _MESSAGE_KIND: Final = 1

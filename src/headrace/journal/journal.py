@@ -32,6 +32,8 @@ from headrace.journal.storage.local import LocalStorage
 
 FORMAT: Final = 2
 _OF_BLOCKS: Final = 1
+"""Format with one file per block, which this version refuses."""
+
 _HDFS: Final = ("webhdfs", "swebhdfs")
 _OBJECTS: Final = ("s3", "gs", "az")
 _ID_BYTES: Final = 16

@@ -1,4 +1,8 @@
-"""A journal as a `Log` for the planner: one topic, with the lanes as partitions."""
+"""A journal as a `Log` for the planner: one topic, with the lanes as partitions.
+
+The journal's name is the topic's name, and its id is the topic's id. So offsets, batch keys, the
+ledger, failure policies, backfill and `verify` use the same code for journals and Kafka.
+"""
 
 import math
 from bisect import bisect_left

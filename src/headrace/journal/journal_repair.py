@@ -2,8 +2,8 @@
 
 A loss is always explicit: nothing skips a damaged block by itself. `repair` writes a file that
 declares damaged or missing offsets lost, with the reason. These offsets are never used again.
-Readers stop at them or count them, as ``failOnDataLoss`` says. Damaged bytes stay in their file,
-and valid blocks after them are copied into a new segment.
+Readers stop at lost offsets or count them, as ``failOnDataLoss`` says. Damaged bytes stay in their
+file, and valid blocks after them are copied into a new segment.
 """
 
 from collections.abc import Iterable, Mapping
@@ -93,7 +93,8 @@ def _repair(lane: Lane, finding: JournalFinding, reached: int) -> JournalFinding
 def _keep_behind(lane: Lane, path: str, until: int) -> None:
     """Copy the valid blocks after damaged bytes into a new segment.
 
-    This precedes the declaration of the loss, after whose end a writer would otherwise append.
+    The copy precedes the declaration of the loss: otherwise, after a crash in between, a writer
+    would append at the loss's end.
     """
     piece = parsed(path.rpartition("/")[2])
     index = lane.index()

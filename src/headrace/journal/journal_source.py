@@ -30,10 +30,10 @@ def cut_at_blocks(
 ) -> list[OffsetRange]:
     """Split ranges into chunks of whole blocks, one for each task.
 
-    A journal may have a single lane, so a lane's records are split among as many tasks as there are
-    cores, if there are enough records. Blocks are split only at the ends of a range, so no two
-    tasks read the same block. ``firsts`` returns the first offsets of the blocks in a range,
-    ascending; it is called only for several tasks.
+    A journal may have a single lane, so one lane's records are split among up to ``parallelism``
+    tasks. Each task gets enough records to be worth its start. Blocks are split only at the ends of
+    a range, so no two tasks read the same block. ``firsts`` returns the first offsets of the blocks
+    in a range, ascending; it is called only for several tasks.
 
     >>> range_ = OffsetRange("a", 0, 10_000, 250_000)
     >>> [str(r) for r in cut_at_blocks([range_], lambda r: range(0, 400_000, 30_000), 4)]

@@ -37,6 +37,7 @@ RUN_BYTES: Final = 2**20
 """Maximum bytes of consecutive frames per read; a larger frame is read alone."""
 
 _MOST_LOST_BYTES: Final = 65_536
+"""Maximum size of a file that declares a loss (bytes)."""
 
 _MOST_CACHED: Final = 4
 """Number of segments whose headers are cached; at one record per frame, a segment takes 13 MB."""
@@ -84,7 +85,7 @@ class LaneEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneIndex:
-    """First offsets of a lane's segments and losses, ascending; a loss may share a segment's."""
+    """First offsets of a lane's segments and losses, ascending; a loss may begin with a segment."""
 
     segments: Sequence[int]
     lost: Sequence[int]
@@ -262,7 +263,7 @@ class Lane:
         return bool(np.frombuffer(row, ROW).item() == found.rows[-1].item())
 
     def _checked(self, path: str, found: Frames) -> Frames:
-        """Return the frames up to the first damaged frame that was not reported as durable."""
+        """Return the frames before the first damaged one; frames reported as synced are trusted."""
         synced = int(found.rows["synced"][-1]) if len(found) else 0
         for number in range(len(found)):
             if found.range_of(number)[1] > synced:

@@ -29,6 +29,7 @@ _NAMES: Final = tuple(SCHEMA.names)
 _TIME: Final = SCHEMA.field("timestamp").type
 
 _FEW: Final = 16
+"""Maximum length of a cached column of nulls."""
 
 _MAX_BYTES: Final = 2**31 - 1
 """Maximum bytes of all values in one Arrow column, because Arrow's offsets have 32 bits."""

@@ -113,6 +113,7 @@ def write_all(disk: Disk, descriptor: int, parts: Sequence[Part]) -> None:
 
 
 _MOST_OWNER_BYTES: Final = 200
+"""Bytes of a lock file that name the owner in an error."""
 
 
 class LocalStorage(Storage):

@@ -1,8 +1,8 @@
 """A journal under a prefix of a bucket in S3 (or a compatible store), Google Cloud or Azure.
 
 A file is written by one conditional put, which fails if the name is taken. The put is atomic, and
-durable once the store responds. It also limits a lane to one writer without a lock: of two writers,
-the second finds the name taken, and stops. So a crash leaves no stale lock.
+durable once the store responds. The put also limits a lane to one writer without a lock: of two
+writers, the second finds the name taken, and stops. So a crash leaves no stale lock.
 """
 
 from collections.abc import Iterator, Sequence
