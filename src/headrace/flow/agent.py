@@ -63,7 +63,7 @@ class SavedPressure:
                 require_level("A level", level)
             return cls(int(values["written_ms"]), tuple(pressures), values["levels"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise OptionError("It is not what a stage writes down of its pressure.") from error
+            raise OptionError("The text is not the saved pressure of a stage.") from error
 
     def level(self, upstream: str, wall_ms: int, lease_ms: int) -> float:
         """Return the initial level for an upstream stage: the saved level, or 0 after a lease."""
@@ -258,8 +258,8 @@ class StageAgent:
         is_ours = sender in self._spec.downstream
         if is_ours and signal.level > 0 and not self._neighbours.is_running(sender):
             raise OptionError(
-                f"What stage {sender!r} seems to have sent is ignored, for that stage does not"
-                " publish that it runs."
+                f"A signal that stage {sender!r} seems to have sent is ignored, because the stage"
+                " does not publish its state."
             )
         about = f"the lease of {sender}"
         if signal.lease_ms <= max_ms:

@@ -311,9 +311,8 @@ def _headers(types: dict[str, DataType]) -> Column:
 
 def _wrong(location: str, what: str) -> OptionError:
     return OptionError(
-        f"What is to be written to {location} is not what a channel takes: {what}; it takes value"
-        f" (binary or string) and, if wanted, key (the same) and headers ({_HEADERS}): select"
-        " these."
+        f"The DataFrame to write to {location} does not have a channel's columns: {what}; select"
+        f" value (binary or string) and, if wanted, key (likewise) and headers ({_HEADERS})."
     )
 
 

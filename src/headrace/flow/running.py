@@ -288,12 +288,11 @@ def _refuse_a_new_name(
         if identity in _read_last(ledger, gate):
             name = gate.removeprefix(f"{flow.name}.")
             channel = flow.graph.links[stage.reads].channel
-            now = "reads another channel now" if name in stages else "is declared no more"
+            now = "reads another channel now" if name in stages else "is no longer declared"
             raise OptionError(
-                f"{stage} has never run, and would read {channel.location} from its beginning,"
-                f" which stage {name!r} of this flow has read, that {now}; if it is"
-                f" that stage, call it {name!r} again, and if not, say with its option"
-                " startingOffsets where it begins."
+                f"{stage} has never run and would read {channel.location} from the beginning, but"
+                f" stage {name!r}, which {now}, has read the same channel; if this is the same"
+                f" stage, name it {name!r} again, and if not, set its option startingOffsets."
             )
 
 

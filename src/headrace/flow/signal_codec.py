@@ -57,15 +57,15 @@ class StageState:
         require_name("The flow of a stage's state", self.flow)
         require_name("The stage of a stage's state", self.stage)
         if self.missing_upstream is not None:
-            require_name("What does not run before a stage", self.missing_upstream)
+            require_name("A missing upstream stage", self.missing_upstream)
         if not isinstance(self.upstream, tuple) or len(self.upstream) > MOST_UPSTREAM:
             raise OptionError(
-                f"What is before stage {self.stage!r} must be {MOST_UPSTREAM} names at most."
+                f"The upstream stages of {self.stage!r} must be {MOST_UPSTREAM} names at most."
             )
         for name in self.upstream:
-            require_name("A stage before another one", name)
+            require_name("An upstream stage", name)
         if self.throttled_by is not None:
-            require_name("What throttles a stage", self.throttled_by)
+            require_name("The stage that throttles a stage", self.throttled_by)
         require_level("The throttle level of a stage's state", self.throttle_level)
         limit, queue = self.rate_limit_per_s, self.queue_bytes
         if limit is not None and not (_is_number(limit) and 0 <= limit < math.inf):

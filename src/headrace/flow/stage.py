@@ -270,8 +270,8 @@ def check(flow: DeclaredFlow) -> None:
     for first, second in combinations(graph.links.values(), 2):
         if first.channel.location == second.channel.location:
             raise OptionError(
-                f"{second} is what {first} is: {first.channel.location}; declare it once, and let"
-                " every stage name that."
+                f"{second} is the same as {first}: {first.channel.location}; declare it once, and"
+                " let every stage name that declaration."
             )
     cycle = graph.cycle()
     if cycle is not None:
@@ -295,9 +295,9 @@ def refuse_aliases(flow: DeclaredFlow, identities: Mapping[str, str]) -> None:
         first_link = first.setdefault(identity, link)
         if first_link.channel.location != link.channel.location:
             raise OptionError(
-                f"{link} is what {first_link} is, by another address: {link.channel.location} and"
-                f" {first_link.channel.location} have the same id; declare it once, and let every"
-                " stage name that."
+                f"{link} is the same as {first_link} at another address:"
+                f" {link.channel.location} and {first_link.channel.location} have the same id;"
+                " declare it once, and let every stage name that declaration."
             )
 
 

@@ -53,7 +53,7 @@ _ATTEMPTS: Final = 3
 
 _ANY_VERSION: Final = -1
 
-_NOT_EPHEMERAL: Final = "It would stay when its stage is gone, as nothing does that a stage writes."
+_NOT_EPHEMERAL: Final = "It would stay after its stage is gone, because the node is not ephemeral."
 _NOT_SIGNED: Final = "It is not signed with the flow's secret for the session that wrote it."
 
 _LOG: Final = logging.getLogger("headrace.flow")

@@ -142,7 +142,9 @@ def decode_header(start: bytes, name: str) -> FrameHeader:
 
 def damaged(name: str, what: str) -> CorruptionError:
     """Return the CorruptionError for bytes that differ from the bytes written."""
-    return CorruptionError(f"{name} is damaged: {what}; `headrace journal verify` tells all.")
+    return CorruptionError(
+        f"{name} is damaged: {what}; `headrace journal verify` lists all damage."
+    )
 
 
 class Place(NamedTuple):

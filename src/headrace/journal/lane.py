@@ -248,8 +248,8 @@ class Lane:
         whole = frames(lambda _at, _size: row, size, 0, self.place(segment))
         if not len(whole):
             raise CorruptionError(
-                f"{name} is not the frame of its place; put back the file that was there, or let"
-                " `headrace journal repair` declare it lost."
+                f"{name} is not the frame that belongs there; put back the file that was there, or"
+                " let `headrace journal repair` declare it lost."
             )
         return whole
 
@@ -362,7 +362,7 @@ class Lane:
         if says != (self.identity.id, self.lane, first) or header.count == 0:
             of_another = header.journal_id != self.identity.id
             raise CorruptionError(
-                f"{name} is not the frame of its place: it holds lane {header.lane} "
+                f"{name} is not the frame that belongs there: it holds lane {header.lane} "
                 f"[{header.first}, {header.until}){' of another journal' if of_another else ''}; "
                 "put back the file that was there, or let `headrace journal repair` set this one "
                 "aside."

@@ -75,7 +75,7 @@ class LaneWriter:
 
     @property
     def end(self) -> int:
-        """Offset after the last acknowledged record."""
+        """Offset after the last acknowledged record, or after the records found at opening."""
         return self._end
 
     def append(self, records: Records) -> OffsetRange:
@@ -137,7 +137,7 @@ class LaneWriter:
         if not 1 <= records.count <= MAX_RECORDS:
             raise OptionError(
                 f"A block of {records.count} records cannot be written; 1 to {MAX_RECORDS} are "
-                "allowed: append in parts."
+                "allowed: append in chunks."
             )
         self._make_ready()
         if self._end + records.count > MAX_OFFSET:
@@ -262,8 +262,8 @@ class LaneWriter:
             raise CorruptionError(
                 f"{self._files.named(segment, checked.frames.until)} is damaged from byte"
                 f" {checked.frames.end} on: {checked.defect}; nothing of it was cut off:"
-                " `headrace journal verify` tells all, and `headrace journal repair` declares lost"
-                " what cannot be read."
+                " `headrace journal verify` lists all damage, and `headrace journal repair`"
+                " declares unreadable offsets lost."
             )
         return checked
 

@@ -198,10 +198,9 @@ def check_unchanged(lane: Lane, offset: int, now: int, after: int) -> None:
     if 0 not in (after, now) and now != after:
         raise DataLossError(
             f"{lane.what[0].upper()}{lane.what[1:]} is not the one that this query has read up to"
-            f" offset {offset}: another record is before that offset now, as after a backup that"
-            " was put back and written on; put back the lane as it was, or start the query with a"
-            " new checkpoint, and with startingOffsets from which on it is to read what the lane"
-            " has."
+            f" offset {offset}: another record is before that offset now, as after a backup was"
+            " restored and written to; restore the lane as it was, or start the query with a new"
+            " checkpoint, and set startingOffsets to the offsets from which to read."
         )
 
 

@@ -129,7 +129,7 @@ class Records:
         if len(data) > _MAX_BYTES:
             raise OptionError(
                 f"{len(data)} bytes of lines are more than the {_MAX_BYTES} that can be taken at "
-                "once; hand them in in parts."
+                "once; pass them in chunks."
             )
         # Searching for a single byte is ten times as fast as searching for two.
         if b"\r" in data and b"\r\n" in data:
@@ -248,4 +248,4 @@ def _bytes_of(column: pa.Array) -> int:
 
 
 def _too_large() -> OptionError:
-    return OptionError("Records of more than 2 GiB cannot be held together; use smaller parts.")
+    return OptionError("Records of more than 2 GiB cannot be held together; use smaller chunks.")
