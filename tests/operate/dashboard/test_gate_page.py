@@ -15,8 +15,8 @@ from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.gate_page import beyond_state, by_lag, cells_of, impossible_actions
 from headrace.operate.dashboard.pages import environment
 from headrace.operate.status.attention import take_snapshot
+from headrace.operate.status.parts import PartitionSnapshot
 from headrace.operate.status.sentences import headline
-from headrace.operate.status.snapshot import PartitionSnapshot
 from headrace.operate.status.states import GateState
 
 

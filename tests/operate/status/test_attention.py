@@ -26,7 +26,7 @@ from headrace.operate.cli.status import status_view
 from headrace.operate.status.attention import HANGS, SHORTEST_HANGS_MS, gate_needs, take_snapshot
 from headrace.operate.status.lags import GateLag
 from headrace.operate.status.needs import Need, Where, grouped
-from headrace.operate.status.snapshot import IsolatedSnapshot
+from headrace.operate.status.parts import IsolatedSnapshot
 from headrace.operate.status.states import GateHistory, GateState, Urgency
 
 HANGS_MS = max(HANGS * INTERVAL_MS, SHORTEST_HANGS_MS)

@@ -23,8 +23,9 @@ from headrace.operate.status.attention import BY_OPERATORS, take_snapshot
 from headrace.operate.status.limiting import drain_state
 from headrace.operate.status.needs import Need
 from headrace.operate.status.observer import Observer, read_histories
+from headrace.operate.status.parts import PartitionSnapshot
 from headrace.operate.status.sentences import headline
-from headrace.operate.status.snapshot import GateSnapshot, PartitionSnapshot
+from headrace.operate.status.snapshot import GateSnapshot
 from headrace.operate.status.states import GateHistory
 from headrace.operate.status.words import plural
 

@@ -12,7 +12,7 @@ from headrace.operate.status import words as out
 from headrace.operate.status.lags import GateLag
 from headrace.operate.status.needs import Need, Where
 from headrace.operate.status.sentences import headline, records_in_all, records_waiting, since
-from headrace.operate.status.snapshot import GateSnapshot, without_needs
+from headrace.operate.status.snapshot import GateSnapshot, Moment, without_needs
 from headrace.operate.status.states import WHY, GateHistory, GateState, ReceiverState, Urgency
 
 RETENTION_IS_NEAR_S: Final = 3_600.0
@@ -260,5 +260,5 @@ def urgency_of(snapshot: GateSnapshot) -> tuple[int, int, int, str]:
 
 def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
     """Work out a snapshot from the ledger's records, and what is known of what waits."""
-    snapshot = without_needs(history, now_ms, lag)
+    snapshot = without_needs(Moment.of(history, now_ms, lag or GateLag()))
     return replace(snapshot, needs=tuple(gate_needs(snapshot)))

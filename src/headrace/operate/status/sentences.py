@@ -7,7 +7,8 @@ from typing import Final
 
 from headrace.gate import Finding, FindingKind
 from headrace.operate.status import words as out
-from headrace.operate.status.snapshot import BatchSnapshot, GateSnapshot, IsolationProgress
+from headrace.operate.status.parts import BatchSnapshot, IsolationProgress
+from headrace.operate.status.snapshot import GateSnapshot
 from headrace.operate.status.trends import Trend
 
 
@@ -157,13 +158,6 @@ def _to_go(snapshot: GateSnapshot) -> str:
         return "fewer each time"
     trend = ", getting longer" if snapshot.drain_trend is Trend.RISING else ""
     return f"about {out.duration(max(round(snapshot.drain_s), 1) * 1000)} to go{trend}"
-
-
-def drained_in(drain_s: float | None) -> str:
-    """Nobody needs the tenths of a second of an estimate."""
-    if drain_s is None:
-        return out.UNKNOWN
-    return out.duration(round(drain_s) * 1000) if drain_s >= 60 else f"{drain_s:.0f} s"
 
 
 SHORT: Final = 8
