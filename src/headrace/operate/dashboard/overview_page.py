@@ -5,6 +5,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -21,10 +22,10 @@ from headrace.operate.dashboard.pages import (
     region_id,
     whole_number,
 )
-from headrace.operate.status.facts import GATE_COLUMNS, GateColumn
 from headrace.operate.status.findings import PRUNED, finding_sentences, gone_offsets
 from headrace.operate.status.needs import urgency_of
-from headrace.operate.status.snapshot import GateSnapshot, ReceiverSnapshot
+from headrace.operate.status.parts import ReceiverSnapshot
+from headrace.operate.status.snapshot import GATE_COLUMNS, GateSnapshot
 from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs
 from headrace.operate.status.states import NeedGroup, ReceiverState, Where, grouped
 
@@ -41,35 +42,16 @@ _ORDERS: Final[Mapping[str, Callable[[GateSnapshot], Any]]] = {
 """Orders in which gates can be sorted."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageColumn:
-    """A column of the page, and those that stand beside it in its cells."""
-
-    column: GateColumn
-    beside: tuple[GateColumn, ...]
-
-    @property
-    def name(self) -> str:
-        """The header."""
-        return " · ".join(each.header for each in (self.column, *self.beside))
-
-
-def page_columns(columns: Sequence[GateColumn]) -> tuple[PageColumn, ...]:
-    """Return the columns of the page, each with those beside it."""
-    made: list[PageColumn] = []
-    for column in columns:
-        if column.is_beside and made:
-            made[-1] = replace(made[-1], beside=(*made[-1].beside, column))
-        else:
-            made.append(PageColumn(column, ()))
-    return tuple(made)
-
-
-_COLUMNS: Final = page_columns(GATE_COLUMNS)
+_COLUMNS: Final = [
+    (column, beside if beside and beside.is_beside else None)
+    for column, beside in zip_longest(GATE_COLUMNS, GATE_COLUMNS[1:])
+    if not column.is_beside
+]
+"""The columns of the page, each with the one that stands beside it in its cells."""
 
 COLUMNS_CSS: Final = (
     "@media (min-width: 761px) { table.gates tr { grid-template-columns: "
-    + " ".join(f"minmax(0, {each.column.width}fr)" for each in _COLUMNS)
+    + " ".join(f"minmax(0, {column.width}fr)" for column, _ in _COLUMNS)
     + "; } }\n"
 )
 """The widths of the columns, for the style sheet."""
@@ -131,7 +113,10 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
 
     def look(_ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
         gates = list(fleet.snapshots.values())
-        shown = sorted(filter(choice.includes, gates), key=_ORDERS[choice.sort])
+        shown = sorted(
+            sorted(filter(choice.includes, gates), key=lambda each: each.gate),
+            key=_ORDERS[choice.sort],
+        )
         needs = [need for each in gates for need in each.needs] + list(flow_needs(fleet.stages))
         regions = {
             "summary": site.render(

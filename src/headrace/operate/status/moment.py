@@ -18,7 +18,7 @@ from headrace.gate import (
 )
 from headrace.operate.status.lags import GateLag, LagWatch
 from headrace.operate.status.needs import gate_needs
-from headrace.operate.status.snapshot import GateSnapshot, without_needs
+from headrace.operate.status.snapshot import GateSnapshot, Moment, without_needs
 from headrace.operate.status.sources import WAIT_FOR_SOURCES_S
 from headrace.operate.status.states import HISTORY, GateHistory, sorted_query
 from headrace.operate.status.words import short_error
@@ -172,5 +172,5 @@ def snapshots_of(
 
 def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
     """Work out a snapshot from the ledger's records, and what is known of what waits."""
-    snapshot = without_needs(history, now_ms, lag)
+    snapshot = without_needs(Moment.of(history, now_ms, lag or GateLag()))
     return replace(snapshot, needs=tuple(gate_needs(snapshot)))

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, Self
 
 from headrace.errors import OptionError
@@ -252,8 +253,13 @@ def advice_on(
 
 def batch_cost_of(gate: GateRecord) -> SourceCost | None:
     """Return a batch's known cost; None if there is none, or another version wrote it."""
+    return None if gate.batch_cost is None else _cost_in(gate.batch_cost)
+
+
+@lru_cache(maxsize=10_000)
+def _cost_in(text: str) -> SourceCost | None:
     try:
-        return None if gate.batch_cost is None else SourceCost.from_text(gate.batch_cost)
+        return SourceCost.from_text(text)
     except OptionError:
         return None
 
