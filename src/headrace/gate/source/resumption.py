@@ -267,9 +267,9 @@ def unknown_outcome(ranges: Sequence[OffsetRange]) -> ErrorReport:
     return ErrorReport(
         UNKNOWN_OUTCOME,
         f"Spark has committed {sum(offsets.count for offsets in ranges):,} records of which this"
-        " ledger has no batch, as after it was replaced, or put back from an older copy. Some may only"
-        " have been deferred or rejected: compare with the sink, and with `headrace failures` of"
-        " the ledger that was there, before you settle it with `headrace drop`.",
+        " ledger has no batch, as after it was replaced, or put back from an older copy. Some may"
+        " only have been deferred or rejected: compare with the sink, and with `headrace failures`"
+        " of the ledger that was there, before you settle it with `headrace drop`.",
         "",
     )
 
