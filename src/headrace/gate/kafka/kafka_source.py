@@ -316,8 +316,8 @@ class KafkaReading:
 _SERVERS: Final = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS: Final = frozenset({"subscribe", "subscribepattern", "assign"})
 
-# Options of a stream for the connection to Kafka and for a record's columns; the ranges replace the
-# options for the start and the size.
+# Options of a stream that a replay keeps: for the connection to Kafka and for a record's columns.
+# The ranges replace the options for the start and the size.
 _KEPT_IN_REPLAYS: Final = frozenset(
     {
         "headrace.channel",

@@ -46,7 +46,7 @@ _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call
 _INTERNAL_TOPICS: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
-_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: a broker older than topic ids
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # Sixteen zero bytes: the broker has no topic ids.
 _PERMANENT: Final = frozenset(
     {
         *(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED),
@@ -246,7 +246,7 @@ class Lookup:
             try:
                 answer = self._ask_until_passed(question)
             except (KafkaException, _Unready) as error:
-                self._admin.poll(0)  # runs _errors, which learns the reason
+                self._admin.poll(0)  # Calls `_errors` with the reason.
                 reason = self._explain(error)
                 unreached = not self._reached and isinstance(error, KafkaException)
                 if attempt == attempts or unreached or _code(error) in _PERMANENT:

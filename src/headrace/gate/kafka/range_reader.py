@@ -38,7 +38,7 @@ Int64s = npt.NDArray[np.int64]
 # the numbers of Java's client: -1, 0 and 1.
 _JAVA_TIMESTAMP_TYPE: Final = -1
 
-# Spark's timestamps are microseconds in 64 bits; Kafka's, milliseconds in as many.
+# Spark's timestamps are microseconds in 64 bits, Kafka's milliseconds in 64 bits.
 _MOST_MS: Final = (2**63 - 1) // 1000
 
 
@@ -231,7 +231,7 @@ class _RangeRead:
         for slot, r in enumerate(ranges):
             self._slot_of_partition[r.partition] = slot
         self._open = set(range(len(ranges)))
-        self._missing: set[int] = set()  # slots whose partition did not exist at the last look
+        self._missing: set[int] = set()  # Slots whose partition was missing in the last answer.
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         builder = RecordBatchBuilder(self._config.columns)
@@ -282,7 +282,7 @@ class _RangeRead:
         partitions: Int32s = np.fromiter(map(Message.partition, messages), np.int32, count)
         slots = self._slots(messages, partitions)
         inside = (offsets >= self._next[slots]) & (offsets < self._until[slots])
-        # Offsets rise within a partition, and of a repeated index numpy keeps the last value.
+        # Offsets rise within a partition, and numpy keeps the last value for a repeated index.
         self._next[slots] = np.maximum(self._next[slots], offsets + 1)
         self._close({slot for slot in self._open if self._next[slot] >= self._until[slot]})
         if self._config.aborted:
@@ -307,9 +307,8 @@ class _RangeRead:
     def _close(self, slots: set[int]) -> None:
         if slots:
             self._open -= slots
-            # This stops fetching ahead and drops records fetched past the end. Not pause(): a
-            # resumed partition is fetched again only when the broker's thread next wakes, up to 1 s
-            # later.
+            # Stop fetching ahead, and drop the records past the end. pause() would not do: a resumed
+            # partition is fetched only when the broker's thread next wakes, up to 1 s later.
             self._consumer.kafka.incremental_unassign([self._position(slot) for slot in slots])
 
     def _advance(self, slot: int, position: int) -> None:

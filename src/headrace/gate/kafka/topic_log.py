@@ -32,7 +32,8 @@ _COMMIT_POLL_S: Final = 0.005
 def lookup_with(options: KafkaOptions) -> Lookup:
     """Return a lookup with the options' client settings.
 
-    `Gate.read` has reached the brokers before its query starts, so a later outage is waited for.
+    `Gate.read` has reached the brokers before its query starts, so the lookup waits for a later
+    outage.
     """
     return Lookup(
         options.client,
@@ -189,9 +190,9 @@ def _length(column: pa.Array) -> int:
 class GroupOffsets:
     """Committer of processed offsets to a consumer group, for lag monitoring.
 
-    It does not join the group. A commit waits up to ``wait_s`` for the broker, which first looks
-    for the coordinator. A failed commit is logged and stops nothing. Offsets are never read back,
-    because the query's checkpoint has its position.
+    The client does not join the group. A commit waits up to ``wait_s`` for the broker, which first
+    looks for the coordinator. A failed commit is logged and stops nothing. Offsets are never read
+    back, because the query's position is in its checkpoint.
     """
 
     def __init__(self, client: ClientConfig, group: str, wait_s: float = 3.0) -> None:

@@ -3,5 +3,5 @@
 The plan of a batch is written before the batch is processed, and its outcome afterwards. The ledger
 is the only state that the processes of a query share. Spark runs a Python source's planner in a
 process of its own, so planner, driver and executors have no common memory. The ledger also survives
-a restart. Nothing read from it is evaluated, imported or unpickled.
+a restart. No value read from the ledger is evaluated, imported or unpickled.
 """

@@ -330,6 +330,9 @@ class BatchStore(Store):
     ) -> bool:
         """Store the finished parts of a batch, and its convicted records as dead letters.
 
+        One statement marks the next part as running and the previous part as finished, before the
+        handler is called. The progress is stored as the fewest possible parts.
+
         Returns:
             Whether the batch still belongs to the owner; if not, nothing is changed.
         """
@@ -626,7 +629,7 @@ class BatchStore(Store):
 
     def with_prefix(self, prefix: str, limit: int = 2) -> tuple[BatchRecord, ...]:
         """Return the batches whose keys begin with these hexadecimal digits, by key."""
-        above = prefix + "g"  # above all digits
+        above = prefix + "g"  # "g" sorts behind all hexadecimal digits.
         return self._select("with_prefix", prefix=prefix, above=above, limit=limit)
 
     def _select(self, name: str, **values: Any) -> tuple[BatchRecord, ...]:

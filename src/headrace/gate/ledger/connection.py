@@ -135,7 +135,7 @@ def _sqlite(url: URL) -> URL:
 
 
 def _postgresql(url: URL, text: str) -> URL:
-    if text.count("@") > 1:  # a part of the password would be taken for the host, and shown
+    if text.count("@") > 1:  # An error would show the end of the password as a machine's name.
         raise LedgerError(
             "The ledger URL has more than one '@'; write one in its user or password as %40."
         )

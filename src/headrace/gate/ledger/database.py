@@ -75,7 +75,7 @@ _ROLLED_BACK: Final = "a conflict that rolls back (INSERT OR ROLLBACK, RAISE(ROL
 _FORGET: Final = "; ".join(
     (
         "CLOSE ALL",
-        "SET CONSTRAINTS ALL IMMEDIATE",  # a temporary table that waits for a check stays
+        "SET CONSTRAINTS ALL IMMEDIATE",  # A pending check would keep a temporary table.
         "SET SESSION AUTHORIZATION DEFAULT",
         "RESET ALL",
         "DEALLOCATE ALL",
@@ -234,14 +234,9 @@ class Database:
     ) -> None:
         """Prepare to open a ledger's database; a SQLite file is created unless ``must_exist``.
 
-        LedgerError is raised for a URL that is not a ledger's.
-
-        Args:
-            url: URL of the ledger.
-            read_only: Refuse all writes; the ledger must exist then.
-            must_exist: Never create a file.
-            timeouts: Timeouts of the database.
-            clock: Replacement for the database's own clock (ms since the epoch).
+        ``read_only`` refuses all writes, and the ledger must exist then. ``clock`` replaces the
+        database's own clock (ms since the epoch). LedgerError is raised for a URL that is not a
+        ledger's.
         """
         parsed = parse_url(url)
         self.name: Final = redact_url(parsed)
@@ -262,10 +257,10 @@ class Database:
         event.listen(self._engine, "checkin", self._close_late)
         if clock is not None:
             take_time_from(self._engine, clock)
-        # A statement alone is its own transaction, which saves PostgreSQL two round trips.
+        # A single statement is its own transaction, which saves PostgreSQL two round trips.
         self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._unawaited = self._alone.execution_options(**{DURABLE: False})
-        # SQLite takes its lock now: a reader that writes later would fail instead of wait.
+        # Lock a SQLite file at the beginning: a reader that writes later would fail, not wait.
         self._begin_writing = (
             "BEGIN IMMEDIATE"
             if self.is_sqlite
@@ -401,7 +396,7 @@ class Database:
         self._engine.dispose()
 
     def _close_late(self, _connection: object, entry: ConnectionPoolEntry) -> None:
-        # A pool that was disposed of keeps returned connections until it is collected.
+        # A disposed pool keeps returned connections until the pool is garbage-collected.
         if self._closed:
             entry.invalidate()
 

@@ -213,8 +213,7 @@ NOT_RUN_AGAIN: Final = ErrorReport(
 def query_stopped(error: BaseException) -> ErrorReport:
     """Return the report for a batch whose query was stopped while the batch ran.
 
-    Args:
-        error: The handler's error; its trace is kept.
+    The trace is from the handler's error.
     """
     message = "The query was stopped while this batch ran; it runs again at the next start."
     return ErrorReport(QUERY_STOPPED, message, ErrorReport.of(error).trace)

@@ -173,7 +173,7 @@ class GateStore(Store):
             execute(connection, _SQL["declare_new"], values)
             while not changed_rows(connection, _SQL["claim"], values):
                 query = query_behind(connection, claim.gate)
-                if query is not None:  # else it was released just now
+                if query is not None:  # Otherwise the gate has just been released.
                     return query
             return None
 

@@ -1,4 +1,4 @@
-"""The ledger: the one place where planner, driver, command line and other applications meet."""
+"""The ledger: the store that planner, driver, command line and other applications share."""
 
 import threading
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ _SQL: Final = statements("ledger")
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
-# An arbitrary unique number: it names the lock under which PostgreSQL's schema changes.
+# Arbitrary unique number of the lock under which PostgreSQL's schema changes.
 _MIGRATION_LOCK: Final = 0x48_45_41_44_47_41_54_45
 
 # Alembic keeps its state in globals.

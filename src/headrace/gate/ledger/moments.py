@@ -194,8 +194,8 @@ class MomentStore(Store):
         buckets = sorted(sampled)
         place = 0
         for row in self._database.rows(_SQL["series"], **values):
-            # A sample is written when its batch has ended: the first one from then on is the
-            # batch's own, or one of the same stretch.
+            # A sample is written at its batch's end: the first sample at or after the batch's time
+            # is the batch's own, or a sample of the same bucket.
             while place < len(buckets) and buckets[place] < row.time_ms // bucket_ms * bucket_ms:
                 place += 1
             sample = sampled[buckets[place]] if place < len(buckets) else None

@@ -61,7 +61,7 @@ any other state is permanent. https://www.postgresql.org/docs/current/errcodes-a
 
 _SQLITE_OUTAGES: Final = (
     *("SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR_READ", "SQLITE_IOERR_WRITE"),
-    *("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_SHMSIZE"),  # the latter: no room to open a file
+    *("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_SHMSIZE"),  # SHMSIZE: no disk space to open a file
 )
 """Outages of SQLite by the beginning of their name. https://www.sqlite.org/rescode.html"""
 

@@ -126,9 +126,9 @@ def _ask_for_passwords(engine: Engine, name: str) -> None:
         if raised:  # The function's own service may be down: an outage, like the server's.
             raise driver.OperationalError(raised)
         if not isinstance(password, str) or not re.fullmatch("[^\0\ud800-\udfff]+", password):
-            what = "no password" if isinstance(password, str) else f"a {type(password).__name__}"
+            defect = "no password" if isinstance(password, str) else f"a {type(password).__name__}"
             raise LedgerError(
-                f"{name}, of {setting}, returned {what}; it must return {A_PASSWORD}."
+                f"{name}, of {setting}, returned {defect}; it must return {A_PASSWORD}."
             )
         named["password"] = password
 
@@ -241,10 +241,10 @@ def _refuse_other_encodings(engine: Engine) -> None:
 def _close_unused(engine: Engine, clock: Clock) -> None:
     """Close additional connections that were unused for `UNUSED_S`.
 
-    One connection is used all the time if its threads seldom meet, and stays open.
+    If the threads seldom meet, a single connection is always in use and stays open.
     """
     unused: dict[ConnectionPoolEntry, float] = {}
-    changing = threading.RLock()  # closing one calls `closed`
+    changing = threading.RLock()  # Closing a connection calls `closed` in the same thread.
 
     @event.listens_for(engine, "checkin")
     def returned(_connection: object, entry: ConnectionPoolEntry) -> None:

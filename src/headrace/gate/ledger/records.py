@@ -35,13 +35,9 @@ def batch_key(
     planner from its plan, the listener from the start and end offsets of a progress event. The
     order of the ranges makes no difference, and empty ranges are ignored.
 
-    Args:
-        gate: The gate's name.
-        checkpoint_id: The checkpoint's identity. A fresh checkpoint reads the same offsets again on
-            purpose, as another batch.
-        ranges: Ranges of the batch.
-        topic_ids: Known ids of topics, by name. A topic that was deleted and recreated has the same
-            offsets again, in other batches.
+    A fresh ``checkpoint_id`` reads the same offsets again on purpose, as another batch.
+    ``topic_ids`` has the known ids of topics, by name: a recreated topic has the same offsets
+    again, in other batches.
     """
     read = sorted((r.topic, r.partition, r.start, r.until) for r in ranges if r.count)
     ids = sorted((topic, topic_ids[topic]) for topic in {r[0] for r in read} & topic_ids.keys())
@@ -52,6 +48,8 @@ def batch_key(
 
 def part_key(batch: str, path: str) -> str:
     """Return the key of a part of a batch; the batch's own key for the whole.
+
+    The separator is a point, because sinks also name folders after keys.
 
     >>> part_key("5d41", ""), part_key("5d41", "01")
     ('5d41', '5d41.01')

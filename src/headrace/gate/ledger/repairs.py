@@ -248,8 +248,8 @@ class RepairStore(Store):
             if outcome is not None:  # This call was made before, and its answer was lost.
                 return int(outcome.removesuffix(_CHANGED)) if outcome != _NOTHING else 0
             changed = work(connection)
-            what = f"{changed}{_CHANGED}" if changed else _NOTHING
-            execute(connection, _SQL["outcome"], {"number": number, "what": what})
+            outcome_text = f"{changed}{_CHANGED}" if changed else _NOTHING
+            execute(connection, _SQL["outcome"], {"number": number, "what": outcome_text})
             return changed
 
         return self._database.write(do)

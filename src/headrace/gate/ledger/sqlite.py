@@ -100,8 +100,8 @@ def _reader(path: Path, lock_s: float) -> sqlite3.Connection:
     have no right to write. So without a log, and therefore without another process that has the
     file open, the file is opened as immutable. The user then needs no right to write.
     """
-    how = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
-    return sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=lock_s)
+    mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
+    return sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, timeout=lock_s)
 
 
 LOG_BYTES: Final = 4_194_304

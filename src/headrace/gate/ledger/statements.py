@@ -116,8 +116,8 @@ class Statement:
     ) -> CursorResult[Any]:
         """Run the statement, and cache the columns of its result.
 
-        SQLAlchemy would parse them again for each text. A statement with ``*`` is not cached,
-        because a newer schema may add a column.
+        SQLAlchemy would compute the columns again for each text. A statement with ``*`` is not
+        cached, because a newer schema may add a column.
         """
         key = connection.dialect.name, self.optional.intersection(given)
         cached = self._answered.get(key)
@@ -174,14 +174,8 @@ def execute(
 ) -> CursorResult[Any]:
     """Run a statement once, or once for each of several mappings of values.
 
-    Superfluous values are ignored.
-
-    Args:
-        connection: Connection to use.
-        statement: Statement to run.
-        values: Values to bind.
-        counted: Whether the number of changed rows is needed; by default an INSERT does not return
-            it.
+    Superfluous values are ignored. ``counted`` requests the number of changed rows, which an INSERT
+    does not return by default.
     """
     names: Iterable[str] = ()
     if isinstance(values, Mapping):

@@ -57,9 +57,9 @@ gate: Final = Table(
     Column("rate_time_ms", BigInteger),
     # Known cost of a batch, as the learned law writes it.
     Column("batch_cost", Text),
-    # The largest batch that its handler takes, as `SizeCeiling` writes it.
+    # The largest batch that the handler takes, as `SizeCeiling` writes it.
     Column("size_ceiling", Text),
-    # The batch that its newest rate sample was learnt from.
+    # The batch from which the newest rate sample was learnt.
     Column("reported", Text),
     # The batch that the engine requested last, and the number of its requests. No foreign key:
     # SQLite cannot add one to an existing table.
@@ -71,7 +71,7 @@ gate: Final = Table(
     Column("throttle_level", Double),
     Column("throttle_origin_per_s", Double),
     Column("throttle_until_ms", BigInteger),
-    # Pressures that its stage has received from downstream; a restart continues with them.
+    # Pressures that the gate's stage has received from downstream; a restart continues with them.
     Column("pressures", Text),
     # The query that owns the gate, and the end of its lease by the database's clock; until then no
     # other query begins a batch.
@@ -83,16 +83,16 @@ gate: Final = Table(
     Column("query_checkpoint_id", Text),
     Column("query_since_ms", BigInteger),
     Column("query_until_ms", BigInteger),
-    # `begins` when that query claimed the gate.
+    # Value of `begins` when that query claimed the gate.
     Column("query_begins", BigInteger),
     # Time by the database's clock when the last query ended, how (`QueryEnd`), and the error, if
     # any. Empty while a query owns the gate, or if its process died silently.
     Column("ended_ms", BigInteger),
     Column("ended", Text),
     Column("ended_error", Text),
-    # Number of calls of its handler.
+    # Number of calls of the handler.
     Column("sequence", BigInteger, nullable=False, server_default="0"),
-    # Total offsets of its losses, to detect a loss that was deleted.
+    # Total offsets of the gate's losses, to detect a deleted loss.
     Column("lost_offsets", BigInteger, nullable=False, server_default="0"),
     # Operators' settings in force, rows of `action`: a pause or a drain, a limit, a stop of the
     # owning query; and the gate's newest action. No foreign keys: SQLite cannot add them to an
@@ -180,7 +180,7 @@ batch_table: Final = Table(
     Column("last_call", Text),
     # Number of attempts that are failed backfills.
     Column("backfills", Integer, nullable=False, server_default="0"),
-    # Whether the outcome of one of its runs is unknown: it may be in its sink.
+    # Whether the outcome of a run is unknown: the batch may be in its sink.
     Column("outcome_unknown", Boolean, nullable=False, server_default=false()),
     # Time at which an operator asked for the next backfill at once.
     Column("retry_ms", BigInteger),

@@ -135,10 +135,8 @@ class CheckedLog(Protocol):
         """Refuse a log whose records before an offset differ from the records read there.
 
         The check covers the offsets that `latest` or `bounds` have just seen, and costs no request.
-        Reads of the batch check the other offsets.
-
-        Raises:
-            DataLossError: Reading on would skip the new records before an offset.
+        Reads of the batch check the other offsets. DataLossError is raised if reading on would skip
+        the new records before an offset.
         """
 
     def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
@@ -146,7 +144,7 @@ class CheckedLog(Protocol):
 
 
 def declared_lost(log: Log, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the ranges among the offsets that are known to be lost."""
+    """Return the ranges among the offsets that are known to be lost; none for other logs."""
     return log.lost(ranges) if isinstance(log, CheckedLog) else []
 
 

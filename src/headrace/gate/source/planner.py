@@ -154,7 +154,7 @@ class StreamPlanner:
         ).to_json()
 
     def _within(self, positions: Positions) -> Positions:
-        """Return the positions, limited to the end of each log: nothing beyond it was lost."""
+        """Return the positions, limited to the end of each log, so that none counts as a loss."""
         starting = self._options.starting
         if not isinstance(starting.at, AtOffsets):
             return positions
@@ -328,9 +328,9 @@ class StreamPlanner:
     def _too_few(self, unread: int) -> bool:
         """Return whether ``minOffsetsPerTrigger`` delays a batch of so few unread offsets.
 
-        As with the native connector, the delay counts from the last plan that waited, even if there
-        was nothing to read then. Unlike there, the rest of a run with ``Trigger.AvailableNow`` does
-        not wait: the run would end without the rest.
+        As with the native connector, the delay counts from the last plan that was not delayed, even
+        if there was nothing to read then. Unlike there, the rest of a run with
+        ``Trigger.AvailableNow`` does not wait: the run would end without the rest.
         """
         minimum = self._options.min_offsets_per_trigger
         if minimum is None or self._target is not None:

@@ -245,7 +245,10 @@ class SourceStreamReader(_TaskSide, VersionedStreamReader):
             )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark may never commit a query's last batch, so ``latestOffset`` does it."""
+        """Do nothing: the planner notes processed offsets in ``latestOffset`` instead.
+
+        Spark may never commit a query's last batch.
+        """
 
     def stop(self) -> None:
         if self._planner_made is not None:

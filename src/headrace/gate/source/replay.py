@@ -88,10 +88,8 @@ def check_all_planned(
 def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
     """Return the end of a batch of exactly these ranges, for a query that reads batches again.
 
-    ``following`` is the file that will contain the next batch's end.
-
-    Raises:
-        OptionError: Two ranges share an offset.
+    ``following`` is the file that will contain the next batch's end. OptionError is raised if two
+    ranges share an offset.
     """
     exact = _disjoint(planned.offsets for planned in ranges)
     return StreamOffset(

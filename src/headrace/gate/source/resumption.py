@@ -247,8 +247,8 @@ def unknown_ranges(
     """Return the ranges that a checkpoint has planned up to this offset and its ledger lacks.
 
     Spark has committed the ranges, because the offset is the end of a committed batch. In a
-    partition that the ledger does not know at all, they are all existing offsets before the offset.
-    ``gaps`` lie between batches that were planned after an older ledger was restored.
+    partition that the ledger does not know at all, the ranges are all existing offsets before the
+    offset. ``gaps`` lie between batches that were planned after an older ledger was restored.
     """
     if offset.planned <= known.planned(offset.checkpoint_id):
         return []

@@ -257,6 +257,8 @@ def _refuse_contradictions(
 def _limits(raw: Mapping[str, str]) -> BatchLimits:
     learns = "headrace.gate" in raw and _flag(raw, "backpressure.enabled", default=True)
     least = _min_rate(raw)
+    # The first batch is limited too: by default to the smallest rate that can be learnt from. Later
+    # starts continue with the rate in the ledger.
     initial = _rate(raw, "backpressure.initialRate", default=least)
     if "headrace.gate" in raw and initial < least:
         raise OptionError(

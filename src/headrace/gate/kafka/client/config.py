@@ -107,7 +107,7 @@ _PRODUCER: Final = frozenset(
 
 
 def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
-    r"""Return the librdkafka consumer configuration for options of the Java client.
+    """Return the librdkafka consumer configuration for options of the Java client.
 
     Names are without ``kafka.``, in any case. An option that librdkafka knows and Java does not is
     passed on unchanged.

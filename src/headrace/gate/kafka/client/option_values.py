@@ -88,7 +88,10 @@ def _redacted(option: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """A type of value: the allowed values, in words, and its parser (None for an invalid value)."""
+    """Type of an option's value: the allowed values, in words, and a parser.
+
+    The parser returns None for an invalid value.
+    """
 
     allowed: str
     parse: Callable[[str], Value | None]
