@@ -2,7 +2,7 @@
 
 A worker process opens a consumer for each configuration and reuses it. Opening a consumer costs a
 connection, a metadata request and several round trips (some 20 ms on one machine, far more with
-TLS); assigning a warm one to other offsets costs one fetch.
+TLS). Assigning a warm consumer to other offsets costs one fetch.
 """
 
 import logging

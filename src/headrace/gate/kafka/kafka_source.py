@@ -285,8 +285,8 @@ class KafkaReading:
     def packed(self, ranges: Sequence[OffsetRange], _log: Log) -> list[tuple[OffsetRange, ...]]:
         """Return the ranges of each task, as many as the native connector makes.
 
-        The native connector applies ``maxRecordsPerPartition`` to a bounded read only if the
-        options alone show that a range is too long, or if ``minPartitions`` requires a resolution
+        For a bounded read, the native connector applies ``maxRecordsPerPartition`` in two cases:
+        the options alone show that a range is too long, or ``minPartitions`` requires a resolution
         of the bounds.
         """
         minimum = self.options.min_partitions

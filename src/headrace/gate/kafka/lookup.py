@@ -91,8 +91,8 @@ class Lookup:
     Every method raises ``BrokerError`` if the cluster cannot be reached or refuses. A request is
     repeated according to fetchOffset.numRetries and fetchOffset.retryIntervalMs. A first answer may
     take ``first_contact_s``: a broker that cannot be reached at the start is a mistake, which is
-    reported within ten seconds, unless ``is_reached`` says that the broker was reached before.
-    After a passing error, such as an election, a request is repeated every ``poll_s``.
+    reported within ten seconds. ``is_reached`` says that the broker was reached before. After a
+    passing error, such as an election, a request is repeated every ``poll_s``.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class Lookup:
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Return the existing topics; a topic is missing when no try has found it.
 
-        A topic that was missing in the last call is tried only once: a deleted topic that a query
-        still names must not delay every plan.
+        A topic that was missing in the last call is tried only once, so that a deleted topic does
+        not delay every plan.
         """
         wanted = sorted(set(names))
         if not wanted:

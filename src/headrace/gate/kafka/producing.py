@@ -21,10 +21,10 @@ def too_large(
 ) -> BrokerError:
     """Return the error for records larger than their topic's, or their producer's, limit.
 
-    A topic refuses all records that its producer has sent together with one too large record. A
-    topic also refuses a too large batch of records that would each fit. ``topic`` is None if the
-    producer refused the records, ``where`` names the topic and its brokers, and ``sizes`` has the
-    size of each refused record (bytes).
+    A topic refuses all records that its producer has sent together with a record that is too large.
+    A topic also refuses a batch that is too large, even if each record would fit. ``topic`` is None
+    if the producer refused the records. ``where`` names the topic and its brokers, and ``sizes``
+    has the size of each refused record (bytes).
     """
     if topic is None:
         name, limit_bytes = "kafka.max.request.size", client[_OF_PRODUCER]

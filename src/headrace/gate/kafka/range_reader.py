@@ -307,8 +307,9 @@ class _RangeRead:
     def _close(self, slots: set[int]) -> None:
         if slots:
             self._open -= slots
-            # Stop fetching ahead, and drop the records past the end. pause() would not do: a resumed
-            # partition is fetched only when the broker's thread next wakes, up to 1 s later.
+            # Stop fetching ahead, and drop the records past the end. pause() would not do: a
+            # resumed partition is fetched only when the broker's thread next wakes, up to 1 s
+            # later.
             self._consumer.kafka.incremental_unassign([self._position(slot) for slot in slots])
 
     def _advance(self, slot: int, position: int) -> None:

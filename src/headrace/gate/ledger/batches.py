@@ -6,7 +6,7 @@ since its last call. The status alone would not tell a finished batch from a bat
 checkpoint with the same number.
 
 The owner of a batch renews a lease in the batch's row. The owner's name contains the machine, the
-process and the start time, so after a crash on the same machine nobody waits for the lease to
+process and the start time. So after a crash on the same machine, nobody waits for the lease to
 expire.
 """
 
@@ -69,10 +69,10 @@ _SQL: Final = statements("batch")
 class BatchStore(Store):
     """Batches of a ledger.
 
-    A method with a key and an owner changes nothing if the batch has another owner, or is not in
-    the state in which the transition begins. The return value reports this. An owner names one run
-    of a query or of a backfill. A lease is the time for which a batch belongs to its owner unless
-    the owner renews the lease.
+    A method with a key and an owner changes nothing if the batch has another owner, or another
+    state than the transition needs. The return value reports this. An owner names one run of a
+    query or of a backfill. A lease is the time for which a batch belongs to its owner unless the
+    owner renews the lease.
     """
 
     def begin(self, batch: PlannedBatch, *, query: str | None = None) -> BatchRecord:

@@ -1,9 +1,9 @@
 """Summary of each checkpoint that the ledger keeps beside its batches.
 
 A history has two ends: ranges that follow each other do not reveal a missing first or newest batch.
-So each begin of a batch also writes, in its transaction, where the checkpoint began in each
-partition, where it ends, and how many offsets it has planned. `verify` compares the batches with
-this summary, which outlives them.
+So each begin of a batch also updates this summary in its transaction: the checkpoint's start and
+end in each partition, and its number of planned offsets. `verify` compares the batches with this
+summary, which outlives them.
 """
 
 from collections import defaultdict

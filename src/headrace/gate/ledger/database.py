@@ -90,9 +90,8 @@ _FORGET: Final = "; ".join(
 class Guard:
     """Guard that keeps the borrower of a connection from ending the lent transaction.
 
-    SQLAlchemy's own commit and rollback are refused at once. A COMMIT that is executed as a
-    statement, or on the driver's own connection, is detected at the end: the savepoint from the
-    beginning is gone then.
+    SQLAlchemy's own commit and rollback are refused at once. A COMMIT as a statement, or on the
+    driver's own connection, is detected at the end: the savepoint from the beginning is gone then.
     """
 
     def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
@@ -126,8 +125,9 @@ class Guard:
         On a server this also resets the session: after the commit, a pooler may give the session to
         another client.
 
-        LedgerError is raised if the transaction was ended, if an attempt to end it was refused
-        (even if the borrower caught the error), or if a failed statement was not undone.
+        LedgerError is raised if the transaction was ended, or a failed statement was not undone. It
+        is also raised after a refused attempt to end the transaction, even if the borrower caught
+        that error.
         """
         if self._refused is not None:
             self._refuse(self._refused)
@@ -219,8 +219,9 @@ class Database:
     their statements. A repeated statement may have been executed before, with only the answer lost.
 
     A write with ``durable=False`` is atomic and visible to everybody, but PostgreSQL answers before
-    its log is synced: a crash of the server may lose the write, though no durable write after it.
-    Use it for data that the writer repeats or learns again. SQLite syncs no commit of this kind.
+    its log is synced. A crash of the server may lose the write, but no later durable write. Use
+    ``durable=False`` for data that the writer repeats or learns again. SQLite syncs no commit of
+    this kind.
     """
 
     def __init__(

@@ -110,9 +110,9 @@ class DeadLetterStore(Store):
     ) -> tuple[DeadLetterRecord, ...]:
         """Return the dead letters of one gate or of all gates, oldest first.
 
-        Only letters with one of ``statuses`` (default: every status) and a higher id than ``after``
-        (the last id of the previous page) are returned, kept at ``since_ms`` or later and before
-        ``until_ms``. ``error_class`` names the exception's class with or without its module.
+        The letters have one of ``statuses`` (default: every status), and were kept at ``since_ms``
+        or later and before ``until_ms``. Their ids are above ``after``, the last id of the previous
+        page. ``error_class`` names the exception's class with or without its module.
         """
         values = {
             "gate": gate_name,

@@ -154,12 +154,12 @@ class HistoryStore(Store):
         """Return each gate's progress in each of these partitions, by gate and partition.
 
         A gate needs every batch that is neither ``success`` nor dropped as a whole, and every batch
-        with an unresolved dead letter. A gate needs its last batch, which the engine may request
-        again after a crash (left out without ``keeps_last``), and the unread offsets of its newest
-        run. Once a run has begun in a partition, the gate needs no lower offsets for new batches.
-        Offsets reported as done stay so, unless a fresh checkpoint, or an old copy of one, begins
-        below them. Gates in ``without`` are left out. The result is empty if no gate has read the
-        topic or journal.
+        with an unresolved dead letter. A gate needs the unread offsets of its newest run, and, with
+        ``keeps_last``, its last batch: the engine may request that batch again after a crash. Once
+        a run has begun in a partition, the gate needs no lower offsets for new batches. Offsets
+        reported as done stay so, unless a fresh checkpoint, or an old copy of one, begins below
+        them. Gates in ``without`` are left out. The result is empty if no gate has read the topic
+        or journal.
 
         The cost grows with the open and dead batches, not with the history.
         """

@@ -45,11 +45,11 @@ class Ledger:
     cannot be read or written. Methods can be called from any thread, and from several processes at
     once.
 
-    With a retry timeout, a ledger waits while the database cannot be reached, cuts the connection
-    or is locked by another client, and then repeats the call. The result is the same, whether the
-    first call had no effect or only its answer was lost. `HistoryStore.coverage` is not repeated,
-    nor are the caller's statements in a `BatchStore.transaction`. After the timeout, or without
-    one, a write whose answer was lost may have had its effect.
+    With a retry timeout, a ledger waits and then repeats a call if the database cannot be reached,
+    cuts the connection or is locked by another client. The result is the same, whether the first
+    call had no effect or only its answer was lost. `HistoryStore.coverage` is not repeated, nor are
+    the caller's statements in a `BatchStore.transaction`. After the timeout, or without one, a
+    write whose answer was lost may have had its effect.
 
     The status of a batch changes only by the transitions of
     :mod:`headrace.gate.ledger.transitions`, each by compare-and-set: if two callers try the same

@@ -246,8 +246,8 @@ class MomentStore(Store):
     def partitions(self) -> Sequence[Any]:
         """Return the partitions that each gate's newest batch reads.
 
-        A row has the gate, the topic, the partition, the end of the batch's range, the end of the
-        log at its plan, and the topic id.
+        A row has the gate, the topic, the partition, the end of the batch's range, the log's end at
+        the time of the plan, and the topic id.
         """
         return self._database.rows(_SQL["partitions"])
 
@@ -255,8 +255,8 @@ class MomentStore(Store):
         """Return when the offset at which a gate continues was the newest of its log (ms).
 
         That is the time of the last plan at which the log had no more offsets than have been
-        planned since. If none of the last ``limit`` batches of the checkpoint has such a plan, the
-        result is the time of the oldest of these batches, as an upper bound.
+        planned since. If the last ``limit`` batches of the checkpoint have no such plan, the result
+        is the time of the oldest of these batches: an upper bound.
         """
         values = {"gate": gate_name, "checkpoint_id": checkpoint_id, "limit": limit}
         row: Any = self._database.rows(_SQL["newest_at"], **values)[0]

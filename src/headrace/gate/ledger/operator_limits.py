@@ -61,7 +61,7 @@ class OperatorLimitStore(Store):
     Batches that have begun, and backfills, are not affected. Each method that changes a setting
     adds a row, even if nothing changes, and returns the settings then in force.
 
-    A method raises `LedgerError` for a gate that is not declared, and `OptionError` for a name or a
+    A method raises `LedgerError` for an undeclared gate. It raises `OptionError` for a name or
     reason that is too long, or a limit out of its range.
     """
 

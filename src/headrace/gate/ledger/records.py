@@ -1,8 +1,8 @@
 """Values that the ledger stores and returns. Times are ms since the epoch.
 
 A batch's key is a hash of its gate, its checkpoint id and its ranges. Every run of the same ranges
-has the same key, and no other batch has it, so a sink that writes under the key writes once. The
-key includes the topic's id: the same offsets of a recreated topic are another batch.
+has the same key, and no other batch has this key. So a sink that writes under the key writes once.
+The key includes the topic's id: the same offsets of a recreated topic are another batch.
 """
 
 import json
@@ -31,8 +31,8 @@ def batch_key(
 ) -> str:
     """Return the key of the batch of a gate that reads these ranges: 32 hexadecimal digits.
 
-    A pure function, so every process that knows a batch's ranges finds its row in the ledger: the
-    planner from its plan, the listener from the start and end offsets of a progress event. The
+    The function is pure, so every process that knows a batch's ranges finds its row in the ledger.
+    The planner knows them from its plan, the listener from the offsets of a progress event. The
     order of the ranges makes no difference, and empty ranges are ignored.
 
     A fresh ``checkpoint_id`` reads the same offsets again on purpose, as another batch.

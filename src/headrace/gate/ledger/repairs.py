@@ -75,8 +75,8 @@ _NOTHING: Final = "nothing to change"
 class RepairStore(Store):
     """Operators' actions on failures, each in one transaction with the row that says who and why.
 
-    A method that changes something raises `OptionError` for a name or a reason that is empty or too
-    long, and `LedgerError` for a gate that is not declared.
+    A method that changes something raises `OptionError` for a name or reason that is empty or too
+    long, and `LedgerError` for an undeclared gate.
     """
 
     def retry(self, gate_name: str, keys: Collection[str], by: str, why: str) -> int:

@@ -5,10 +5,10 @@ guarantees. Values are bound, as ``:name``; a value is never part of a statement
 
 ``{now}`` is the database's time (ms since the epoch) while the statement runs. ``{expired}`` is
 true if the lease of a batch is not in force. Such a lease has expired, or ends further ahead than
-any lease can: it was written before the clock was set back. ``{unresolved}`` is true if a batch
-needs attention: the batch has failed, was not dropped, and the next start of its query does not run
-the batch again. ``{locked}`` locks the selected rows until the transaction ends; a SQLite file has
-one writer anyway.
+any lease can: it was written before the clock was set back. ``{unresolved}`` is true for a failed,
+backfilling or dead batch that was not dropped and that the next start of its query does not run
+again. ``{locked}`` locks the selected rows until the transaction ends; a SQLite file has one writer
+anyway.
 
 ``{merge(a, b)}`` joins two JSON maps; values of the second map win. ``{item(a, n)}`` is the number
 at a place of a JSON list, and ``{word(a, n)}`` the text there. ``{rows(:bounds)}`` are the elements
@@ -18,7 +18,7 @@ of a list, each of them ``bound.value``.
 statement is replaced by these lines.
 
 A line that ends with ``--? name`` is left out if that value is None. So one statement lists the
-rows of one gate or of all gates, and the database sees only the conditions in use, and uses their
+rows of one gate or of all gates. The database sees only the conditions in use, and uses their
 index. ``IN :names`` binds a list.
 """
 

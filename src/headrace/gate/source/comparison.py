@@ -133,8 +133,8 @@ def _covers(
 ) -> Mapping[_Place, Sequence[OffsetRange]]:
     """Return the ranges that a ledger accounts for, in the partitions of batches that it lacks.
 
-    The batches may have been pruned, or replaced by one dead batch after a restore of the ledger,
-    so their keys are unknown and only their offsets can be compared.
+    The batches may have been pruned, or replaced by one dead batch after a restore of the ledger.
+    So their keys are unknown, and only their offsets can be compared.
     """
     starts: dict[_Place, int] = {}
     for read in unknown:

@@ -1,10 +1,10 @@
 """A stream planner's access to the ledger: its gate's rate, batches and losses.
 
-A gate has one query at a time: the planner claims the gate before it begins a batch, or the query
-does not start. The claim is a lease of 30 s in the gate's row, which a thread of the planner
-renews. Each batch is begun under the lease, in the same statement, so a query whose gate was taken
-over begins no batch. A second query is refused as soon as the first renews its lease; a query whose
-process has ended is replaced at once.
+A gate has one query at a time: the planner must claim the gate before it begins a batch. The claim
+is a lease of 30 s in the gate's row, which a thread of the planner renews. Each batch is begun
+under the lease, in the same statement, so a query whose gate was taken over begins no batch. A
+second query is refused as soon as the first renews its lease; a query whose process has ended is
+replaced at once.
 
 A ledger can be replaced by an older one while its query runs, for example if a delayed standby is
 promoted. Each plan reads the gate's number of begun batches beside its rate. If the number has

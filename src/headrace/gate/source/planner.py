@@ -5,8 +5,8 @@ serves every source: it asks a `Log`, and Kafka and journals are logs. So offset
 failure policies, backfill and `verify` are the same code for both.
 
 An ``auto`` interval is the planner's, because a trigger's interval is fixed when a query starts.
-The trigger of such a gate fires every 50 ms, and the planner answers "nothing new" without a lookup
-until the interval in the ledger has passed.
+The trigger of such a gate fires every 50 ms. Until the interval in the ledger has passed, the
+planner answers "nothing new" without a lookup.
 
 The first plan of a gate makes a batch even without records, and even if the gate is paused: the
 batch records where the stream begins. Spark asks for ``initialOffset`` again when it repeats batch
@@ -100,8 +100,8 @@ class ToRead:
 class StreamPlanner:
     """Planner of the batches of one query's source.
 
-    Every method raises ``BrokerError`` or ``JournalError`` if the log cannot be reached, and
-    ``LedgerError`` if the ledger cannot be reached; the batch does not start then.
+    Every method raises ``BrokerError`` or ``JournalError`` for an unreachable log, and
+    ``LedgerError`` for an unreachable ledger. The batch does not start then.
     """
 
     def __init__(

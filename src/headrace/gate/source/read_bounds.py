@@ -307,9 +307,9 @@ def resolve_start_offsets(
     """Return the start of the next batch from the last batch's end and the current topics.
 
     A new partition begins at its earliest offset. A position that the log no longer holds moves to
-    the next readable offset, and the offsets in between are a loss; the caller decides how to treat
-    the loss. A deleted topic is lost up to its last ``seen`` end. Its positions are kept: if a
-    topic with the same id returns, for example after a missing permission, reading continues there.
+    the next readable offset. The offsets in between are a loss; the caller decides how to treat the
+    loss. A deleted topic is lost up to its last ``seen`` end. Its positions are kept: if a topic
+    with the same id returns, for example after a missing permission, reading continues there.
 
     ``cut`` is the advice for a log that never reuses an offset and ends before a position. Reading
     on from the log's end would skip new records, so this raises `DataLossError`. ``cut`` is None

@@ -13,13 +13,13 @@ newer               lacks batches of it           continues; the ranges become o
 of another ledger   any                           is refused; with `headrace adopt` as newer
 =================== ============================= ==============================================
 
-A new checkpoint takes over the id and the position of the last one, so an interrupted batch keeps
+A new checkpoint takes over the id and the position of the last one. So an interrupted batch keeps
 its key and its place in the order. Ranges that an older ledger lacks become one dead batch. Spark
 commits a batch whether it succeeded or was deferred, so rows with ``success`` would claim an
-unknown outcome. The number of planned offsets in the checkpoint shows that a row is missing even
-where positions do not: after a loss, or in a partition without records. Further batches may have
-been planned on an older ledger, so the missing ranges are all gaps of the proof, not only the
-ranges behind the newest batch.
+unknown outcome. The number of planned offsets in the checkpoint reveals a missing row even where
+positions do not: after a loss, or in a partition without records. Later batches may have been
+planned on an older ledger. So the missing ranges are all gaps of the proof, not only the ranges
+behind the newest batch.
 
 All functions are pure: the planner reads both sides, and writes the decision.
 """
