@@ -214,7 +214,7 @@ class Lookup:
         return self._ask(offsets)
 
     def _learn_leaders(self, topics: list[str], timeout: float) -> None:
-        """Make the client learn the leaders: after an election it still asks the old leader."""
+        """Refresh the client's list of leaders, which is outdated after an election."""
         described = self._admin.describe_topics(TopicCollection(topics), request_timeout=timeout)
         for future in described.values():
             future.exception()  # Waits for the answer; the next try raises its error.

@@ -201,7 +201,7 @@ def _fetch_size(client: ClientConfig, ranges: Sequence[OffsetRange]) -> ClientCo
     """Return the client's settings for the size of the read; the user's own setting wins.
 
     librdkafka fetches until it holds 100 000 messages of each partition. For a small read this is
-    wasted: it takes twice the processor time of the read itself.
+    wasted, and takes twice the processor time of the read itself.
     """
     if "queued.min.messages" in client or sum(r.count for r in ranges) > _SMALL_READ:
         return client

@@ -133,7 +133,7 @@ class BatchStore(Store):
         }
 
     def begin_checkpoint(self, start: PlannedBatch) -> None:
-        """Write where a checkpoint begins, as empty ranges; known partitions stay as they are."""
+        """Write where a checkpoint begins, as empty ranges; known partitions stay unchanged."""
 
         def begin(connection: Connection) -> None:
             with self._under(start.gate):
@@ -257,8 +257,8 @@ class BatchStore(Store):
     ) -> bool:
         """Move a batch from ``in_progress`` to ``failed`` (transition E).
 
-        ``outcome_unknown`` says that the failed batch may be in its sink: its run did not raise by
-        itself, or nobody knows whether the run did.
+        ``outcome_unknown`` says that the failed batch may be in its sink: the run did not raise by
+        itself, or the cause of its end is unknown.
         """
         values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
         return self._changes(FAIL.statement, values)
@@ -290,8 +290,8 @@ class BatchStore(Store):
         At the end of the ``with``, the batch moves from ``in_progress`` (transition D) or
         ``backfilling`` (G) to ``success`` in the same transaction. With ``progress``, the batch
         instead stores the progress of one of its parts. ``rejected`` is called at that point, and
-        the records that it returns become dead letters. Either everything is durable, or nothing
-        has happened.
+        the returned records become dead letters. Either everything is durable, or nothing has
+        happened.
 
         An earlier commit, rollback or close of the connection is refused; savepoints
         (``begin_nested``) are allowed. A SQLite file has one writer at a time: every other writer
@@ -449,10 +449,10 @@ class BatchStore(Store):
     ) -> list[str]:
         """Move live batches that nobody runs any more to ``failed`` (transition E).
 
-        These batches are ``in_progress``; their owner's lease has expired, or they never had an
-        owner and were created before ``unowned_before_ms``. A batch that a stop of the query
-        interrupted, and that the query's next start does not run, also counts as failed from now
-        on. The batch ``but`` stays unchanged, because the engine runs it again.
+        These batches are ``in_progress``. Their owner's lease has expired, or they had no owner and
+        were created before ``unowned_before_ms``. A batch that a stop of the query interrupted, and
+        that the query's next start does not run, also counts as failed from now on. The batch
+        ``but`` stays unchanged, because the engine runs this batch again.
 
         Returns:
             The moved batches, earliest created first.

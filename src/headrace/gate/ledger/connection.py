@@ -58,7 +58,7 @@ def normalize_url(url: str) -> str:
     """Return a ledger URL in full, valid for a process in another folder.
 
     The returned URL contains the password: use :func:`redact_url` for logs and errors. Like all
-    functions of this module, it raises `LedgerError` for a URL that is not a ledger's.
+    functions of this module, `normalize_url` raises `LedgerError` for a URL that is not a ledger's.
     """
     return parse_url(url).render_as_string(hide_password=False)
 

@@ -508,7 +508,7 @@ def changed_rows(
 
 
 def make_durable(connection: Connection) -> None:
-    """Make a transaction durable that was begun with ``durable=False``, once it has committed."""
+    """Make the commit of a transaction durable that was begun with ``durable=False``."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL synchronous_commit TO DEFAULT")
 

@@ -26,7 +26,7 @@ from headrace.gate.ledger.transitions import new_call_id
 Headers = tuple[tuple[str, bytes | None], ...]
 
 CLAIM_MS: Final = 120_000
-"""Lease of a dead letter that is being sent (ms); brokers need much less time to store it."""
+"""Lease of a dead letter that is being sent (ms); brokers store a record in much less time."""
 
 _SQL: Final = statements("dead_letter")
 

@@ -140,8 +140,8 @@ class ErrorReport:
     def of(cls, error: "BaseException | ErrorReport") -> "ErrorReport":
         """Describe an exception and its causes; a report is returned unchanged.
 
-        Class and message are from the root cause if Spark only wraps it. For a `NotProcessedError`,
-        they are from the handler's exception.
+        Class and message are from the root cause if Spark only wraps the cause. For a
+        `NotProcessedError`, both are from the handler's exception.
         """
         if isinstance(error, ErrorReport):
             return error

@@ -157,8 +157,8 @@ class HistoryStore(Store):
         with an unresolved dead letter. A gate needs the unread offsets of its newest run, and, with
         ``keeps_last``, its last batch: the engine may request that batch again after a crash. Once
         a run has begun in a partition, the gate needs no lower offsets for new batches. Offsets
-        reported as done stay so, unless a fresh checkpoint, or an old copy of one, begins below
-        them. Gates in ``without`` are left out. The result is empty if no gate has read the topic
+        reported as done stay so, unless a fresh checkpoint, or an old copy of a checkpoint, begins
+        below. Gates in ``without`` are left out. The result is empty if no gate has read the topic
         or journal.
 
         The cost grows with the open and dead batches, not with the history.

@@ -1,9 +1,9 @@
-"""Operators' actions on running gates, one row each; a gate's row refers to those in force.
+"""Operators' actions on running gates, one row each; a gate's row refers to the actions in force.
 
 A gate's planner reads the references in the query that reads its rate, and the few actions in force
 by key. No row is overwritten, so the history of operators' actions is complete. The planner records
-in the row that it has seen an action. Without this, a drain could not report when the query can be
-stopped: an earlier plan might still begin a batch.
+in an action's row that it has seen the action. Without this, a drain could not report when the
+query can be stopped: an earlier plan might still begin a batch.
 
 Times are the database's own.
 """
@@ -245,8 +245,8 @@ class OperatorLimitStore(Store):
 def in_force(connection: Connection, rows: Sequence[Row[Any]]) -> dict[str, OperatorLimits]:
     """Return the settings in force by gate, from rows of `controls` or `gates_now`.
 
-    Few gates have any, so their actions are a query of their own: as columns they would make each
-    row twice as wide. LedgerError is raised for an action of an unknown kind.
+    Few gates have actions in force, so a second query reads the actions: as columns, the actions
+    would make each row twice as wide. LedgerError is raised for an action of an unknown kind.
     """
     by_gate: dict[str, OperatorLimits] = {}
     numbers = {number for row in rows for number in _referred(row) if number is not None}

@@ -1,4 +1,4 @@
-"""Errors of both databases: which of them waiting may cure, and the remedy of each."""
+"""Classification of both databases' errors: outages, which waiting may cure, and remedies."""
 
 import re
 import sqlite3

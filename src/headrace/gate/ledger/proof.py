@@ -5,8 +5,8 @@ to its end; a gap or an overlap between them is a defect. The database compares 
 functions, and all rows are read as of one moment.
 
 Skipped and lost offsets are one account. A skip between two checkpoints follows from their rows, so
-nothing is written when it happens. Operators accept ranges, in a table of their own: a loss that
-grows later is not accepted with them, and no count of losses changes.
+nothing is written when it happens. Accepted ranges have a table of their own. So a loss that grows
+later is not accepted with its first offsets, and no count of losses changes.
 """
 
 from collections import Counter, defaultdict

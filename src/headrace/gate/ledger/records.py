@@ -32,8 +32,8 @@ def batch_key(
     """Return the key of the batch of a gate that reads these ranges: 32 hexadecimal digits.
 
     The function is pure, so every process that knows a batch's ranges finds its row in the ledger.
-    The planner knows them from its plan, the listener from the offsets of a progress event. The
-    order of the ranges makes no difference, and empty ranges are ignored.
+    The planner knows the ranges from its plan, the listener from the offsets of a progress event.
+    The order of the ranges makes no difference, and empty ranges are ignored.
 
     A fresh ``checkpoint_id`` reads the same offsets again on purpose, as another batch.
     ``topic_ids`` has the known ids of topics, by name: a recreated topic has the same offsets
@@ -386,8 +386,8 @@ class Processed:
             its beginning.
         batch_key: The batch that begins at ``until`` and may have to be read again. None if the
             next batch begins there.
-        status: Status of that batch. If ``success``, the batch is the gate's last one. The engine
-            asks for it again if the engine crashed before it recorded the batch's end.
+        status: Status of that batch. If ``success``, the batch is the gate's last one. After a
+            crash before the end was recorded, the engine requests this batch again.
     """
 
     gate: str

@@ -82,7 +82,7 @@ class RepairStore(Store):
     def retry(self, gate_name: str, keys: Collection[str], by: str, why: str) -> int:
         """Backfill failed batches without further waiting; return how many of them had failed.
 
-        The gate's own process runs them next, whatever its schedule and its spare rate.
+        The gate's own process runs these batches next, whatever its schedule and its spare rate.
         """
 
         def retry(connection: Connection) -> int:

@@ -5,9 +5,9 @@ guarantees. Values are bound, as ``:name``; a value is never part of a statement
 
 ``{now}`` is the database's time (ms since the epoch) while the statement runs. ``{expired}`` is
 true if the lease of a batch is not in force. Such a lease has expired, or ends further ahead than
-any lease can: it was written before the clock was set back. ``{unresolved}`` is true for a failed,
-backfilling or dead batch that was not dropped and that the next start of its query does not run
-again. ``{locked}`` locks the selected rows until the transaction ends; a SQLite file has one writer
+any lease can, because the clock was set back. ``{unresolved}`` is true for a failed, backfilling or
+dead batch that was not dropped and that the next start of its query does not run again.
+``{locked}`` locks the selected rows until the transaction ends; a SQLite file has one writer
 anyway.
 
 ``{merge(a, b)}`` joins two JSON maps; values of the second map win. ``{item(a, n)}`` is the number

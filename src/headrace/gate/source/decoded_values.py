@@ -4,9 +4,9 @@ Decoding in the tasks that read the records avoids two transfers: raw bytes from
 and back to a Python worker. Behind a gate, malformed values are reported and rejected, as by
 ``headrace.decode`` in a handler; without a gate, the option ``mode`` decides.
 
-A repeated batch is read raw, because an isolation cuts it by its offsets, and decoded in the
-handler's thread. Without a handler in the job's thread, the first malformed value fails the job,
-because dropping the value would be a silent loss.
+A repeated batch is read raw, because an isolation cuts the batch by its offsets. The handler's
+thread then decodes the batch. Without a handler in the job's thread, the first malformed value
+fails the job, because dropping the value would be a silent loss.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

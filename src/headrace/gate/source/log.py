@@ -116,8 +116,8 @@ class Log(Protocol):
 class CheckedLog(Protocol):
     """Additional methods of a log that never reuses an offset, such as a journal.
 
-    Any other log may reuse offsets for new records once it has lost its end, and reading continues
-    from its new end. Every method raises ``JournalError`` if the log cannot be reached.
+    Any other log may reuse offsets for new records after a loss of its end, and reading continues
+    from the new end. Every method raises ``JournalError`` if the log cannot be reached.
     """
 
     @property

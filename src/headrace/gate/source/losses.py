@@ -1,6 +1,6 @@
 """Offsets that a task cannot read any more: they stop the query, or the ledger records them.
 
-The plan counts the offsets that are gone when it is made. Only the task sees offsets that disappear
+The plan counts the offsets that are gone at that time. Only the task sees offsets that disappear
 between the plan and the read. An accumulator does not survive every sink, and a marker in the data
 does not survive every plan. So the task itself opens the ledger, only after a loss, and the loss is
 durable before the task ends.

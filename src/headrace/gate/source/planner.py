@@ -9,9 +9,9 @@ The trigger of such a gate fires every 50 ms. Until the interval in the ledger h
 planner answers "nothing new" without a lookup.
 
 The first plan of a gate makes a batch even without records, and even if the gate is paused: the
-batch records where the stream begins. Spark asks for ``initialOffset`` again when it repeats batch
-0 after a crash. With ``startingOffsets=latest`` the answer would then be higher, and the records
-between would be lost.
+batch records where the stream begins. When Spark repeats batch 0 after a crash, it asks for
+``initialOffset`` again. With ``startingOffsets=latest`` the answer would then be higher, and the
+records between would be lost.
 """
 
 import logging

@@ -168,7 +168,7 @@ def resolve_offsets(
     """Return the offset of a bound in each partition now.
 
     If no record is at or after a time (ms), ``if_no_record`` is called with the partition and the
-    time, and may raise. If it returns, the result is the latest offset.
+    time, and may raise. If ``if_no_record`` returns, the result is the latest offset.
     """
     wanted = list(partitions)
     match bound.at:

@@ -1,7 +1,8 @@
 """Spark's interface of every source: its columns, and readers that plan under a gate.
 
 The limit of a batch is applied inside ``latestOffset``: Spark calls ``getDefaultReadLimit`` only
-once per query start, so a changing rate cannot use it.
+once per query start, so a changing rate cannot be a read limit. The read limit only tells a trigger
+with a limit from a trigger that reads everything (``once``).
 """
 
 import gc
@@ -56,7 +57,7 @@ _SCHEMA: Final = StructType(
 )
 
 _ASSUMED_PARALLELISM: Final = 4
-"""Number of tasks that run at the same time, if it is unknown: without headrace.register."""
+"""Assumed number of tasks that run at the same time. Only headrace.register knows the number."""
 
 
 class Reading(Protocol):

@@ -1,8 +1,8 @@
 """Reads of exactly the ranges of a batch: their options, their offset in a query, their tasks.
 
 A failed batch is read again, whole or in parts. Each layer between the batch's row and the tasks
-checks that it passes on all requested ranges. Records that a layer left out would reach the handler
-as an empty DataFrame, which passes, and would count as processed.
+checks that it passes on all requested ranges. Without the check, omitted records would reach the
+handler as an empty DataFrame, which passes, and would count as processed.
 """
 
 import json

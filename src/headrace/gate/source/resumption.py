@@ -117,8 +117,8 @@ def refuse_an_older_checkpoint(
     """Return the ledger's positions beyond the checkpoint, if an operator has adopted it.
 
     A batch is in the checkpoint before it is in the ledger, so an intact checkpoint is never
-    behind. If a log ends before the read offsets, an unclean election has cut it. A copy of the
-    checkpoint lacks partitions that are newer than the copy.
+    behind. If a log ends before the read offsets, an unclean election has cut the log. A copy of
+    the checkpoint lacks partitions that are newer than the copy.
 
     OptionError is raised if the checkpoint is behind, and no operator has adopted it.
     """

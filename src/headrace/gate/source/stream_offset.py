@@ -125,7 +125,8 @@ class StreamOffset:
         """Return the non-empty ranges of the batch that ends here, by topic and partition.
 
         A partition without a known start is read from 0. The native connector may have planned the
-        batch: it begins a new partition at its earliest offset, without writing a start.
+        batch. For a new partition, its batch begins at the earliest offset, without a written
+        start.
         """
         if self.replay:
             return list(self.ranges)

@@ -1,6 +1,6 @@
 """librdkafka's configuration from the options of Kafka's Java clients, as Spark's users write them.
 
-librdkafka itself checks each configuration: it creates a client, without a connection.
+librdkafka itself checks each configuration, by creating a client without a connection.
 """
 
 import difflib
@@ -238,7 +238,7 @@ def _backoffs(options: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _check_own(name: str, value: str) -> None:
-    """Check an option that Java does not have: librdkafka must know it, and users may set it."""
+    """Check an option of librdkafka alone: it must exist, and users must be allowed to set it."""
     if name in _ALIASES:
         raise OptionError(f"kafka.{name} is librdkafka's; use Java's kafka.{_ALIASES[name]}.")
     if name in _PRODUCER:
@@ -262,7 +262,7 @@ def _check_own(name: str, value: str) -> None:
 
 
 def _check_client(client: _Client, config: Mapping[str, Value], options: Mapping[str, str]) -> None:
-    """Create a client of a configuration, so that librdkafka checks it; it never connects.
+    """Let librdkafka check a configuration, by creating a client that never connects.
 
     ``options`` are the user's options, from which ``config`` was made: errors name these.
     """

@@ -1,7 +1,7 @@
 """Create the tables of a ledger.
 
-Nothing is released yet, so the tables are those of `headrace.gate.ledger.tables`. The first release
-must copy them here; the test of a later migration fails until that is done.
+Nothing is released yet, so the migration creates the tables of `headrace.gate.ledger.tables`. The
+first release must copy these tables here; the test of a later migration fails until that is done.
 """
 
 from alembic import op
