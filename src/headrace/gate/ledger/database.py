@@ -125,9 +125,9 @@ class Guard:
         On a server this also resets the session: after the commit, a pooler may give the session to
         another client.
 
-        LedgerError is raised if the transaction was ended, or a failed statement was not undone. It
-        is also raised after a refused attempt to end the transaction, even if the borrower caught
-        that error.
+        LedgerError is raised if the transaction was ended, or a failed statement was not undone.
+        The error is also raised after a refused attempt to end the transaction, even if the
+        borrower caught the refusal.
         """
         if self._refused is not None:
             self._refuse(self._refused)

@@ -219,7 +219,7 @@ class GateStore(Store):
     def last_queries(
         self, names: Collection[str] | None = None
     ) -> Mapping[str, tuple[GateQuery, bool]]:
-        """Return the query that has not left each gate, and whether its lease is in force."""
+        """Return the query that has not released each gate, and whether its lease is in force."""
         rows = self._database.rows(_SQL["last_queries"], names=names)
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
 
