@@ -177,9 +177,9 @@ class Progress:
 
     def with_done(self, part: str) -> Self:
         """Return the progress after a part is done."""
-        done = joined({*self.done, part})
-        halved = frozenset(path for path in self.halved if not is_within(path, done))
-        return replace(self, done=done, unknown=self.unknown - {part}, halved=halved)
+        finished = joined({*self.done, part})
+        halved = frozenset(path for path in self.halved if not is_within(path, finished))
+        return replace(self, done=finished, unknown=self.unknown - {part}, halved=halved)
 
     def records_left(self, records: int) -> int:
         """Return the number of unfinished offsets of a batch with ``records`` offsets."""
@@ -208,13 +208,13 @@ class Progress:
         """
         try:
             values: Any = json.loads(text) if len(text) <= _MAX_TEXT else None
-            done, running, unknown = values["done"], values["running"], values["unknown"]
+            finished, running, unknown = values["done"], values["running"], values["unknown"]
             halved = values["halved"]
             progress = cls(
-                *(frozenset(done), running, frozenset(unknown), frozenset(halved)),
+                *(frozenset(finished), running, frozenset(unknown), frozenset(halved)),
                 *(values["runs"], values["evidence"]),
             )
-            parts = sorted([*done, *unknown])
+            parts = sorted([*finished, *unknown])
             is_whole = set(values) == set(cls.__slots__) and type(progress.runs) is int
             is_whole &= isinstance(progress.evidence, str)
             is_whole &= all(
