@@ -268,9 +268,7 @@ class Monitor:
         self._read_s = self._seconds()
 
     def _is_to_restart(self) -> bool:
-        """Whether the gate's next checkpoint reads the open batches again, so that a run doubles
-        them.
-        """
+        """Whether the gate's next checkpoint reads the open batches again."""
         actions = self._ledger.operator_limits.for_the_start(self._gate_name)
         return any(action.kind is OperatorActionKind.RESTART for action in actions)
 

@@ -76,8 +76,7 @@ class Batch:
         return _unpickled, values
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """Return a connection to the ledger's database, in one transaction with the batch's
-        success.
+        """Return a connection to the ledger's database, in a transaction with the batch's success.
 
         For a sink in that database: rows written through the connection are durable together with
         the batch's ``success``, or neither is. The transaction is committed at the end of the
@@ -194,8 +193,7 @@ class Batch:
         return sinks.append_iceberg(df, table, keys, name, asked=self._note_asked)
 
     def kafka_headers(self, *columns: str) -> Column:
-        """Return a column ``headers`` for a Kafka sink, by which readers of its topic can drop
-        copies.
+        """Return a column ``headers`` for a Kafka sink, by which its readers can drop copies.
 
         A Kafka sink still writes at least once. All copies of a row have the same header
         ``headrace-record``, the columns as JSON, such as

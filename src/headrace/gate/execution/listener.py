@@ -320,7 +320,7 @@ class GateListener(JsonStreamingQueryListener):
             _LOG.warning("A batch's failure was not processed: %s", error)
 
     def _end(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent | None) -> None:
-        """Record the end of a query without a handler of `Gate.write`, and so without a state here."""
+        """Record the end of a query without a handler of `Gate.write`, and so without state."""
         try:
             with cancel_when(lambda: True, "the query ended"):
                 query, _ = watched.ledger.gates.last_queries([gate]).get(gate, (None, False))
@@ -351,7 +351,7 @@ class GateListener(JsonStreamingQueryListener):
         return None if has_next else batch
 
     def _watch(self, run: UUID, report: BatchReport) -> _GateRun | None:
-        """Return the gate in this run, created at its first report from the source's declaration."""
+        """Return the gate in this run, created from its declaration at its first report."""
         if (run, report.gate) not in self._watched:
             try:
                 self._watched[run, report.gate] = self._first_seen(
