@@ -323,9 +323,9 @@ class Account:
 
 
 def live_per_s(samples: Sequence[RateSample], now_ms: int, interval_ms: int) -> float:
-    """Return the records/s the live stream has processed over the last ten intervals.
+    """Return the rate of the live stream over the last ten intervals (records/s).
 
-    The ledger's samples come newest first. If they cover less time, the rate is over that time.
+    The ledger's samples come newest first. If they cover less time, that time is used.
     """
     recent = [sample for sample in samples if now_ms - sample.time_ms < _LOOK_BACK * interval_ms]
     if not recent:

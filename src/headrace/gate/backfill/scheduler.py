@@ -51,6 +51,9 @@ _RETENTION_MS: Final = 60_000
 class OwnerSettings:
     """Owner of batches, and the times of its runs.
 
+    The name of an owner has the machine, the process and its start time, so after a crash on the
+    same machine no process waits for the lease.
+
     Attributes:
         owner: Name of this run of an application; unique.
         lease_ms: Lease of a batch without a renewal (ms). Too short: a pause loses the batch to

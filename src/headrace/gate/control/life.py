@@ -4,6 +4,9 @@
 out the decisions, in a `World`. The stream, its backfill, the command ``headrace backfill`` and the
 test harness differ in their `Terms` and in their world.
 
+A record that cannot be processed is found by a test, and becomes a dead letter of a successful
+batch. So the passed, rejected and lost offsets are all planned offsets.
+
 A part is run to learn whether the whole sink or only a region of the sink is away. If no part
 passes, the progress is discarded and the batch is whole again; but a part with an unknown outcome
 stays. A sink that was asked (`batch.once`) refuses the whole if it has a part, so a part whose

@@ -19,7 +19,7 @@ Number_co = TypeVar("Number_co", bound=float, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class PartitionLimit(Generic[Number_co]):
-    """One number for all partitions, or a number for some and a default for the rest."""
+    """A number for all partitions, or a number for some and a default for the rest."""
 
     default: Number_co
     overrides: Mapping[TopicPartition, Number_co] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class OperatorActionKind(StrEnum):
     ADOPT = "adopt"
     """Allow the next start to use a checkpoint that its ledger would refuse."""
     RESTART = "restart"
-    """Have the next start with a new checkpoint read everything again."""
+    """Make the next start with a new checkpoint read all records again."""
     CONTINUED = "continued"
     """A query with a new checkpoint continued from the ledger's position; recorded by Headrace
     itself."""

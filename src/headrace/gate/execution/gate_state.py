@@ -337,7 +337,7 @@ def _record_ends() -> None:
     deadline_s = time.monotonic() + EVENTS_S
     for (ledger_url, gate), state in all_states().items():
         query = state.query
-        # Over Spark Connect a query goes on without its program.
+        # Over Spark Connect a query continues without its program.
         if not isinstance(query, StreamingQuery):
             continue
         # After Spark was stopped, it has delivered the events and no longer answers.

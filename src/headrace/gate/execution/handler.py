@@ -154,7 +154,7 @@ class GatedHandler:
         self._query = query
         self._checkpoint = checkpoint
         self._state.follow(query, is_bounded=is_bounded)
-        # Over Spark Connect a query goes on without its program, so SIGTERM ends that alone.
+        # Over Spark Connect a query continues without its program, so SIGTERM ends that alone.
         watch_for_stops(at_signals=isinstance(query, StreamingQuery))
 
     def runner(

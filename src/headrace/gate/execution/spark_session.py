@@ -287,7 +287,7 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
             lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger),
             program=this_program(over_connect=is_remote(spark)),
         )
-        if not is_remote(spark):  # over Spark Connect a query goes on without its program
+        if not is_remote(spark):  # over Spark Connect a query continues without its program
             atexit.register(_end_with_the_program, spark, listener)
         _listen(spark, listener)
     session.secrets |= new
