@@ -89,9 +89,7 @@ class Manual:
 class Timetable:
     """Tracks the runs of a schedule: a run lasts from its due time until `end`.
 
-    Args:
-        schedule: Decides the times of runs.
-        started_ms: The time (ms since the epoch).
+    ``started_ms`` is the present time (ms since the epoch).
     """
 
     def __init__(self, schedule: Schedule, started_ms: int) -> None:
@@ -340,8 +338,7 @@ class BackfillBudget(Protocol):
     def records(self) -> int:
         """Return the number of records that may be run now; 0 for none.
 
-        Raises:
-            LedgerError: The ledger cannot be read.
+        Raises `LedgerError` if the ledger cannot be read.
         """
         ...
 

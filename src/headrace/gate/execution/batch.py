@@ -412,9 +412,8 @@ class HandlerTransaction:
     def open(self) -> Iterator[Connection]:
         """Begin the transaction.
 
-        Raises:
-            LedgerError: at once, if it was opened before, or the handler has returned. At the end,
-                if the commit fails; then the transaction is undone.
+        Raises `LedgerError` at once, if it was opened before, or the handler has returned. Raises
+        it at the end, if the commit fails; then the transaction is undone.
         """
         stack = self._claim()
         try:
@@ -431,8 +430,7 @@ class HandlerTransaction:
     def reject(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
         """Record rejections, as `Batch.reject` does.
 
-        Raises:
-            LedgerError: the batch is committed already, or its handler has returned.
+        Raises `LedgerError` if the batch is committed already, or its handler has returned.
         """
         if self._over or self.committed:
             raise LedgerError(
@@ -445,8 +443,7 @@ class HandlerTransaction:
     def watched(self) -> Iterator[None]:
         """Run the handler within; commit its rejections with the batch's success.
 
-        Raises:
-            LedgerError: the handler has returned, but the transaction is not committed.
+        Raises `LedgerError` if the handler has returned, but the transaction is not committed.
         """
         try:
             with self.rejections.of_jobs():
@@ -473,10 +470,9 @@ class HandlerTransaction:
     def _keep_rejected(self) -> None:
         """Commit the rejections of a handler that has returned.
 
-        Raises:
-            RejectionError: the rejections cannot be stored. The sink may have the other records, so
-                the batch is run again as a whole, and not in parts.
-            OptionError: the schema is at fault, and not the records.
+        Raises `RejectionError` if the rejections cannot be stored. The sink may have the other
+        records, so the batch is run again as a whole, and not in parts. Raises `OptionError` if the
+        schema is at fault, and not the records.
         """
         try:
             self._commit_rejected()

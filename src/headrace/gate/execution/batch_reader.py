@@ -91,8 +91,7 @@ class DerivedStream:
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
         """Process the records of these ranges as the stream would; one call at a time.
 
-        Raises:
-            Exception: the exception of ``use``, or of the query if it ended.
+        Raises the exception of ``use``, or of the query if it ended.
         """
         with self._turn:
             self._use, self._raised = use, None

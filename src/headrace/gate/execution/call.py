@@ -265,8 +265,7 @@ class HandlerCalls:
     def _check_fit(self, batch: BatchRecord, rejections: Rejections) -> None:
         """Refuse a schema that has fitted no record yet, or that has stopped fitting.
 
-        Raises:
-            OptionError: the schema is at fault, and not the records.
+        Raises `OptionError` then: the schema is at fault, and not the records.
         """
         unfit, letters = len(rejections.unfit), self._ledger.dead_letters
         newest = FitCount(batch.planned_records, unfit)

@@ -49,9 +49,7 @@ def has_ended(query: StreamingQuery) -> bool:
 class Turn:
     """The turn of one caller of a handler that is never called twice at a time.
 
-    Args:
-        lock: Held by the caller of the handler.
-        clock: Returns a monotonic time (s).
+    The caller of the handler holds ``lock``. ``clock`` returns a monotonic time (s).
     """
 
     def __init__(self, lock: threading.Lock, clock: Callable[[], float] = time.monotonic) -> None:
@@ -150,11 +148,7 @@ class StreamState:
         return self._query is not None and has_ended(self._query)
 
     def refuse_a_second_query(self) -> None:
-        """Refuse to start a query while another query of this process uses the gate.
-
-        Raises:
-            GateInUseError: another query uses the gate.
-        """
+        """Raise `GateInUseError` if a query of this process uses the gate."""
         query = self._query
         if query is not None and not has_ended(query):
             raise GateInUseError(
@@ -266,8 +260,7 @@ def shared_ledger(url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
 def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
     """Record a gate's ledger for the listener, which only sees the gate's name. Return the ledger.
 
-    Raises:
-        LedgerError: the ledger cannot be opened, even if it could before.
+    Raises `LedgerError` if the ledger cannot be opened, even if it could before.
     """
     Ledger.open(url, timeouts=timeouts).close()
     ledger = shared_ledger(url, timeouts)

@@ -45,10 +45,6 @@ class GateCeiling:
 
     Without a ceiling, a batch that passes costs no read of the ledger: only the owner of the gate
     creates a ceiling.
-
-    Args:
-        gate: The gate's name.
-        ledger: The gate's ledger.
     """
 
     def __init__(self, gate: str, ledger: Ledger) -> None:

@@ -48,8 +48,7 @@ class HandlerHealth:
 
     Any thread may use it.
 
-    Args:
-        clock: Returns a monotonic time (s).
+    ``clock`` returns a monotonic time (s).
 
     Attributes:
         passes: Number of successful runs with at least one record. A run is counted before the next

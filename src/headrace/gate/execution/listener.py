@@ -159,11 +159,7 @@ class Worker(Protocol):
 
 
 class SerialWorker:
-    """Runs tasks one after the other, in a thread that ends with the process.
-
-    Args:
-        name: the thread's name.
-    """
+    """Runs tasks one after the other, in a named thread that ends with the process."""
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[tuple[Callable[[], None], threading.Event]] = (

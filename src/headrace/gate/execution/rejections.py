@@ -114,8 +114,7 @@ class Rejections:
     def count(self) -> int:
         """Return the number of rejected records.
 
-        Raises:
-            TooManyRejectedError: too many could not be decoded.
+        Raises `TooManyRejectedError` if too many could not be decoded.
         """
         self._take_reported()
         return len(self._reasons)
@@ -130,10 +129,9 @@ class Rejections:
     def add(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
         """Reject all of these rows, or none of them.
 
-        Raises:
-            RejectionError: a row is not of the batch, or has no place; or the reason is empty.
-            TooManyRejectedError: there are too many.
-            LedgerError: there is no source to read from.
+        Raises `RejectionError` for a row outside the batch, a row without a place, or an empty
+        reason; `TooManyRejectedError` for too many rows; and `LedgerError` without a source to read
+        from.
         """
         if self._reader is None:
             raise LedgerError(

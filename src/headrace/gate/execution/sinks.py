@@ -127,9 +127,7 @@ class _Watcher:
     def commit_table(self, table: "Table", requirements: Any, updates: Any) -> Any:
         """Commit as the catalog does, unless the preceding state has the batch.
 
-        Raises:
-            ValidationException: the state has the batch; PyIceberg then stops, and removes its
-                manifests.
+        Raises `ValidationException` if it has; PyIceberg then stops, and removes its manifests.
         """
         from pyiceberg.exceptions import ValidationException  # noqa: PLC0415  (an extra)
 

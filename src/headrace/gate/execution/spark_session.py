@@ -68,9 +68,8 @@ def choose_python(context: "SparkContext", environ: Mapping[str, str] = os.envir
     one is examined, because the planner runs here. If the session sends Python files along, nothing
     is examined, because Headrace may be one of them.
 
-    Raises:
-        SetupError: Spark's Python cannot be started, or cannot import headrace; the message names
-            the setting.
+    Raises `SetupError` if Spark's Python cannot be started, or cannot import headrace; the message
+    names the setting.
     """
     chosen, is_local = context.pythonExec, str(context.master).startswith("local")
     path = shutil.which(chosen)
@@ -227,10 +226,8 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
 def hide_secrets(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
     """Return a source's options with placeholders for secrets, which the session resolves.
 
-    The rest of a ledger's URL stays readable.
-
-    Raises:
-        LedgerError: An option is not a ledger's URL.
+    The rest of a ledger's URL stays readable. Raises `LedgerError` if the option for the ledger is
+    not a ledger's URL.
     """
     with _lock:
         session = _session(spark, {})

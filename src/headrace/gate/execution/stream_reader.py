@@ -96,13 +96,8 @@ def state_of_plan(df: DataFrame) -> str | None:
 def check_batches_can_be_skipped(state: str | None, gate: str, last: str) -> None:
     """Refuse a stream whose batches depend on each other, or on several sources.
 
-    Args:
-        state: The result of `state_of_plan`.
-        gate: The gate's name.
-        last: The failure policy that skips batches.
-
-    Raises:
-        OptionError: a batch depends on more than the offsets of the gate's source.
+    ``state`` is the result of `state_of_plan`, and ``last`` the failure policy that skips batches.
+    Raises `OptionError` if a batch depends on more than the offsets of the gate's source.
     """
     if state not in {None, SEVERAL_SOURCES}:
         raise OptionError(
@@ -168,9 +163,8 @@ def remember(read: GateRead) -> None:
 def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
     """Return the only read of this gate in a stream: a gate stands before one source.
 
-    Raises:
-        OptionError: the stream reads nothing through the gate, or more than one source, or is no
-            stream.
+    Raises `OptionError` if the stream reads nothing through the gate, or more than one source, or
+    is no stream.
     """
     if not df.isStreaming:
         raise OptionError(

@@ -401,11 +401,7 @@ class _World:
         return without(ranges, self._gone)
 
     def _keep(self, progress: Progress, *letters: Any) -> None:
-        """Store the progress.
-
-        Raises:
-            LedgerError: This process no longer owns the batch.
-        """
+        """Store the progress. Raise `LedgerError` if this process no longer owns the batch."""
         key, owner = self.batch.batch_key, self._context.owner
         if not self._ledger.batches.keep_progress(key, owner, progress, *letters):
             raise LedgerError(
@@ -565,11 +561,7 @@ class _World:
     # Ends.
 
     def end_live(self, end: End, life: Life) -> None:
-        """Store the outcome of a batch of the stream.
-
-        Raises:
-            Exception: the error that ends the query.
-        """
+        """Store the outcome of a batch of the stream. Raise the error that ends the query."""
         batches, key, owner = self._ledger.batches, self.batch.batch_key, self._context.owner
         if not end.is_unknown and life.progress != self._kept:
             self._keep(life.progress)
