@@ -2,7 +2,7 @@
 
 A batch of n records with k bad ones takes about 2·k·log2(n) runs: each bad record is on one path of
 a binary tree, and both halves of each node on the path are run. Nothing is learnt for the next
-isolation: running records similar to convicted ones alone saved little (31 runs for 38 with 1 bad
+isolation: running records similar to convicted ones alone saves little (31 runs for 38 with 1 bad
 record of 500, 81 for 113 with 5).
 
 The failure of a single record proves nothing: the sink may be down, or fail now and then. So a
@@ -13,12 +13,12 @@ produces this result with a probability of at most ::
 
     1 / C(m + c, m)  ≤  1 / C(16, 8)  =  1 / 12 870
 
-because all orders are equally likely, and exactly one convicts. Counting rounds of failures gave no
-bound for every sink: a service that answered 503 with the text of a 400 convicted good records.
-Suspects of one batch share their controls, and the bound holds for each suspect. One suspect takes
-m = c = 8. Several take more controls and fewer runs each (`TrialSize.for_suspects`): 15 take 82
-runs, not 128. Controls are single records, so a sink that rejects every single row convicts no
-record.
+because all orders are equally likely, and exactly one convicts. Simpler rounds of runs with controls
+between them have no such bound: a service that answers 503 with the text of a 400 would convict
+good records. Suspects of one batch share their controls, and the bound holds for each suspect. One
+suspect takes m = c = 8. Several take more controls and fewer runs each (`TrialSize.for_suspects`):
+15 take 82 runs, not 128. Controls are single records, so a sink that rejects every single row
+convicts no record.
 
 A suspect that passes once is processed and cleared. If a control fails, the test is void: a new
 order is drawn, at most three times for a suspect (three times the odds).

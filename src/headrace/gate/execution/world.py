@@ -51,7 +51,7 @@ _SURELY_RAISES: Final = 10
 outcome counts as failed."""
 
 _LOOK_S: Final = 0.05
-"""Interval at which another batch is checked for its success (s)."""
+"""Interval at which the end of another batch's run is checked (s)."""
 
 _LOOKS_A_QUERY: Final = 4
 """Number of looks, some 2 s, for each query of the ledger: a thousand gates may wait for one sink.
