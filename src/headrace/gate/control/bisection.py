@@ -13,7 +13,7 @@ produces this result with a probability of at most ::
 
     1 / C(m + c, m)  ≤  1 / C(16, 8)  =  1 / 12 870
 
-because all orders are equally likely, and exactly one convicts. Simpler rounds of runs with controls
+because all orders are equally likely, and exactly one convicts. Rounds of runs with controls
 between them have no such bound: a service that answers 503 with the text of a 400 would convict
 good records. Suspects of one batch share their controls, and the bound holds for each suspect. One
 suspect takes m = c = 8. Several take more controls and fewer runs each (`TrialSize.for_suspects`):

@@ -328,7 +328,7 @@ class Life:
             pause, self._pause = self._pause, None
             return pause
         if self._work is None and self.progress != Progress():
-            self._begin_parts(None)  # the hold is over, and earlier runs have done some parts
+            self._begin_parts(None)  # the hold has ended, and earlier runs have done some parts
         if self._work is None:
             return Call(WHOLE, self.progress, self.progress)
         step = self._next_of_parts(self._work, passes)

@@ -218,12 +218,13 @@ class Batch:
         return sinks.kafka_headers(self.key, columns)
 
     def reject(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
-        """Keep records of this batch that cannot be processed as dead letters; the batch continues.
+        """Keep records of this batch as dead letters, because they cannot be processed.
 
-        The dead letters become durable together with the batch's success, also with `transaction`;
-        if this run fails, they are discarded. Each record is read from the source once more and
-        stored unchanged, with key, value and headers. `headrace.isolate`'s topic receives them
-        after the commit. A record that is rejected twice is one dead letter, with the first reason.
+        The batch continues with the other records. The dead letters become durable together with
+        the batch's success, also with `transaction`; if this run fails, they are discarded. Each
+        record is read from the source once more and stored unchanged, with key, value and headers.
+        `headrace.isolate`'s topic receives them after the commit. A record that is rejected twice
+        is one dead letter, with the first reason.
 
         >>> def handler(df, batch):
         ...     batch.reject(df.where("amount IS NULL"), "it has no amount")
@@ -512,10 +513,7 @@ class HandlerTransaction:
             return self._stack
 
     def _end(self) -> bool:
-        """Open nothing any more.
-
-        Return whether the transaction was still open, and is undone now.
-        """
+        """Refuse further transactions, and undo an open one. Return whether one was open."""
         with self._changing:
             self._over = True
             left_open = self._stack is not None and not self.committed and not self._undone_by

@@ -122,9 +122,9 @@ class StreamState:
 
     @contextmanager
     def ending(self, run: str) -> Iterator[Self | None]:
-        """Within, no other query starts.
+        """Prevent the start of another query, within the ``with``.
 
-        Yield None if this run is not the last, or was reported.
+        Yields None if this run is not the last, or its end was reported.
         """
         with self._ending:
             is_last = self._query is not None and str(self._query.runId) == run

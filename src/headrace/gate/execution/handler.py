@@ -256,7 +256,7 @@ class GatedHandler:
         return record
 
     def _resolve_abandoned(self, record: BatchRecord) -> None:
-        """At the first batch, mark batches in progress without an owner as failed."""
+        """Mark batches in progress without an owner as failed, at the first batch of the query."""
         if self._has_resolved:
             return
         self._has_resolved = True

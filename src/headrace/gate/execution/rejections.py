@@ -102,7 +102,10 @@ class Rejections:
 
     @contextmanager
     def of_jobs(self) -> Iterator[None]:
-        """Within, reject values that jobs of this thread cannot decode; see `headrace.decode`."""
+        """Reject the values that jobs of this thread cannot decode, within the ``with``.
+
+        See `headrace.decode`.
+        """
         with reported_to(self._run):
             yield
 

@@ -267,7 +267,7 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> StreamingQuery:
-        """Start the query, its backfill and its listener.
+        """Start the query, and the backfill of its deferred batches.
 
         Raises:
             OptionError: the query has no checkpoint, or another gate's.

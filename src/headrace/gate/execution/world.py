@@ -282,7 +282,7 @@ class _Hold:
             )
 
     def _forget(self, gate: str) -> None:
-        """End the outage. The rate is reduced by the law only if the sink was away.
+        """End the outage, and have the law reduce the rate if the sink was away.
 
         A sink may be slow at first when it returns, unlike a handler whose bug is fixed.
         """
