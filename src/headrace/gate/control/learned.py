@@ -96,7 +96,7 @@ _CHANCE: Final = 0.15
 later."""
 
 _SLACK: Final = 0.5
-"""Size of a surprise that counts as a change, in standard deviations."""
+"""Size of a surprise above which it adds to a sum, in standard deviations."""
 
 _CHANGE: Final = 3.0
 """Sum of surprises that counts as a change. Less: noise counts as a change. More: late detection.

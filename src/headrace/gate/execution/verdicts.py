@@ -1,9 +1,10 @@
 """The meaning of a handler's exception for its batch: the only place that inspects exceptions.
 
 `failure_of` checks in this order: the query is being stopped; the sink has parts of the batch; the
-source or the program is at fault; the sink or the source is unreachable; a failure unrelated to
-records; a lost process, or no memory. Any other exception may be the records' fault. A source that
-cannot be read is no failure of the handler, so such a batch is neither isolated nor deferred.
+source or the program is at fault; a process was lost, or ran out of memory; the sink or the source
+is unreachable; another failure is unrelated to records. Any other exception may be the records'
+fault. A source that cannot be read is no failure of the handler: such a batch is held, and no
+record is convicted for it.
 
 Exceptions of this process are inspected by code and class, never by text. An exception in a task
 comes as text alone: only classes are read from the text, and the words that a package writes before
