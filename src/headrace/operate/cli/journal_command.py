@@ -30,6 +30,7 @@ from headrace.journal import (
 )
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
+from headrace.operate.status import words
 
 FINDINGS: Final = 100
 """Findings with a line of their own; beyond it they are counted."""
@@ -117,16 +118,16 @@ def lanes_table(lanes: Sequence[dict[str, Any]], now_ms: int) -> Table:
     """A line for each lane."""
 
     def age(ms: int | None) -> str:
-        return out.UNKNOWN if ms is None else out.duration(max(now_ms - ms, 0))
+        return words.UNKNOWN if ms is None else words.duration(max(now_ms - ms, 0))
 
     return out.table(
         lanes,
         (">lane", lambda each: str(each["lane"])),
         (">start", lambda each: str(each["start"])),
         (">until", lambda each: str(each["until"])),
-        (">lost", lambda each: Text(out.count(each["lost"]), "bold red" if each["lost"] else "")),
-        (">blocks", lambda each: out.count(each["blocks"])),
-        (">MiB", lambda each: out.mebibytes(each["stored_bytes"])),
+        (">lost", lambda each: Text(words.count(each["lost"]), "bold red" if each["lost"] else "")),
+        (">blocks", lambda each: words.count(each["blocks"])),
+        (">MiB", lambda each: words.mebibytes(each["stored_bytes"])),
         (">oldest", lambda each: age(each["oldest_ms"])),
         (">newest", lambda each: age(each["newest_ms"])),
         wide=False,
@@ -184,9 +185,9 @@ def repair_blocks(
     else:
         if mended:
             out.show(_findings(mended))
-        what = f"{out.plural(lost, 'record')} declared lost"
+        what = f"{words.plural(lost, 'record')} declared lost"
         after = f"It is {_whole(found)} now." if found.whole else "It is not whole yet:"
-        typer.echo(f"{out.plural(len(mended), 'finding')} mended: {what}. {after}")
+        typer.echo(f"{words.plural(len(mended), 'finding')} mended: {what}. {after}")
         if left := [each for each in found.findings if each.kind in DEFECTS]:
             out.show(_findings(left))
     raise typer.Exit(ExitStatus.DONE if found.whole else ExitStatus.BROKEN)
@@ -221,13 +222,13 @@ def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> di
 
 def journal_view(name: str, found: JournalVerification) -> RenderableType:
     """Return the view of a journal's verification: a verdict, and the findings."""
-    records = out.plural(sum(lane.records for lane in found.lanes), "record")
-    blocks = out.plural(sum(lane.blocks for lane in found.lanes), "block")
-    holds = f"{records} in {blocks} of {out.plural(len(found.lanes), 'lane')}"
+    records = words.plural(sum(lane.records for lane in found.lanes), "record")
+    blocks = words.plural(sum(lane.blocks for lane in found.lanes), "block")
+    holds = f"{records} in {blocks} of {words.plural(len(found.lanes), 'lane')}"
     if found.whole:
         headline = out.line(f"{name}: {_whole(found)}, {holds}", style="green")
     else:
-        lost = out.plural(lost_records(found.findings), "record")
+        lost = words.plural(lost_records(found.findings), "record")
         broken = f"{name}: BROKEN; {holds} can be read, {lost} cannot"
         headline = out.line(broken, style="bold red")
     if not found.findings:
@@ -244,7 +245,7 @@ def _findings(findings: Sequence[JournalFinding]) -> Table:
     rows = [
         (
             Text(finding.kind, style=_STYLES.get(finding.kind, "dim")),
-            Text(out.printable(f"{finding.path}{_offsets(finding)}: {finding.reason}")),
+            Text(words.printable(f"{finding.path}{_offsets(finding)}: {finding.reason}")),
         )
         for finding in findings[:FINDINGS]
     ]
@@ -325,9 +326,9 @@ def prune_blocks(
 def _show_pruned(lanes: Sequence[LanePruning], verb: str) -> None:
     if lanes:
         out.show(pruned_table(lanes))
-    blocks = out.plural(sum(lane.blocks for lane in lanes), "block")
-    records = out.plural(sum(lane.records for lane in lanes), "record")
-    removed = out.mebibytes(sum(lane.stored_bytes for lane in lanes))
+    blocks = words.plural(sum(lane.blocks for lane in lanes), "block")
+    records = words.plural(sum(lane.records for lane in lanes), "record")
+    removed = words.mebibytes(sum(lane.stored_bytes for lane in lanes))
     typer.echo(f"{blocks} with {records} {verb}, {removed} MiB.")
 
 
@@ -337,10 +338,10 @@ def pruned_table(lanes: Sequence[LanePruning]) -> Table:
         lanes,
         (">lane", lambda each: str(each.lane)),
         (">start", lambda each: str(each.until)),
-        (">removed", lambda each: out.count(each.blocks)),
-        (">MiB", lambda each: out.mebibytes(each.stored_bytes)),
-        (">kept", lambda each: out.count(each.kept_blocks)),
-        (">MiB", lambda each: out.mebibytes(each.kept_bytes)),
+        (">removed", lambda each: words.count(each.blocks)),
+        (">MiB", lambda each: words.mebibytes(each.stored_bytes)),
+        (">kept", lambda each: words.count(each.kept_blocks)),
+        (">MiB", lambda each: words.mebibytes(each.kept_bytes)),
         ("because", lambda each: out.line(_because(each))),
         wide=False,
     )

@@ -18,6 +18,7 @@ from headrace.gate import MOST_AT_ONCE, Ledger, OperatorLimits
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.shared_options import load_flow
+from headrace.operate.status import words
 from headrace.operate.status.actions import (
     NO_CEILING,
     DrainState,
@@ -223,7 +224,7 @@ def adopt(
             )
     with Ledger.join(ledger) as opened:
         opened.operator_limits.adopt(gate, which, opt.acting_user(by), why)
-    typer.echo(out.printable(f"{gate}: its next start goes on with {which}."))
+    typer.echo(words.printable(f"{gate}: its next start goes on with {which}."))
 
 
 _GATE_ID: Final = re.compile("[0-9a-f]{16}")
@@ -255,7 +256,7 @@ def _say_stopped(gate: str, *, runs: bool, as_json: bool) -> None:
         out.print_json({"gate": gate, "stopped": not runs})
         return
     said = "still runs, and ends when its batch is done" if runs else "has ended"
-    typer.echo(out.printable(f"{gate}: its query {said}."))
+    typer.echo(words.printable(f"{gate}: its query {said}."))
 
 
 def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainState]:
@@ -265,7 +266,7 @@ def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainS
         for state in states:
             if state.sentence not in said and not quiet:
                 said.add(state.sentence)
-                typer.echo(out.printable(state.sentence))
+                typer.echo(words.printable(state.sentence))
         is_over = all(state.can_stop for state in states) or any(s.resumed_by for s in states)
         if is_over or time.monotonic() >= deadline_s:
             return states
@@ -288,7 +289,7 @@ def _act(acting: Acting, action: GateAction, *, all_stages: bool = False) -> Non
             if acting.as_json:
                 out.print_json(operator_limit_values(operator_limits))
             else:
-                typer.echo(out.printable(sentence))
+                typer.echo(words.printable(sentence))
 
 
 def operator_limit_values(operator_limits: OperatorLimits) -> dict[str, Any]:
@@ -331,7 +332,7 @@ def retry(acting: Acting) -> None:
         if acting.as_json:
             out.print_json({"gate": gate, **each, "sink": bool(each["sink"])})
         else:
-            typer.echo(out.printable(_retried_sentence(gate, each)))
+            typer.echo(words.printable(_retried_sentence(gate, each)))
 
 
 def _retried_sentence(gate: str, done: Mapping[str, int]) -> str:
@@ -340,7 +341,7 @@ def _retried_sentence(gate: str, done: Mapping[str, int]) -> str:
         said.append("the batch that waits for its sink is run now")
     if number := done["batches"]:
         does = "does" if number == 1 else "do"
-        failed = out.plural(number, "failed batch")
+        failed = words.plural(number, "failed batch")
         said.append(f"{failed} {does} not wait for the next backfill any more")
     return f"{gate}: {', and '.join(said) or 'nothing waits to be run again'}."
 
@@ -372,9 +373,5 @@ def accept(
     with Ledger.join(ledger) as opened:
         missed = opened.proofs.missed(gate)
         opened.repairs.accept(gate, missed, records, opt.acting_user(by), why)
-    typer.echo(
-        out.printable(
-            f"{gate}: {out.count(missed.lost)} lost and {out.count(missed.skipped)} skipped records"
-            " are accepted."
-        )
-    )
+    lost, skipped = words.count(missed.lost), words.count(missed.skipped)
+    typer.echo(words.printable(f"{gate}: {lost} lost and {skipped} skipped records are accepted."))

@@ -16,6 +16,7 @@ from headrace.gate import Ledger
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.gate_view import GateView, needs_view, overview
 from headrace.operate.cli.printing import Watch, show_or_watch
+from headrace.operate.status import words
 from headrace.operate.status.explanation import Explanation, explain
 from headrace.operate.status.lags import LagWatch
 from headrace.operate.status.moment import snapshots
@@ -107,10 +108,10 @@ def status_view(
 
 def _throttled_by(stage: StageSnapshot, now_ms: int) -> str:
     if stage.throttled_by is None:
-        return out.UNKNOWN
+        return words.UNKNOWN
     if stage.throttled_since_ms is None:
         return stage.throttled_by
-    return f"{stage.throttled_by} for {out.duration(max(now_ms - stage.throttled_since_ms, 0))}"
+    return f"{stage.throttled_by} for {words.duration(max(now_ms - stage.throttled_since_ms, 0))}"
 
 
 def stages_view(stages: Sequence[StageSnapshot], now_ms: int) -> RenderableType:
@@ -120,10 +121,10 @@ def stages_view(stages: Sequence[StageSnapshot], now_ms: int) -> RenderableType:
         ("flow", lambda each: out.line(each.flow)),
         ("stage", lambda each: out.line(each.stage, style="bold")),
         ("state", lambda each: Text(each.state, style=_STAGE_STYLES.get(each.state, "green"))),
-        (">queue", lambda each: out.size(each.queue_bytes)),
+        (">queue", lambda each: words.size(each.queue_bytes)),
         (">busy", lambda each: f"{each.busy:.0%}"),
-        (">rate/s", lambda each: out.count(each.in_force_per_s)),
-        (">learnt", lambda each: out.count(each.rate_per_s)),
+        (">rate/s", lambda each: words.count(each.in_force_per_s)),
+        (">learnt", lambda each: words.count(each.rate_per_s)),
         ("*throttled by", lambda each: out.line(_throttled_by(each, now_ms))),
     )
 
@@ -162,6 +163,6 @@ def why(
 def explanation_view(found: Explanation) -> Table:
     """A sentence for each thing, each on lines of its own."""
     return out.grid(
-        (Text(each.about, style="dim"), Text(out.printable(each.sentence)))
+        (Text(each.about, style="dim"), Text(words.printable(each.sentence)))
         for each in found.sentences
     )
