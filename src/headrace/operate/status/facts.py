@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.gate import GateMoment
+from headrace.operate.status.lags import GateLag
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,12 @@ class Metric:
     Attributes:
         name: Its name, without the prefix ``headrace_``.
         help: One sentence.
-        value: The value at a time (ms since the epoch); None where the gate has none.
+        value: The value of a gate with its lag, at a time (ms since the epoch); None for none.
     """
 
     name: str
     help: str
-    value: Callable[[GateMoment, int], float | None]
+    value: Callable[[GateMoment, GateLag, int], float | None]
 
 
 def fact(
