@@ -1,4 +1,4 @@
-"""``python -m headrace``: the command."""
+"""Entry point of ``python -m headrace``."""
 
 from headrace.operate import main
 

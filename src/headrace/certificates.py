@@ -1,4 +1,4 @@
-"""Certificates of encrypted connections, as users name their files."""
+"""TLS contexts of clients and servers, from the certificate files that users name."""
 
 import ssl
 from collections.abc import Callable
@@ -8,22 +8,17 @@ from typing import Final
 from headrace.errors import OptionError
 
 _OUT_OF_TIME: Final = {9: "is not valid yet", 10: "has expired"}
-"""OpenSSL's codes of a certificate (X509_V_ERR_CERT_...), in words."""
+"""Descriptions of OpenSSL's verification codes (X509_V_ERR_CERT_...)."""
 
 
 def client_context(
     server: str, ca_file: str | None, certificate_file: str | None, key_file: str | None
 ) -> ssl.SSLContext:
-    """Return a client's TLS context: the authorities that it trusts, and its own certificate.
+    """Return a client's TLS context; OptionError, which names ``server``, if a file is unusable.
 
-    Args:
-        server: Server's name in an error.
-        ca_file: The certificates of authorities to trust (PEM); None for the system's own.
-        certificate_file: The client's own (PEM), for servers that ask for one.
-        key_file: The key of that one, where it is in another file.
-
-    Raises:
-        OptionError: The files cannot be read.
+    ``ca_file`` has the certificates of trusted authorities (PEM); None trusts the system's
+    authorities. ``certificate_file`` is the client's own certificate (PEM), for servers that
+    request one. ``key_file`` has the key, if the key is not in the certificate's file.
     """
     for file in (ca_file, certificate_file, key_file):
         _require_readable(file, server)
@@ -33,16 +28,11 @@ def client_context(
 def server_context(
     certificate_file: str, key_file: str | None, client_ca_file: str | None
 ) -> ssl.SSLContext:
-    """Return a server's TLS context: its certificate, and the clients that it accepts.
+    """Return a server's TLS context; OptionError if a file is unusable or the key does not fit.
 
-    Args:
-        certificate_file: Its own certificate, and those that lead to its authority (PEM).
-        key_file: The key of the first one, without a passphrase, where it is in another file.
-        client_ca_file: The authorities of which clients must show a certificate; None lets in
-            clients without one.
-
-    Raises:
-        OptionError: A file cannot be read or used, or the key is of another certificate.
+    ``certificate_file`` has the server's certificate and its chain (PEM). ``key_file`` has the key,
+    without a passphrase, if the key is not in the certificate's file. ``client_ca_file`` has the
+    authorities that must have issued a client's certificate; None accepts clients without one.
     """
 
     def make() -> ssl.SSLContext:
@@ -61,19 +51,19 @@ def server_context(
 
 
 def validity_trouble(server: ssl.SSLContext, certificate_file: str) -> str | None:
-    """Return why no client accepts a server's certificate at this time; None where one may.
+    """Return why clients refuse a server's certificate now (not yet valid, expired), or None.
 
-    A client that trusts exactly this certificate shakes hands with it in memory, up to the
-    server's first answer, which has the certificate.
+    Performs a handshake in memory, up to the server's certificate, with a client that trusts only
+    this certificate.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     client.load_verify_locations(certificate_file)
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    here = client.wrap_bio(to_client, to_server)
-    there = server.wrap_bio(to_server, to_client, server_side=True)
-    for side in (here, there, here):
+    client_tls = client.wrap_bio(to_client, to_server)
+    server_tls = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (client_tls, server_tls, client_tls):
         try:
             side.do_handshake()
         except ssl.SSLWantReadError:
@@ -112,7 +102,7 @@ def _reason(error: Exception) -> str:
 
 
 def _no_passphrase() -> str:
-    """OpenSSL would ask for one at the terminal."""
+    """Raise ValueError instead of letting OpenSSL prompt for a passphrase at the terminal."""
     raise ValueError("a passphrase is asked for")
 
 

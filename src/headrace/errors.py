@@ -1,4 +1,4 @@
-"""The exceptions Headrace raises, one tree.
+"""All exceptions that Headrace raises.
 
 ::
 
@@ -7,36 +7,37 @@
     │   ├── RejectionError   a handler rejects rows that are not of its batch
     │   └── TooManyRejectedError  a handler rejects more than a batch may
     ├── LedgerError          the ledger cannot be opened, read or written
-    │   └── LedgerSchemaError  the ledger's schema is not one this version can use
-    ├── GateInUseError       another query stands behind the gate
+    │   ├── LedgerSchemaError  this version cannot use the ledger's schema
+    │   └── NoLedgerError    the ledger does not exist
+    ├── GateInUseError       another query uses the gate
     ├── SourceError          a source cannot be read
-    │   ├── BrokerError      a broker cannot be reached, or refuses
-    │   ├── RegistryError    a schema registry cannot be reached, or refuses
+    │   ├── BrokerError      a broker is unreachable or refuses
+    │   ├── RegistryError    a schema registry is unreachable or refuses
     │   └── DataLossError    offsets that were to be read are gone
-    ├── DecodeError          a record cannot be decoded, and there is no batch to reject it
+    ├── DecodeError          a record cannot be decoded, and no gate's handler can reject it
     ├── JournalError         a journal cannot be opened, read or written
-    │   ├── NoJournalError   there is none where one is to be read
-    │   ├── LaneTakenError   another writer has a lane of it
-    │   └── CorruptionError  a file of a journal is not what was written
-    ├── HandlerExitError     a handler raised what ends a program, such as SystemExit
+    │   ├── NoJournalError   the journal to read does not exist
+    │   ├── LaneTakenError   a lane has another writer
+    │   └── CorruptionError  a file of a journal is damaged
+    ├── HandlerExitError     a handler raised a program's exit, such as SystemExit
     ├── NotProcessedError    a batch failed, and its records are not at fault
-    │   ├── MachineryError   it could not be run: Spark, the disk or the ledger failed
-    │   └── BatchSplitError  a sink has parts of it, and so does not take the whole
-    ├── SinkAwayError        a handler says that its sink takes nothing now
-    ├── ReceiverError        records cannot be received, or are not taken
-    ├── SignalError          a flow's stages cannot tell each other what they must
-    └── SetupError           this machine lacks something a command needs (Java, a jar, a port)
+    │   ├── MachineryError   the batch could not be run: Spark, the disk or the ledger failed
+    │   └── BatchSplitError  a sink has parts of the batch and refuses the whole
+    ├── SinkAwayError        a handler reports that its sink is unavailable
+    ├── ReceiverError        records cannot be received, or are refused
+    ├── SignalError          the stages of a flow cannot exchange signals
+    └── SetupError           this machine lacks a requirement of a command (Java, a jar, a port)
 
-Each message is one sentence that names the thing, its value, the allowed values and the remedy.
+Each message is one sentence with the subject, its value, the allowed values and the remedy.
 """
 
 READ = "It happened while Headrace read the source, or a schema."
-"""Stands below what is raised while a source is read: Spark has it only as text then, in which a
-sink's error may look the same."""
+"""Note added to errors of a source's tasks. Spark passes such errors on as text, in which a sink's
+error may look the same."""
 
 
 class HeadraceError(Exception):
-    """The root of every error that is a user's to solve; its text needs no stack trace."""
+    """Base class of all errors that a user can resolve; its text needs no stack trace."""
 
 
 class OptionError(HeadraceError, ValueError):
@@ -44,14 +45,14 @@ class OptionError(HeadraceError, ValueError):
 
 
 class RejectionError(OptionError):
-    """A handler rejects rows that are not of its batch, which says nothing of the batch's records.
+    """A handler rejects rows that are not in its batch.
 
-    So the batch is deferred, and not isolated.
+    Such an error does not concern the batch's records, so the batch is deferred and not isolated.
     """
 
 
 class TooManyRejectedError(OptionError):
-    """A handler rejects more records than a batch may; its halves may have fewer."""
+    """A handler rejects more records than one batch may reject; half a batch may be below this."""
 
 
 class LedgerError(HeadraceError):
@@ -59,15 +60,15 @@ class LedgerError(HeadraceError):
 
 
 class LedgerSchemaError(LedgerError):
-    """The ledger's schema is newer than this version of Headrace, or not a ledger's."""
+    """The database's schema is newer than this version of Headrace, or is not a ledger's."""
 
 
 class NoLedgerError(LedgerError):
-    """There is no ledger at this place."""
+    """The ledger does not exist."""
 
 
 class GateInUseError(HeadraceError):
-    """Another query stands behind the gate, which has one at a time; its text names that one."""
+    """Another query uses the gate, which serves one query at a time; the text names the query."""
 
 
 class SourceError(HeadraceError):
@@ -75,47 +76,47 @@ class SourceError(HeadraceError):
 
 
 class BrokerError(SourceError):
-    """A Kafka broker cannot be reached, or refuses a request."""
+    """A Kafka broker is unreachable or refuses a request."""
 
 
 class RegistryError(SourceError):
-    """A schema registry cannot be reached, or refuses; the records are not at fault."""
+    """A schema registry is unreachable or refuses a request; the records are not at fault."""
 
 
 class DataLossError(SourceError):
-    """Offsets that were to be read are gone before they were processed."""
+    """Offsets are gone before they were processed."""
 
 
 class DecodeError(HeadraceError):
-    """A record cannot be decoded, where no handler of a gate runs that would reject it."""
+    """A record cannot be decoded, and no gate's handler is running that could reject it."""
 
 
 class JournalError(HeadraceError):
-    """A journal cannot be opened, read or written; records to be appended are not acknowledged."""
+    """A journal cannot be opened, read or written; a failed append is not acknowledged."""
 
 
 class NoJournalError(JournalError):
-    """There is no journal where one is to be read."""
+    """The journal to read does not exist."""
 
 
 class LaneTakenError(JournalError):
-    """Another writer has a lane, which has one at a time."""
+    """A lane, which has one writer at a time, has another writer."""
 
 
 class CorruptionError(JournalError):
-    """A file of a journal is not what was written; its text names the file and the first offset."""
+    """A file of a journal is damaged; the text names the file and the first offset."""
 
 
 class HandlerExitError(HeadraceError):
-    """A handler raised what is no ``Exception``: SystemExit, KeyboardInterrupt; it is the cause."""
+    """A handler raised a ``BaseException`` such as SystemExit, which is this error's cause."""
 
 
 class NotProcessedError(HeadraceError):
-    """A batch failed for a reason outside of its records; it is run again, and none is blamed.
+    """A batch failed for a reason other than its records; the batch runs again, and none is blamed.
 
     Attributes:
-        last: Where records that have nothing to do with each other fail one after the other: the
-            class and the message of what the handler raised last, which the text begins with.
+        last: Class and message of the handler's last exception, which the text begins with. Set if
+            unrelated records failed one after the other; None otherwise.
     """
 
     def __init__(self, text: str, last: tuple[str, str] | None = None) -> None:
@@ -131,25 +132,25 @@ class MachineryError(NotProcessedError):
 
 
 class SinkAwayError(HeadraceError):
-    """The sink takes nothing now, whatever the records: for a handler to raise.
+    """The sink is unavailable for all records; your handler raises this error.
 
-    Raise it where your client's exception does not say so by itself, such as an answer with a code
-    of its own. In a task of Spark raise exactly this class: a class that is derived from it comes
-    from there as text, and is not known.
+    Raise this error if your client's exception does not show the outage by itself, for example for
+    an error code of your service. In a Spark task, raise exactly this class: Spark returns
+    exceptions as text, in which a subclass is not recognized.
     """
 
 
 class BatchSplitError(NotProcessedError):
-    """A sink has parts of a batch, so it does not take the batch as a whole."""
+    """A sink has parts of a batch, and therefore refuses the whole batch."""
 
 
 class ReceiverError(HeadraceError):
-    """Records cannot be received, or are not taken; their sender keeps them."""
+    """Records cannot be received, or are refused; the sender keeps them."""
 
 
 class SignalError(HeadraceError):
-    """A flow's stages cannot tell each other what they must."""
+    """The stages of a flow cannot exchange signals."""
 
 
 class SetupError(HeadraceError):
-    """The machine lacks something that a command needs."""
+    """The machine lacks a requirement of a command, such as Java, a jar or a free port."""

@@ -1,4 +1,4 @@
-"""Differences between the supported versions of Spark; other modules see one interface.
+"""One interface for all supported versions of Spark, which differ in these features.
 
 ========================================  ====  ====  ============
                                           4.0   4.1   4.2 and 4.3
@@ -51,10 +51,10 @@ __all__ = [
 ]
 
 SPARK: Final[tuple[int, int]] = tuple(map(int, pyspark.__version__.split(".")[:2]))  # type: ignore[assignment]
-"""The version of the pyspark that is installed: its first two numbers."""
+"""Major and minor version of the installed pyspark."""
 
 PLANS_FROM_START: Final = SPARK >= (4, 2)
-"""Whether Spark tells a Python source where its next batch starts, and which trigger it has."""
+"""Whether Spark passes a Python source the start of its next batch and the kind of trigger."""
 
 _TAKES_TIMEZONE: Final = "timezone" in signature(to_arrow_type).parameters
 _SINCE: Final = {"spark.python.unix.domain.socket.enabled": (4, 1)}
@@ -69,7 +69,7 @@ _ASKS_ONCE: Final = (
 
 try:
     from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-except ImportError:  # a Spark Connect client without Spark itself, where nobody raises them
+except ImportError:  # a Spark Connect client without Spark itself never raises these
 
     class Py4JError(Exception):  # type: ignore[no-redef]
         """Base class of py4j's exceptions."""
@@ -80,27 +80,27 @@ except ImportError:  # a Spark Connect client without Spark itself, where nobody
         java_exception: Any = None
 
     class Py4JNetworkError(Py4JError):  # type: ignore[no-redef,misc]
-        """py4j's exception for a JVM that does not answer."""
+        """py4j's exception for a JVM that does not respond."""
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether a session is a Spark Connect client's: without a JVM and a SparkContext."""
+    """Whether a session is a Spark Connect client, without a JVM and a SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def active_context() -> Any:
-    """The SparkContext of this process, if it has one."""
+    """Return this process's SparkContext; None without one."""
     module = sys.modules.get("pyspark.core.context")
     return None if module is None else module.SparkContext._active_spark_context
 
 
 def known_settings(settings: dict[str, str]) -> dict[str, str]:
-    """Return the settings that the installed version of Spark has."""
+    """Return the settings that the installed version of Spark knows."""
     return {name: value for name, value in settings.items() if _SINCE.get(name, SPARK) <= SPARK}
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """The Arrow type that Spark asks for where a task returns such a column."""
+    """Return the Arrow type that a task must return for a column of a Spark type."""
     return to_arrow_type(kind, timezone="UTC") if _TAKES_TIMEZONE else to_arrow_type(kind)
 
 
@@ -111,30 +111,30 @@ def warn_of_limits() -> None:
 
 
 class StreamPlanning(ABC):
-    """Planning of a source's batches, whichever way Spark asks."""
+    """Planning of a source's batches, independent of Spark's version."""
 
     @abstractmethod
     def first_offset(self) -> dict[str, Any]:
-        """Return the start of a fresh checkpoint."""
+        """Return the start offset of a new checkpoint."""
 
     @abstractmethod
     def next_offset(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
-        """The end of the batch that starts there; ``start`` itself where there is none to run.
+        """Return the end of the batch that begins at ``start``; ``start`` itself for no batch.
 
-        ``everything`` says that the trigger takes all there is whatever the limits.
+        With ``everything``, the trigger takes all available records, regardless of limits.
         """
 
     @abstractmethod
     def stop_at_newest(self) -> None:
-        """For ``Trigger.AvailableNow``: this run reads only the records that exist now."""
+        """Limit this run to the records that exist now, for ``Trigger.AvailableNow``."""
 
     @abstractmethod
     def newest_offset(self) -> dict[str, Any] | None:
-        """Return the log's end at the last plan."""
+        """Return the log's end as of the last plan."""
 
     @abstractmethod
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch between two offsets."""
+        """Return the tasks of the batch between two offsets."""
 
 
 if TYPE_CHECKING or PLANS_FROM_START:
@@ -145,14 +145,14 @@ if TYPE_CHECKING or PLANS_FROM_START:
         SupportsTriggerAvailableNow,
     )
 
-    # Any number will do: the plan has the real limit. It tells a trigger that has a limit from
-    # `once`, which asks for all that is available.
+    # Spark asks for this limit once per query, so a changing rate cannot be a read limit: the plan
+    # applies the real limit. This value only distinguishes a trigger with a limit from `once`.
     _LIMITED: Final = ReadMaxRows(2**63 - 1)
 
     class VersionedStreamReader(
         StreamPlanning, DataSourceStreamReader, SupportsTriggerAvailableNow
     ):
-        """Spark's questions, as Spark 4.2 and later put them."""
+        """Spark's reader interface of Spark 4.2 and later."""
 
         def initialOffset(self) -> dict[str, Any]:
             return self.first_offset()
@@ -175,12 +175,12 @@ if TYPE_CHECKING or PLANS_FROM_START:
 else:
 
     class VersionedStreamReader(StreamPlanning, DataSourceStreamReader):
-        """Spark's questions, as Spark 4.0 and 4.1 put them: ``latestOffset`` is told no start.
+        """Spark's reader interface of Spark 4.0 and 4.1, where ``latestOffset`` receives no start.
 
-        It is the end that ``partitions`` was last given. After a restart Spark gives the end of the
-        last planned batch there before it asks anything else (as the start too; it runs that batch
-        again, if it has to, in a second call). With a fresh checkpoint, Spark asks for the latest
-        offset first and for the initial one after it, which must be the one that was planned from.
+        The start is the end of the last ``partitions`` call. After a restart, Spark first calls
+        ``partitions`` with the last planned end as start and end, then again if the batch must run.
+        With a new checkpoint, Spark calls ``latestOffset`` before ``initialOffset``, which must
+        return the start of that plan.
         """
 
         _reached: dict[str, Any] | None = None
@@ -197,17 +197,17 @@ else:
 
         def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Any]:
             self._reached = end
-            # No batch is without an end of its own: Spark only says how far the last plan went.
+            # Equal offsets are no batch: Spark only passes the end of the last plan.
             return [] if start == end else self.tasks(start, end)
 
 
 class StreamWriting(ABC):
-    """Writing of a streaming sink, whichever way Spark passes the rows."""
+    """Writing of a streaming sink, independent of how Spark's version passes rows."""
 
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """Columns of each row that are written."""
+        """Names of the columns to write."""
 
     @abstractmethod
     def write_batches(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -218,7 +218,7 @@ if TYPE_CHECKING or SPARK >= (4, 1):
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
     class VersionedStreamWriter(StreamWriting, DataSourceStreamArrowWriter):
-        """Rows as Spark 4.1 and later give them to a streaming sink."""
+        """Spark's writer interface of Spark 4.1 and later, which passes Arrow batches."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
             return self.write_batches(iterator)
@@ -227,7 +227,7 @@ else:
     _ROWS_IN_A_BATCH: Final = 1_000
 
     class VersionedStreamWriter(StreamWriting, DataSourceStreamWriter):
-        """Rows as Spark 4.0 gives them to a streaming sink: one by one."""
+        """Spark's writer interface of Spark 4.0, which passes single rows."""
 
         def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
             return self.write_batches(self._batches(iterator))

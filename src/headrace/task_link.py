@@ -1,7 +1,8 @@
-"""Request/reply channel from tasks to the driver's Python, for Spark Connect.
+"""Request/reply channel from tasks to the driver's Python process, for Spark Connect.
 
-Over Spark Connect there are no accumulators and no status of stages. So that process listens on a
-port of the driver's machine, which executors reach anyway, and answers clients with its token.
+Spark Connect has no accumulators and no status tracker for stages. Instead, the driver's Python
+process listens on a port of the driver's machine, which executors can reach, and answers requests
+that carry its token.
 """
 
 import hmac
@@ -19,28 +20,29 @@ from pyspark.sql import SparkSession
 from headrace.errors import READ, SetupError
 
 _TIMEOUT_S: Final = 30.0
+"""Timeout of connecting, and of each read and write (s)."""
+
 _MAX_BYTES: Final = 64 * 1024 * 1024
-"""Largest request (bytes), which has the report of one record batch."""
+"""Maximum size of a request (bytes), such as the report of one record batch."""
 
 
 def new_token() -> str:
-    """Make a token for a link."""
+    """Return a new, random token for a link."""
     return secrets.token_hex(32)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkAddress:
-    """Address of a `TaskLink`; it is sent to the tasks."""
+    """Address and token of a `TaskLink`, which tasks receive."""
 
     host: str
     port: int
     token: str = field(repr=False)
 
     def ask(self, question: Any) -> Any:
-        """The answer to something that JSON can hold; it is known there once this returns.
+        """Send a JSON value to the driver's Python process and return its answer.
 
-        Raises:
-            SetupError: there was none; the batch is not to blame, and runs again.
+        SetupError if there is no answer. This error does not blame the batch, which runs again.
         """
         line = json.dumps([self.token, question]).encode() + b"\n"
         try:
@@ -58,15 +60,11 @@ class LinkAddress:
 
 
 class TaskLink:
-    """Answers tasks until it is closed, in threads of its own.
+    """Server that answers requests of tasks, in its own threads, until `close`.
 
-    Args:
-        spark: the session whose tasks ask.
-        answer: is given a question, maybe several at a time, and returns what JSON can hold.
-        token: what a task has to show. Default: a new one.
-
-    Raises:
-        SetupError: no port could be opened.
+    ``spark`` is the session of the tasks. ``answer`` maps a request to a JSON value, and may be
+    called by several threads at once. ``token`` is required in each request. Default: a new token.
+    SetupError if no port can be opened.
     """
 
     def __init__(
@@ -74,15 +72,15 @@ class TaskLink:
     ) -> None:
         host = _bare(spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1")
         bound = _bare(spark.conf.get("spark.driver.bindAddress", host) or host)
-        known = token or new_token()
+        expected = token or new_token()
 
         class Answering(socketserver.StreamRequestHandler):
             timeout = _TIMEOUT_S
 
             def handle(self) -> None:
                 line = self.rfile.readline(_MAX_BYTES)
-                given, question = _parsed(line)
-                if hmac.compare_digest(given.encode(), known.encode()):
+                shown, question = _parsed(line)
+                if hmac.compare_digest(shown.encode(), expected.encode()):
                     self.wfile.write(json.dumps(answer(question)).encode() + b"\n")
 
         try:
@@ -92,13 +90,13 @@ class TaskLink:
                 f"No port of {bound}, the setting spark.driver.bindAddress, can be opened for tasks"
                 f" ({error}); name an address of this machine there."
             ) from error
-        self.address: Final = LinkAddress(host, self._server.server_address[1], known)
+        self.address: Final = LinkAddress(host, self._server.server_address[1], expected)
         threading.Thread(
             target=self._server.serve_forever, name="headrace-task-link", daemon=True
         ).start()
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -114,15 +112,15 @@ class _Server(socketserver.ThreadingTCPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that is gone, or is none of ours, gets no answer."""
+        """Do nothing: clients that are gone, or have no token, get no answer."""
 
 
 def _parsed(line: bytes) -> tuple[str, Any]:
     try:
-        given, question = json.loads(line)
+        token, question = json.loads(line)
     except (ValueError, TypeError):
         return "", None
-    return str(given), question
+    return str(token), question
 
 
 def _bare(host: str) -> str:

@@ -1,17 +1,16 @@
-"""PySpark's daemon, whose workers outlive a task that was not read to its end.
+"""PySpark's daemon with workers that survive a task whose output Spark stops reading.
 
-``first()``, ``isEmpty()``, ``show()`` or ``limit(n)`` stop reading a task early. Spark then closes
-the worker's connection, for it cannot tell how much of the output is still under way in it, and
-PySpark's worker writes a traceback and ends: the next task waits for a new process, its imports and
-its connections to the brokers. Here the process waits for the daemon's next connection instead, and
-is silent.
+``first()``, ``isEmpty()``, ``show()`` and ``limit(n)`` stop reading a task's output early. Spark
+then closes the worker's connection, and PySpark's worker writes a traceback and ends. The next task
+waits for a new process, its imports and its broker connections. With this module, the worker
+silently waits for the daemon's next connection instead.
 
-Spark starts this module in place of ``pyspark.daemon`` where ``spark.python.daemon.module`` names
-it. It changes nothing else: a worker that fails, or that is not to be reused, ends as before. It
-replaces names of PySpark's module; a PySpark without them is left as it is.
+Spark uses this module instead of ``pyspark.daemon`` if ``spark.python.daemon.module`` names it.
+Workers that fail or must not be reused end as in PySpark. This module replaces attributes of
+PySpark's module, and does nothing if they are missing.
 
-Spark plans batches in processes of ``pyspark.daemon`` whatever that setting says. One of them may
-write a ``BrokenPipeError`` when Spark closes its connection (``docs/operations.md``).
+Spark always plans batches in processes of ``pyspark.daemon``. Such a process may write a
+``BrokenPipeError`` when Spark closes its connection (``docs/operations.md``).
 """
 
 import errno
@@ -30,7 +29,7 @@ from typing import Any, BinaryIO, Final
 from pyspark import daemon
 
 _IDLE_S: Final = 60.0
-"""Time that a worker waits for a connection before it ends; Spark ends its own as soon."""
+"""Time that a worker waits for a connection before it ends (s), as long as Spark's idle workers."""
 
 _WAITING, _CONNECTION, _TAKEN = b"w", b"c", b"t"
 
@@ -38,10 +37,10 @@ WorkerMain = Callable[[BinaryIO, BinaryIO], None]
 
 
 class _Listener(socket.socket):
-    """The daemon's socket: a connection goes to a worker that waits, if there is one.
+    """The daemon's listening socket, which passes a new connection to a waiting worker, if any.
 
-    For each other the daemon forks, and the new worker gets a line to here, on which it waits
-    later. All that happens in the daemon's one thread.
+    Otherwise the daemon forks. The new worker inherits one end of a socket pair (``line``), on
+    which it later waits for its next connection. Everything runs in the daemon's only thread.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -49,12 +48,12 @@ class _Listener(socket.socket):
         self._lines: list[socket.socket] = []
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection for which a process is to be forked.
+        """Return the next connection that needs a new process.
 
-        Raises:
-            InterruptedError: a worker has taken it; the daemon then waits for the next.
+        InterruptedError if a waiting worker has taken the connection: the daemon then accepts
+        again.
         """
-        _child.close_line()  # the last child has it by now
+        _child.close_line()  # the last child has inherited its copy
         connection, address = super().accept()
         if self._is_taken(connection):
             connection.close()
@@ -69,11 +68,11 @@ class _Listener(socket.socket):
             try:
                 if line.recv(1, socket.MSG_DONTWAIT) == _WAITING:
                     socket.send_fds(line, [_CONNECTION], [connection.fileno()])
-                    # A worker whose wait ends at this moment does not answer, and takes nothing.
+                    # A worker whose wait ends right now does not confirm, and has no connection.
                     if line.recv(1) == _TAKEN:
                         return True
             except BlockingIOError:
-                continue  # it has a task
+                continue  # the worker is busy
             except OSError:
                 pass
             self._lines.remove(line)  # the worker has ended
@@ -89,17 +88,18 @@ class _Child:
         self._is_prepared = False
 
     def prepare(self) -> None:
-        """Do the work after the fork, once: only then may imports start threads."""
+        """Initialize the child once, after the fork, because imports may start threads."""
         if self._is_prepared:
             return
         self._is_prepared = True
-        for line in self.lines_of_others:  # or they would not hear that the daemon has ended
+        # An open copy would hide the daemon's end from the other workers.
+        for line in self.lines_of_others:
             line.close()
         module: Any = importlib.import_module(sys.argv[1])
         module.main = partial(_run_task, module.main)
 
     def close_line(self) -> None:
-        """Close the daemon's copy: only its child has the line, so that the child's end is seen."""
+        """Close the daemon's copy of a child's end, so that the daemon notices the child's exit."""
         if self.line is not None:
             self.line.close()
             self.line = None
@@ -126,7 +126,7 @@ _serve: Final = daemon.worker
 
 
 def worker(connection: socket.socket, authenticated: bool) -> int:
-    """Serve a connection as PySpark does; if Spark closes it early, serve another in its place."""
+    """Serve a connection as PySpark does; if Spark closes it early, serve the next connection."""
     _child.prepare()
     code = _serve(connection, authenticated)
     while code and _child.was_left and (following := _child.next_connection()) is not None:
@@ -140,7 +140,7 @@ def worker(connection: socket.socket, authenticated: bool) -> int:
 
 
 def _run_task(worker_main: WorkerMain, infile: BinaryIO, outfile: BinaryIO) -> None:
-    """Run one task; if nobody reads its output any more, discard that silently."""
+    """Run one task; discard its output silently if Spark has closed the connection."""
     try:
         worker_main(infile, outfile)
         outfile.flush()
@@ -155,9 +155,9 @@ def _run_task(worker_main: WorkerMain, infile: BinaryIO, outfile: BinaryIO) -> N
 
 
 def _is_closed(outfile: BinaryIO) -> bool:
-    """Whether Spark has closed the connection of a task that has ended; it drops unread bytes.
+    """Whether Spark has closed the connection of a finished task; unread input is dropped.
 
-    The rest of the output is written first: PySpark would, and fail where Spark closes it now.
+    Flushes the output first, as PySpark does, because the flush fails on a closed connection.
     """
     try:
         outfile.flush()

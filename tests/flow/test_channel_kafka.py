@@ -123,7 +123,7 @@ def test_other_columns_are_refused_before_anything_is_asked_for(
 ) -> None:
     with (
         Ledger.open(url) as books,
-        pytest.raises(OptionError, match="is not what a channel takes") as error,
+        pytest.raises(OptionError, match="does not have a channel's columns") as error,
     ):
         kafka("orders", "nowhere:9092").write(spark.sql(f"select {select}"), "k", books)
     assert what in str(error.value)

@@ -78,7 +78,7 @@ def test_an_error_names_the_stage_and_the_line_of_its_declaration(flow: Flow) ->
         (
             [("clean", "raw", ["clean", "again"])],
             {"again": kafka("raw", NOWHERE)},
-            "Channel 'again' .* is what Channel 'raw' .* is: the topic raw at .*; declare it once",
+            "Channel 'again' .* is the same as Channel 'raw' .*: the topic raw at .*; declare it",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_two_channels_are_not_one_however_they_are_read(flow: Flow) -> None:
     flow.channel("other", kafka("orders", NOWHERE, **{"kafka.client.id": "x"}))
     flow.stage("clean", reads="raw", writes=["clean", "one"])(nothing)
     flow.stage("dirty", reads="raw", writes=["other"])(nothing)
-    refused(flow, rf"Channel 'other' \(.*{HERE}:\d+\) is what Channel 'one' .* is: .*orders")
+    refused(flow, rf"Channel 'other' \(.*{HERE}:\d+\) is the same as Channel 'one' .*: .*orders")
 
 
 def test_channels_with_one_id_and_two_addresses_are_refused(flow: Flow) -> None:
@@ -138,7 +138,8 @@ def test_channels_with_one_id_and_two_addresses_are_refused(flow: Flow) -> None:
     flow.stage("loop", reads="one", writes="other")(nothing)
     flow.check()
     refuse_aliases(flow, {"one": "id", "other": "another id", "raw": "id of raw"})
-    with pytest.raises(OptionError, match=rf"'other' \(.*{HERE}:\d+\) is what Channel 'one' .*id"):
+    expected = rf"'other' \(.*{HERE}:\d+\) is the same as Channel 'one' .*id"
+    with pytest.raises(OptionError, match=expected):
         refuse_aliases(flow, {"one": "id", "other": "id"})
 
 

@@ -41,7 +41,7 @@ def test_a_topic_under_two_names_of_its_brokers_feeds_no_stage_with_its_own_outp
     def loop(df: DataFrame, batch: Batch) -> DataFrame:
         return df
 
-    with pytest.raises(OptionError, match=r"Channel 'other' .* is what Channel 'raw' .* is"):
+    with pytest.raises(OptionError, match=r"Channel 'other' .* is the same as Channel 'raw'"):
         flow.start(spark)
 
 

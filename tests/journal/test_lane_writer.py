@@ -387,3 +387,14 @@ def test_a_lane_without_its_last_segment_is_not_gone_on_with(
     (folder(journal) / FIRST).unlink()
     with pytest.raises(JournalError, match="offset 2 was reached, and something has removed"):
         writer.append(numbered(2, 3))
+
+
+def test_of_many_segments_the_last_two_at_most_are_read_when_a_lane_is_opened(
+    journal: Journal,
+) -> None:
+    with segments_of(1):
+        append(journal, *[1] * 64)
+    for path in sorted(folder(journal).glob("*.segment"))[:-2]:
+        path.write_bytes(b"unreadable")
+    with journal.writer(0) as writer:
+        assert writer.end == 64

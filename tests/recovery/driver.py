@@ -18,6 +18,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final
 from unittest import mock
@@ -41,6 +42,7 @@ from headrace.core.backoff import Backoff
 from headrace.gate.backfill.monitor import Monitor
 from headrace.gate.backfill.schedule import InProcessBudget
 from headrace.gate.backfill.scheduler import OwnerSettings
+from headrace.gate.control.dead import BackfillLimits
 from headrace.gate.execution import stream_writer
 from headrace.gate.execution.call import RunContext
 from headrace.gate.execution.policy import Last, OnFailure
@@ -88,7 +90,8 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
     df = reader.option("maxOffsetsPerTrigger", 60).load()
     policy: Last | OnFailure = job.on_failure
     if policy == "isolate":
-        policy = headrace.isolate(max_runs=job.max_runs)
+        limits = BackfillLimits(job.max_backfills)
+        policy = replace(headrace.isolate(max_runs=job.max_runs), backfills=limits)
     if job.retries:
         policy = headrace.retry(job.retries, "50 ms", then=policy)
     state = STATES.get(job.state)

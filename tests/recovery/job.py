@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Self
 
+from headrace.gate.control.dead import MAX_BACKFILLS
+
 GATE = "orders"
 
 
@@ -21,6 +23,7 @@ class Job:
         on_failure: ``gate.write``'s, for an exception in the handler that comes again.
         retries: how often the handler is called again before that.
         max_runs: how many runs an isolation may take.
+        max_backfills: how many backfills of a batch fail before it is given up; with ``isolate``.
         raises_once_in: of so many calls of the handler with more than one record, one at random
             raises; never, where it is 0.
         poison: the values of records that no batch with them gets through the handler with.
@@ -47,6 +50,7 @@ class Job:
     on_failure: Literal["stop", "defer", "isolate"] = "stop"
     retries: int = 0
     max_runs: int = 200
+    max_backfills: int = MAX_BACKFILLS
     raises_once_in: int = 0
     poison: tuple[str, ...] = ()
     seed: int = 0

@@ -20,7 +20,7 @@ from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.gate import Gate
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.transitions import Status
-from headrace.operate.status.sentences import headline
+from headrace.operate.status.needs import headline
 from headrace.operate.status.snapshot import GateSnapshot
 from headrace.operate.status.states import GateState
 

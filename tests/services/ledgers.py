@@ -15,7 +15,7 @@ from sqlalchemy import Engine, event, make_url
 from headrace.core.timing import Clock
 from headrace.gate.ledger.connection import Timeouts
 from headrace.gate.ledger.ledger import Ledger
-from headrace.gate.ledger.records import GateNow, PlannedBatch, RateSample
+from headrace.gate.ledger.records import GateMoment, PlannedBatch, RateSample
 
 _CHANGES: Final = ("CREATE", "ALTER", "DROP", "INSERT", "UPDATE")
 _said: Final[dict[str, str]] = {}
@@ -38,7 +38,7 @@ def gated_ledger(
     return ledger
 
 
-def gate_now(ledger: Ledger, name: str = "orders") -> GateNow:
+def gate_now(ledger: Ledger, name: str = "orders") -> GateMoment:
     """A declared gate at this moment."""
     found = ledger.gates.now(name)
     assert found is not None

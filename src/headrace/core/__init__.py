@@ -1,1 +1,1 @@
-"""Values and functions that every other package uses: offset ranges, validation, time, leases."""
+"""Code shared by all packages: offset ranges, option validation, clocks and leases, processes."""

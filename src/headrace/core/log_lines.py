@@ -1,4 +1,4 @@
-"""Headrace's log lines in a program that configures no logging: with time, level and logger."""
+"""Log output, with time, level and logger, for programs that do not configure logging."""
 
 import logging
 from typing import Final
@@ -9,11 +9,11 @@ _REPEATED: Final = (
     "There was an exception while executing the Python Proxy",
     "Exception occurred while shutting down connection",
 )
-"""Beginnings of py4j's lines about an error that Spark reports, or about a closed connection."""
+"""Beginnings of py4j messages about an error that Spark reports too, or a closed connection."""
 
 
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to the standard error as long as the program has no handler of its own."""
+    """Handler that writes to standard error unless the root logger has handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
@@ -21,9 +21,9 @@ class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def show_lines() -> None:
-    """Write warnings of Headrace with time and level, unless the program handles its log itself.
+    """Log Headrace's warnings to standard error, unless the program configures logging.
 
-    Py4j's tracebacks of errors that Spark reports, too, are dropped. A second call is harmless.
+    Drop py4j's tracebacks of errors that Spark reports too. Repeated calls have no effect.
     """
     logger = logging.getLogger("headrace")
     if not logger.handlers:

@@ -1,7 +1,8 @@
-"""Functions of the program that a setting names as ``module:function``, such as one for tokens.
+"""User functions that a setting names as ``module:function``, such as a provider of tokens.
 
-The name comes from the program, its environment or a command line, and from nowhere else. Each
-process imports the module and calls the function; what it returns stays in that process.
+The name comes only from the program, its environment or a command line, so stored data cannot
+choose what is imported. Each process imports the module and calls the function. The returned value
+stays in the process.
 """
 
 import importlib
@@ -16,9 +17,9 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCI
 
 
 def wrong_name(setting: str, name: str, returns: str) -> str:
-    """Say what is wrong with a text that is no ``module:function``; empty for nothing.
+    """Return an error text if ``name`` is not a ``module:function``, or an empty text.
 
-    The text is not shown: it may be the secret itself.
+    The error text does not include the name, which may be a secret by mistake.
     """
     if _NAME.fullmatch(name):
         return ""
@@ -29,11 +30,7 @@ def wrong_name(setting: str, name: str, returns: str) -> str:
 
 
 def load_function(setting: str, name: str, returns: str) -> Callable[[], object]:
-    """Import the module and return the function.
-
-    Raises:
-        OptionError: There is no such function.
-    """
+    """Import the module of ``name`` and return its function; OptionError if that fails."""
     if wrong := wrong_name(setting, name, returns):
         raise OptionError(wrong)
     module, _, attribute = name.partition(":")
@@ -44,9 +41,9 @@ def load_function(setting: str, name: str, returns: str) -> Callable[[], object]
     except BaseException as error:  # noqa: BLE001  (a module of the user's, which may exit)
         lacks = error.name if isinstance(error, ModuleNotFoundError) else None
         is_itself = lacks is None or f"{module}.".startswith(f"{lacks}.")
-        what = "" if is_itself else f", for there is no {lacks}"
+        hint = "" if is_itself else f", for there is no {lacks}"
         raise OptionError(
-            f"{setting} is {name!r}, and importing {module} raised {type(error).__name__}{what}; it"
+            f"{setting} is {name!r}, and importing {module} raised {type(error).__name__}{hint}; it"
             " must be there in each process: install it, put its folder on PYTHONPATH, or ship it"
             " to the executors with spark.submit.pyFiles."
         ) from None
@@ -68,12 +65,12 @@ def _takes_nothing(function: Callable[..., object]) -> bool:
     except TypeError:
         return False
     except ValueError:
-        pass  # it does not say, so it is called
+        pass  # no signature is available, for example for a builtin: try the call
     return True
 
 
 def call(setting: str, name: str, function: Callable[[], object]) -> tuple[object, str]:
-    """Call the function: its answer, or nothing and a sentence about what it raised."""
+    """Call the function; return its result and an empty text, or None and an error text."""
     try:
         return function(), ""
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Values of options, from the text that Spark hands on; errors name the option and its value."""
+"""Parsing of option values, which Spark passes as text; errors name the option and its value."""
 
 import json
 import math
@@ -23,12 +23,10 @@ def option_text(value: object) -> str:
 
 
 def require_name(what: str, value: object) -> None:
-    """Refuse an invalid name of a flow or a stage.
+    """Raise OptionError unless ``value`` is a valid name of a flow or a stage.
 
-    A name of points alone is none: it would be a folder's own or the one above it.
-
-    Raises:
-        OptionError: It is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``, or only ``.``.
+    A name has 1 to 100 letters, digits, ``.``, ``_`` or ``-``. Names of points alone are refused,
+    because ``.`` and ``..`` are folders.
     """
     if not (isinstance(value, str) and _NAME.fullmatch(value)):
         raise OptionError(
@@ -40,11 +38,7 @@ def require_name(what: str, value: object) -> None:
 def require_whole(
     what: str, value: object, least: int, most: int | None = None, *, unit: str = ""
 ) -> None:
-    """Refuse a value that is no whole number from ``least`` to ``most``.
-
-    Raises:
-        OptionError: It names the number, its unit and what is allowed.
-    """
+    """Raise OptionError unless ``value`` is an integer from ``least`` to ``most``."""
     if (
         not isinstance(value, int)
         or isinstance(value, bool)
@@ -64,10 +58,9 @@ def require_number(
     most: float = math.inf,
     above: bool = False,
 ) -> None:
-    """Refuse all but finite numbers from ``least`` (or, with ``above``, above it) to ``most``.
+    """Raise OptionError unless ``value`` is a finite number from ``least`` to ``most``.
 
-    Raises:
-        OptionError: It names the number, its unit and what is allowed.
+    With ``above``, the value must be greater than ``least``.
     """
     if (
         not isinstance(value, int | float)
@@ -108,15 +101,11 @@ _BARE: Final = re.compile(r"[0-9]{1,15}")
 _GATE_NAME: Final = re.compile(r"(?!-|\.+$)[\w.\-]{1,200}")
 
 LONGEST_INTERVAL_MS: Final = 365 * _UNITS_MS["d"]
-"""Longest interval (ms): beyond any reasonable one, and within the limit of Spark's triggers."""
+"""Longest interval (ms): 365 days, which Spark's triggers accept."""
 
 
 def gate_name(option: str, name: object) -> str:
-    """A gate's name, which is also the name of its query in Spark.
-
-    Raises:
-        OptionError: it is not of that form.
-    """
+    """Return a gate's name, which its Spark query has too; OptionError if it is invalid."""
     if not isinstance(name, str) or not _GATE_NAME.fullmatch(name):
         raise OptionError(
             f"{option} is {name!r}; it must have 1 to 200 letters, digits, '_', '.' and '-',"
@@ -126,33 +115,31 @@ def gate_name(option: str, name: object) -> str:
 
 
 def interval_ms(option: str, interval: object) -> int:
-    """A gate's interval (ms): a `timedelta`, or a duration as `duration_ms` takes it, with a unit.
+    """Return a gate's interval (ms) from a `timedelta` or a duration with a unit (`duration_ms`).
 
-    Raises:
-        OptionError: it is neither, or not above 0 and within `LONGEST_INTERVAL_MS`.
+    OptionError unless the interval is above 0 and at most `LONGEST_INTERVAL_MS`.
     """
     if isinstance(interval, timedelta):
-        found_ms = round(interval / timedelta(milliseconds=1))
+        result_ms = round(interval / timedelta(milliseconds=1))
     elif isinstance(interval, str) and not _BARE.fullmatch(interval.strip()):
-        found_ms = duration_ms(option, interval)
+        result_ms = duration_ms(option, interval)
     else:
         raise OptionError(
             f"{option} is {interval!r}; it must be a duration with its unit such as '500 ms' or"
             " '1 second', or a timedelta."
         )
-    if not 0 < found_ms <= LONGEST_INTERVAL_MS:
+    if not 0 < result_ms <= LONGEST_INTERVAL_MS:
         raise OptionError(f"{option} is {interval}; it must be above 0, and at most 365 days.")
-    return found_ms
+    return result_ms
 
 
 def duration_ms(option: str, text: str) -> int:
-    """A duration (ms) as Spark's triggers and settings write it; a bare number is in ms.
+    """Parse a duration (ms) in the syntax of Spark's triggers and settings.
+
+    A number without a unit is in milliseconds. OptionError if ``text`` is not a duration.
 
     >>> duration_ms("maxTriggerDelay", "15m"), duration_ms("interval", "1 minute 30 seconds")
     (900000, 90000)
-
-    Raises:
-        OptionError: it is not a duration.
     """
     lowered = text.strip().lower()
     if _BARE.fullmatch(lowered):
@@ -167,7 +154,7 @@ def duration_ms(option: str, text: str) -> int:
 
 
 def age_ms(option: str, text: str) -> int:
-    """A time (ms) with its unit, as operators write it; a number alone is refused.
+    """Parse a duration (ms) of a command; OptionError without a unit.
 
     >>> age_ms("--older-than", "7 days")
     604800000
@@ -180,11 +167,7 @@ def age_ms(option: str, text: str) -> int:
 
 
 def boolean(option: str, text: str) -> bool:
-    """``true`` or ``false``, in any case.
-
-    Raises:
-        OptionError: it is neither.
-    """
+    """Parse ``true`` or ``false``, in any case; OptionError for any other text."""
     match text.strip().lower():
         case "true":
             return True
@@ -195,11 +178,7 @@ def boolean(option: str, text: str) -> bool:
 
 
 def whole_number(option: str, text: str, *, at_least: int) -> int:
-    """A whole number with a smallest allowed value.
-
-    Raises:
-        OptionError: it is no such number.
-    """
+    """Parse an integer; OptionError if it is not one, or is less than ``at_least``."""
     number = _converted(int, text)
     if number is None or number < at_least:
         raise OptionError(f"{option} is {text!r}; it must be a whole number of {at_least} or more.")
@@ -207,16 +186,12 @@ def whole_number(option: str, text: str, *, at_least: int) -> int:
 
 
 def number(option: str, text: str, *, above_zero: bool) -> float:
-    """A finite number of 0 or more, or above 0.
-
-    Raises:
-        OptionError: it is no such number.
-    """
-    found = _converted(float, text)
-    if found is None or not math.isfinite(found) or found < 0 or (above_zero and found == 0):
+    """Parse a finite number of 0 or more (``above_zero``: more than 0), or raise OptionError."""
+    value = _converted(float, text)
+    if value is None or not math.isfinite(value) or value < 0 or (above_zero and value == 0):
         allowed = "above 0" if above_zero else "of 0 or more"
         raise OptionError(f"{option} is {text!r}; it must be a number {allowed}.")
-    return found
+    return value
 
 
 def _converted(kind: Callable[[str], _Value], text: str) -> _Value | None:
@@ -227,10 +202,9 @@ def _converted(kind: Callable[[str], _Value], text: str) -> _Value | None:
 
 
 def offsets_by_partition(option: str, text: str) -> dict[TopicPartition, int]:
-    """Kafka's JSON of a whole number for each partition: ``{"orders": {"0": 23, "1": -1}}``.
+    """Parse Kafka's JSON of one integer for each partition: ``{"orders": {"0": 23, "1": -1}}``.
 
-    Raises:
-        OptionError: it is not of that shape.
+    OptionError if ``text`` has another form.
     """
     try:
         return flat(_object(text))
@@ -242,28 +216,26 @@ def offsets_by_partition(option: str, text: str) -> dict[TopicPartition, int]:
 
 
 def text_by_topic(option: str, text: str) -> dict[str, str]:
-    """JSON of a text for each topic: ``{"orders": "kA2bX0zTQ5q1sV3nY7wZ8g"}``.
+    """Parse JSON of one string for each topic: ``{"orders": "kA2bX0zTQ5q1sV3nY7wZ8g"}``.
 
-    Raises:
-        OptionError: it is not of that shape.
+    OptionError if ``text`` has another form.
     """
     try:
-        found = _object(text)
+        texts = _object(text)
     except (TypeError, ValueError):
-        found = None
-    if found is None or not all(isinstance(value, str) for value in found.values()):
+        texts = None
+    if texts is None or not all(isinstance(value, str) for value in texts.values()):
         raise OptionError(
             f"{option} is {text!r}; it must be JSON with a text for each topic, such as"
             ' {"orders": "kA2bX0zTQ5q1sV3nY7wZ8g"}.'
         )
-    return found
+    return texts
 
 
 def disjoint_ranges(option: str, text: str) -> list[OffsetRange]:
-    """JSON of ranges that share no offset: ``[["orders", 0, 10, 20], ["orders", 0, 25, 30]]``.
+    """Parse JSON of disjoint ranges: ``[["orders", 0, 10, 20], ["orders", 0, 25, 30]]``.
 
-    Raises:
-        OptionError: it is not of that shape, a range is empty, or two share an offset.
+    OptionError if ``text`` has another form, a range is empty, or two ranges share an offset.
     """
     try:
         ranges = ranges_of_lists(json.loads(text))
@@ -277,22 +249,21 @@ def disjoint_ranges(option: str, text: str) -> list[OffsetRange]:
 
 
 def partitions_by_topic(option: str, text: str) -> list[TopicPartition]:
-    """Kafka's JSON of partitions: ``{"orders": [0, 1], "returns": [3]}``.
+    """Parse Kafka's JSON of partitions: ``{"orders": [0, 1], "returns": [3]}``.
 
-    Raises:
-        OptionError: it is not of that shape, or names no partition.
+    OptionError if ``text`` has another form or names no partition.
     """
     try:
-        found = [
+        named_partitions = [
             TopicPartition(topic, _partition(partition))
             for topic, partitions in _object(text).items()
             for partition in partitions
         ]
     except (TypeError, ValueError) as error:
         raise OptionError(_PARTITIONS_WANTED.format(option=option, text=text)) from error
-    if not found:
+    if not named_partitions:
         raise OptionError(_PARTITIONS_WANTED.format(option=option, text=text))
-    return found
+    return named_partitions
 
 
 _PARTITIONS_WANTED: Final = (
@@ -304,21 +275,15 @@ _PARTITIONS_WANTED: Final = (
 def number_by_partition(
     option: str, text: str, parse: Callable[[str, str], _Value], default: _Value
 ) -> tuple[_Value, Mapping[TopicPartition, _Value]]:
-    """One number for all partitions, or JSON: some partitions' numbers, and one for the rest.
+    """Parse one number for all partitions, or JSON with numbers for some partitions and a default.
 
     ::
 
         100
         {"default": 100, "orders": {"0": 500}}
 
-    Args:
-        option: the option's name.
-        text: its value.
-        parse: ``parse(option, number)`` reads one number.
-        default: for the rest, where the JSON names none.
-
-    Raises:
-        OptionError: it is neither.
+    Return the default and the numbers by partition. ``parse(option, text)`` parses a single number.
+    ``default`` applies if the JSON has no default. OptionError if ``text`` has another form.
     """
     if not text.lstrip().startswith("{"):
         return parse(option, text), {}
@@ -341,10 +306,10 @@ def number_by_partition(
 
 
 def _object(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    value = json.loads(text)
+    if not isinstance(value, dict):
         raise TypeError("not a JSON object")
-    return found
+    return value
 
 
 def _is_topic(value: object) -> bool:

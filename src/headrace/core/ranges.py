@@ -1,4 +1,4 @@
-"""Ranges of offsets, and the operations on them: split, chunk, intersect, subtract, merge."""
+"""Ranges of offsets and their operations: split, chunk, intersect, subtract, merge."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -18,19 +18,19 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
     def range(self, start: int, until: int) -> "OffsetRange":
-        """The offsets ``start`` (included) to ``until`` (excluded) of this partition."""
+        """Return the offsets ``start`` (included) to ``until`` (excluded) of this partition."""
         return OffsetRange(self.topic, self.partition, start, until)
 
 
 Positions = Mapping[TopicPartition, int]
-"""An offset in each partition; at the end of a read, the one behind the last that was read."""
+"""Offset of each partition; as the end of a read, the offset after the last record read."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
     """Offsets ``start`` (included) to ``until`` (excluded) of one partition.
 
-    The results of an operation lie in the same partition, in rising order.
+    Operations return ranges of the same partition, in ascending order.
     """
 
     topic: str
@@ -40,12 +40,12 @@ class OffsetRange:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition whose offsets these are."""
+        """Partition of the range."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def count(self) -> int:
-        """Offsets in the range: an upper bound of its records, for compaction leaves gaps."""
+        """Number of offsets: an upper bound of the records, because compaction leaves gaps."""
         return self.until - self.start
 
     def __str__(self) -> str:
@@ -55,23 +55,23 @@ class OffsetRange:
         return OffsetRange(self.topic, self.partition, start, until)
 
     def contains(self, other: "OffsetRange") -> bool:
-        """Whether the other range lies in this one, in the same partition."""
+        """Whether ``other`` lies within this range, in the same partition."""
         same = self.topic_partition == other.topic_partition
         return same and self.start <= other.start and other.until <= self.until
 
     def intersect(self, other: "OffsetRange") -> "OffsetRange | None":
-        """The offsets of both ranges; None if there are none, as of different partitions."""
+        """Return the offsets in both ranges; None for disjoint ranges or different partitions."""
         start, until = max(self.start, other.start), min(self.until, other.until)
         if start >= until or self.topic_partition != other.topic_partition:
             return None
         return self._between(start, until)
 
     def hull(self, other: "OffsetRange") -> "OffsetRange":
-        """From the first to the last offset of both, which are of one partition."""
+        """Return the smallest range with both ranges, which must have the same partition."""
         return self._between(min(self.start, other.start), max(self.until, other.until))
 
     def split_at(self, offset: int) -> tuple["OffsetRange", "OffsetRange"]:
-        """The offsets below ``offset``, and the rest; one is empty if it lies outside.
+        """Split the range before ``offset``; one side is empty if ``offset`` lies outside.
 
         >>> [str(part) for part in OffsetRange("a", 0, 0, 10).split_at(4)]
         ['a-0 [0, 4)', 'a-0 [4, 10)']
@@ -80,12 +80,10 @@ class OffsetRange:
         return self._between(self.start, cut), self._between(cut, self.until)
 
     def chunks(self, count: int, at: Sequence[int] | None = None) -> list["OffsetRange"]:
-        """Up to ``count`` consecutive ranges of about equal size, none of them empty.
+        """Split the range into up to ``count`` (1 or more) non-empty chunks of about equal size.
 
-        Args:
-            count: 1 or more.
-            at: The only offsets to split at, rising: a split moves up to the next of them.
-                Default: any offset.
+        ``at`` lists the only offsets at which to split, ascending; each split moves up to the next
+        of these offsets. Default: split at any offset.
 
         >>> [str(chunk) for chunk in OffsetRange("a", 0, 0, 10).chunks(3)]
         ['a-0 [0, 3)', 'a-0 [3, 6)', 'a-0 [6, 10)']
@@ -101,17 +99,17 @@ class OffsetRange:
         return [self._between(start, until) for start, until in pairwise(bounds)]
 
     def split_by(self, cover: Iterable["OffsetRange"]) -> Iterator[tuple["OffsetRange", bool]]:
-        """Split where the cover begins and ends: the parts, and whether each is covered.
+        """Split the range at the ends of ``cover``; yield each piece and whether it is covered.
 
-        The cover is of this partition, rising and disjoint, as `merge` returns it.
+        ``cover`` is ascending, disjoint and of this partition, as `merge` returns it.
 
         >>> parts = OffsetRange("a", 0, 0, 10).split_by([OffsetRange("a", 0, 4, 6)])
         >>> [(str(part), covered) for part, covered in parts]
         [('a-0 [0, 4)', False), ('a-0 [4, 6)', True), ('a-0 [6, 10)', False)]
         """
         start = self.start
-        for each in cover:
-            if shared := self.intersect(each):
+        for piece in cover:
+            if shared := self.intersect(piece):
                 if start < shared.start:
                     yield self._between(start, shared.start), False
                 yield shared, True
@@ -120,44 +118,44 @@ class OffsetRange:
             yield self._between(start, self.until), False
 
     def subtract(self, cover: Iterable["OffsetRange"]) -> list["OffsetRange"]:
-        """The parts that are not covered; for ``cover`` see `split_by`."""
+        """Return the pieces outside ``cover``, which is ascending and disjoint as in `split_by`."""
         return [part for part, covered in self.split_by(cover) if not covered]
 
 
 def merge(ranges: Iterable[OffsetRange]) -> Mapping[TopicPartition, Sequence[OffsetRange]]:
-    """The same offsets in as few ranges as possible, by partition and in rising order.
+    """Merge ranges into as few ranges as possible, by partition and in ascending order.
 
     >>> merged = merge([OffsetRange("a", 0, 5, 9), OffsetRange("a", 0, 1, 5)])
-    >>> [str(each) for each in merged[TopicPartition("a", 0)]]
+    >>> [str(range_) for range_ in merged[TopicPartition("a", 0)]]
     ['a-0 [1, 9)']
     """
     merged: dict[TopicPartition, list[OffsetRange]] = defaultdict(list)
-    for each in sorted(ranges):
-        same = merged[each.topic_partition]
-        if same and each.start <= same[-1].until:
+    for range_ in sorted(ranges):
+        same = merged[range_.topic_partition]
+        if same and range_.start <= same[-1].until:
             last = same.pop()
-            same.append(last.topic_partition.range(last.start, max(last.until, each.until)))
+            same.append(last.topic_partition.range(last.start, max(last.until, range_.until)))
         else:
-            same.append(each)
+            same.append(range_)
     return merged
 
 
 def hulls(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return one range of each partition, from its first to its last offset among the ranges."""
+    """Return one range for each partition, from its first to its last offset."""
     by_partition: dict[TopicPartition, OffsetRange] = {}
     for offsets in sorted(ranges):
-        known = by_partition.get(offsets.topic_partition, offsets)
-        by_partition[offsets.topic_partition] = known.hull(offsets)
+        hull = by_partition.get(offsets.topic_partition, offsets)
+        by_partition[offsets.topic_partition] = hull.hull(offsets)
     return list(by_partition.values())
 
 
 def shared_offsets(ranges: Iterable[OffsetRange]) -> OffsetRange | None:
-    """Return the first offsets that two of the ranges share; None where they are disjoint.
+    """Return the first offsets that two ranges share; None if the ranges are disjoint.
 
     >>> print(shared_offsets([OffsetRange("a", 0, 0, 5), OffsetRange("a", 0, 3, 9)]))
     a-0 [3, 5)
     """
-    # An empty range within another would hide that one from those after it.
+    # An empty range within a range would replace it in `reached`, and hide later overlaps.
     rising = sorted(offsets for offsets in ranges if offsets.count)
     reached: dict[TopicPartition, OffsetRange] = {}
     for offsets in rising:
@@ -169,44 +167,43 @@ def shared_offsets(ranges: Iterable[OffsetRange]) -> OffsetRange | None:
 
 
 class RangeSequence:
-    """Finds gaps in, and overlaps of, ranges of one partition that come by rising start.
+    """Detects gaps and overlaps in ranges of one partition, which are appended by ascending start.
 
-    Args:
-        start: Start that the first range should have. Default: any.
+    ``start`` is the expected start of the first range. Default: any start.
     """
 
     def __init__(self, start: int | None = None) -> None:
         self._reached = start
         self.last: str | None = None
-        """The name of the range that reached the highest offset so far."""
+        """Name of the range that reached the highest offset so far."""
 
     def gap_before(self, offsets: OffsetRange) -> OffsetRange | None:
-        """The offsets missing between the ranges so far and this one, the next."""
+        """Return the gap between the appended ranges and ``offsets``, the next range, or None."""
         if self._reached is None or offsets.start <= self._reached:
             return None
         return offsets.topic_partition.range(self._reached, offsets.start)
 
     def shared_with(self, offsets: OffsetRange) -> OffsetRange | None:
-        """The offsets that this range, the next, shares with those so far."""
+        """Return the overlap of the appended ranges and ``offsets``, the next range, or None."""
         if self._reached is None or offsets.start >= self._reached:
             return None
         return offsets.topic_partition.range(offsets.start, min(offsets.until, self._reached))
 
     def append(self, offsets: OffsetRange, name: str | None) -> None:
-        """Go on behind this range."""
+        """Append a range with a name for `last`."""
         if self._reached is None or offsets.until > self._reached:
             self._reached, self.last = offsets.until, name
 
 
 def partitions_of(topics: Mapping[str, Iterable[int]]) -> list[TopicPartition]:
-    """Every partition of the topics."""
+    """Return all partitions of the topics."""
     return [
         TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers
     ]
 
 
 def nested(positions: Positions) -> dict[str, dict[str, int]]:
-    """``{topic: {partition: offset}}``, sorted, partitions as text: the shape of Kafka's JSON."""
+    """Return sorted ``{topic: {partition: offset}}``, partitions as text, as in Kafka's JSON."""
     topics: dict[str, dict[str, int]] = {}
     for tp, offset in sorted(positions.items()):
         topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
@@ -214,11 +211,7 @@ def nested(positions: Positions) -> dict[str, dict[str, int]]:
 
 
 def flat(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """The opposite of `nested`.
-
-    Raises:
-        ValueError, TypeError, AttributeError: It is not of that shape.
-    """
+    """Invert `nested`; ValueError, TypeError or AttributeError for values of another form."""
     return {
         TopicPartition(topic, _partition(partition)): _offset(offset)
         for topic, partitions in topics.items()
@@ -227,15 +220,15 @@ def flat(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
 
 
 def lists_of(ranges: Iterable[OffsetRange]) -> list[list[str | int]]:
-    """``[topic, partition, start, until]`` of each range, as JSON can hold it."""
+    """Return ``[topic, partition, start, until]`` of each range, for JSON."""
     return [[r.topic, r.partition, r.start, r.until] for r in ranges]
 
 
 def ranges_of_lists(lists: object) -> list[OffsetRange]:
-    """The opposite of `lists_of`, for ranges that are to be read.
+    """Invert `lists_of`, for ranges that are to be read.
 
-    Raises:
-        ValueError, TypeError: It is not of that shape, a range is empty, or two share an offset.
+    ValueError or TypeError if ``lists`` has another form, a range is empty, or two ranges share an
+    offset.
     """
     if not isinstance(lists, list):
         raise TypeError("it is no list of ranges")

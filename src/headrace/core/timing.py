@@ -1,4 +1,4 @@
-"""Clocks, leases, and what ends a wait or is logged until it is over."""
+"""Clocks, leases and their renewal, cancellation of waits, and warnings that are logged once."""
 
 import logging
 import threading
@@ -11,11 +11,11 @@ from typing import Final, NamedTuple, Protocol
 from headrace.errors import HeadraceError
 
 WallClock = Callable[[], int]
-"""Returns the time, in ms since the epoch."""
+"""Function that returns the time (ms since the epoch)."""
 
 
 def wall_clock_ms() -> int:
-    """The machine's time, in ms since the epoch."""
+    """Return the machine's time (ms since the epoch)."""
     return time.time_ns() // 1_000_000
 
 
@@ -23,28 +23,28 @@ class Clock(Protocol):
     """A monotonic clock, such as the module ``time``."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment."""
+        """Return the seconds since a fixed, arbitrary moment."""
 
     def sleep(self, seconds: float, /) -> None:
-        """Return so many seconds later."""
+        """Wait for ``seconds``."""
 
 
 LEASE_MS: Final = 30_000
-"""Lease of a batch (ms), unless it is renewed."""
+"""Length of a batch's lease (ms)."""
 
 GATE_LEASE_MS: Final = 30_000
-"""Lease of a gate (ms), unless it is renewed: longer than a stall of a planner or a failover of the
-ledger's database, and short enough to wait for after a machine was lost."""
+"""Length of a gate's lease (ms). A lease outlasts a stall of a planner and a failover of the
+ledger's database. After the loss of a machine, the gate is free within this time."""
 
 LONGEST_LEASE_MS: Final = 60_000
-"""The longest lease (ms). One that ends later than this from now was written before the database's
-clock was set back: it has run out, lest its batch wait for as long as the clock was wrong. Twice as
-long as the leases in use, so that a clock that is set back by less than half a minute takes no
-batch from an owner that is alive."""
+"""Longest valid lease (ms). A lease that ends later was written before the database's clock was set
+back. Such a lease counts as expired; otherwise its batch would wait for as long as the clock was
+wrong. Leases in use are half as long, so setting a clock back by less than 30 s takes no batch from
+a live owner."""
 
 
 def is_in_force(lease_until_ms: int, now_ms: int) -> bool:
-    """Whether a lease is in force at a time of the database's clock (ms since the epoch).
+    """Whether a lease is in force at a time by the database's clock (ms since the epoch).
 
     >>> [is_in_force(until_ms, now_ms=1_000) for until_ms in (1_000, 1_001, 61_000, 61_001)]
     [False, True, True, False]
@@ -53,7 +53,7 @@ def is_in_force(lease_until_ms: int, now_ms: int) -> bool:
 
 
 class Cancellation(NamedTuple):
-    """Condition that ends the waiting of a thread before its timeout does."""
+    """Condition that ends a thread's wait before its timeout, with the reason for the error."""
 
     is_requested: Callable[[], bool]
     reason: str
@@ -64,11 +64,11 @@ _CURRENT: Final[ContextVar[Cancellation | None]] = ContextVar("_CURRENT", defaul
 
 @contextmanager
 def cancel_when(is_requested: Callable[[], bool], reason: str) -> Iterator[None]:
-    """Within, this thread waits for a ledger only until ``is_requested`` returns True.
+    """Make this thread stop waiting for a ledger when ``is_requested`` returns True.
 
-    It is asked between two tries, any number of times, and is to return soon: the error is then
-    the one of a timeout, with this reason, such as ``the query was stopped``. One try is made in
-    any case, and one may be going on.
+    Applies to the ``with`` block. ``is_requested`` is called between two attempts, and must return
+    quickly. The wait then ends with the error of a timeout and ``reason``, such as ``the query was
+    stopped``. The first attempt is always made, and a running attempt is not interrupted.
     """
     before = _CURRENT.set(Cancellation(is_requested, reason))
     try:
@@ -78,19 +78,19 @@ def cancel_when(is_requested: Callable[[], bool], reason: str) -> Iterator[None]
 
 
 def cancellation() -> Cancellation | None:
-    """Return the cancellation of this thread's waiting; None if there is none."""
+    """Return the cancellation that applies to this thread; None without one."""
     return _CURRENT.get()
 
 
 _RENEWALS: Final = 6
-"""Number of renewals of a lease within its own length, so that a few may be missed."""
+"""Renewals per length of a lease, so that a few may fail."""
 
 
 class LeaseRenewal:
-    """Thread that renews leases until `stop`, and logs a renewal that fails.
+    """Thread that renews leases until `stop`, and logs failed renewals.
 
-    ``renew`` renews the lease of a name; one for which it returns False is another's, and is
-    renewed no more. ``described`` names a lease in the log, with ``{}`` for its name.
+    ``renew`` renews the lease with a name. If ``renew`` returns False, the lease has another owner
+    and is not renewed again. ``described`` describes a lease in the log, with ``{}`` for its name.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class LeaseRenewal:
         self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
 
     def keep(self, *names: str) -> None:
-        """Renew these too."""
+        """Add leases to renew, by name."""
         with self._changing:
             self._kept.update(names)
 
@@ -120,7 +120,7 @@ class LeaseRenewal:
         self._thread.start()
 
     def stop(self, *, wait: bool) -> None:
-        """End the thread, and ``wait`` for its end; no renewal goes on waiting for a ledger."""
+        """Stop the thread, also while it waits for a ledger; with ``wait``, wait for its end."""
         self._done.set()
         if wait:
             self._thread.join()
@@ -141,16 +141,16 @@ class LeaseRenewal:
             except HeadraceError as error:
                 if self._done.is_set():
                     return
-                what = self._described.format(name)
-                self._log.warning("The lease of %s was not renewed: %s", what, error)
+                lease = self._described.format(name)
+                self._log.warning("The lease of %s was not renewed: %s", lease, error)
 
 
 MAX_WARNINGS: Final = 100
-"""Most things that are warned of while none is over: forgers could make up any number."""
+"""Maximum number of open warnings, because forged messages could create any number."""
 
 
 class WarnOnce:
-    """Warns once of each thing, until it is over. Its methods can be called from any thread."""
+    """Logger of one warning for each problem until the problem is cleared. Thread-safe."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -165,7 +165,7 @@ class WarnOnce:
         about: str = "",
         extra: Mapping[str, object] | None = None,
     ) -> None:
-        """Warn as a logger does, unless that was done already about the same thing."""
+        """Log a warning, unless the problem ``about`` has an open warning."""
         with self._lock:
             if about in self._since_s or len(self._since_s) > MAX_WARNINGS:
                 return
@@ -176,7 +176,7 @@ class WarnOnce:
             self._log.warning("There is more of the kind, which is not logged.")
 
     def clear(self, about: str = "") -> float | None:
-        """Warn again the next time; returns the time since the warning (s), None without one."""
+        """Close the warning about a problem; return its age (s), or None without a warning."""
         with self._lock:
             since_s = self._since_s.pop(about, None)
         return None if since_s is None else self._clock() - since_s

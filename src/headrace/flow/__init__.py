@@ -1,6 +1,6 @@
-"""Flows: streaming queries in a chain, and the signals between their stages.
+"""Flows: streaming queries connected by Kafka topics, with pressure signals between the stages.
 
-ZooKeeper's client is needed only for signals over ZooKeeper, and Spark only to run a flow.
+Signals over ZooKeeper need ZooKeeper's client; only running a flow needs Spark.
 """
 
 from headrace.core.system import door

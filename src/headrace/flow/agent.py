@@ -1,4 +1,4 @@
-"""The agent of a stage: it measures the input queue, signals pressure, and applies it."""
+"""The agent of a stage, which measures the input queue, and signals and applies pressure."""
 
 import json
 import logging
@@ -33,52 +33,50 @@ from headrace.gate import (
 )
 
 _PUBLISH_MS: Final = 1000
-"""Interval at which a stage publishes a queue that has changed (ms)."""
+"""Minimum interval between publications of a changed queue (ms)."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
 
 @dataclass(frozen=True, slots=True)
 class SavedPressure:
-    """The pressure that a run of a stage had received and sent last, for its next run."""
+    """Pressure that a run of a stage received and sent last, saved for the stage's next run."""
 
     written_ms: int = 0
     pressures: tuple[PressureState, ...] = ()
     levels: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """As `of_json` reads it."""
+        """Return the saved form, which `of_json` parses."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote; raises `OptionError` for any other text."""
+        """Parse the text of `to_json`; `OptionError` for any other text."""
         try:
-            found = json.loads(text)
+            values = json.loads(text)
             pressures = [
-                PressureState(**{**each, "epoch": Epoch(**each["epoch"])})
-                for each in found["pressures"]
+                PressureState(**{**pressure, "epoch": Epoch(**pressure["epoch"])})
+                for pressure in values["pressures"]
             ]
-            for level in (*(each.level for each in pressures), *found["levels"].values()):
+            for level in (*(pressure.level for pressure in pressures), *values["levels"].values()):
                 require_level("A level", level)
-            return cls(int(found["written_ms"]), tuple(pressures), found["levels"])
+            return cls(int(values["written_ms"]), tuple(pressures), values["levels"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise OptionError("It is not what a stage writes down of its pressure.") from error
+            raise OptionError("The text is not the saved pressure of a stage.") from error
 
     def level(self, upstream: str, wall_ms: int, lease_ms: int) -> float:
-        """Return the first level for a stage: as before, unless that was over a lease ago."""
+        """Return the initial level for an upstream stage: the saved level, or 0 after a lease."""
         is_fresh = 0 <= wall_ms - self.written_ms <= lease_ms
         return self.levels.get(upstream, 0.0) if is_fresh else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """A stage as its agent needs it: its names, its neighbours, its settings.
+    """Names, neighbours and settings of a stage, for its agent.
 
-    Attributes:
-        settings: When it throttles, and by how much it slows down.
-        leases_ms: By stage directly after it, the lease that this one has declared. Default: the
-            stage's own.
+    ``settings`` has the stage's thresholds and its slowdown. ``leases_ms`` has the maximum lease of
+    each downstream stage's signals (ms). Default: the lease of ``settings``.
     """
 
     flow: str
@@ -91,21 +89,21 @@ class StageSpec:
     leases_ms: Mapping[str, int] = field(default_factory=dict)
 
     def lease_ms(self, downstream: str) -> int:
-        """For how long at most a stage after it is believed."""
+        """Return the maximum lease of a downstream stage's signals (ms)."""
         return self.leases_ms.get(downstream, self.settings.lease_ms)
 
     def restorable(self, state: SavedPressure, wall_ms: int) -> list[PressureState]:
-        """Return an earlier run's pressure, as far as these neighbours can have sent it."""
+        """Return the saved pressure that the present downstream stages can have sent."""
         return [
-            replace(each, lease_ms=min(each.lease_ms, self.lease_ms(each.sender)))
-            for each in state.pressures
-            if each.sender in self.downstream
-            and each.epoch.started_ms <= wall_ms + MAX_CLOCK_AHEAD_MS
+            replace(pressure, lease_ms=min(pressure.lease_ms, self.lease_ms(pressure.sender)))
+            for pressure in state.pressures
+            if pressure.sender in self.downstream
+            and pressure.epoch.started_ms <= wall_ms + MAX_CLOCK_AHEAD_MS
         ]
 
 
 class _Throttled(NamedTuple):
-    """The stage whose pressure is in force, since when (ms since the epoch), and how hard."""
+    """Throttling in force: the stage that throttles, the start (ms since the epoch), the level."""
 
     by: str
     since_ms: int
@@ -113,17 +111,16 @@ class _Throttled(NamedTuple):
 
 
 class StageAgent:
-    """Sends and applies the pressure of a stage, in one run of it.
+    """Agent of one run of a stage, which sends and applies pressure.
 
-    It signals to the stages before it how hard it throttles them, and writes into the ledger the
-    rate limit of the stages after it: its planner applies that for the time of a lease, whatever
-    becomes of the agent. A failed read, write or send is logged once and tried again at the next
-    step. A ledger without a retry timeout is best, for late signals are of no use. Signals and
-    queue are closed with the agent. If the signals are not the ledger's, the stage's state is
-    published in the ledger as well, for `headrace status` (``publishes_to_ledger``).
+    The agent signals a throttle level to each upstream stage, and writes the rate limit from
+    downstream stages into the ledger. The stage's planner applies the limit for one lease, even if
+    the agent dies. A failed read, write or send is logged once and retried at the next step. Use a
+    ledger without a retry timeout, because late signals are useless.
 
-    Raises:
-        LedgerError: The pressure state of the run before cannot be read.
+    With ``publishes_to_ledger``, the stage's state is also published in the ledger, so that
+    `headrace status` shows a flow with other signals. Closing the agent closes signals and queue.
+    LedgerError if the previous run's saved pressure cannot be read.
     """
 
     def __init__(
@@ -171,18 +168,18 @@ class StageAgent:
         )
 
     def start(self) -> Self:
-        """Poll the queue from now on."""
+        """Start the thread that polls the queue."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End without a word, as a process does that is killed; close nothing."""
+        """Stop the thread without releasing the upstream stages, like a killed process."""
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def close(self) -> None:
-        """Release the stages before it, and end."""
+        """Stop the thread, release the upstream stages, and close signals and queue."""
         self.stop()
         now_ms = _monotonic_ms()
         for controller in self._controllers.values():
@@ -197,9 +194,9 @@ class StageAgent:
                 self._ledger_state.withdraw()
 
     def step(self, now_ms: int, wall_ms: int, received: list[PressureSignal]) -> None:
-        """Apply what was received, measure the queue, send pressure, publish the state.
+        """Apply received signals, measure the queue, send pressure, and publish the state.
 
-        ``now_ms`` is by a clock that never goes back, ``wall_ms`` by the one of batches' plans.
+        ``now_ms`` is monotonic time; ``wall_ms`` is the wall clock with which batches are planned.
         """
         with self._trying("its batches"):
             self._progress.refresh(now_ms)
@@ -253,17 +250,16 @@ class StageAgent:
         self._must_write = True
 
     def _believed(self, signal: PressureSignal) -> PressureSignal:
-        """A signal with the lease that it has at most.
+        """Return a signal with its lease limited to the declared maximum.
 
-        Raises:
-            OptionError: It throttles, and its sender does not publish that it runs.
+        OptionError if the signal throttles and its sender publishes no state.
         """
         sender, max_ms = signal.sender, self._spec.lease_ms(signal.sender)
         is_ours = sender in self._spec.downstream
         if is_ours and signal.level > 0 and not self._neighbours.is_running(sender):
             raise OptionError(
-                f"What stage {sender!r} seems to have sent is ignored, for that stage does not"
-                " publish that it runs."
+                f"A signal that stage {sender!r} seems to have sent is ignored, because the stage"
+                " does not publish its state."
             )
         about = f"the lease of {sender}"
         if signal.lease_ms <= max_ms:
@@ -282,7 +278,7 @@ class StageAgent:
         return replace(queue, takes_bytes_per_s=takes, is_running=self._progress.is_running)
 
     def _throttle_upstream(self, queue: InputQueue, now_ms: int) -> None:
-        throttles = any(each.level for each in self._controllers.values())
+        throttles = any(hop.level for hop in self._controllers.values())
         self._poll_interval.observe(now_ms, queue.waiting_bytes, throttles=throttles)
         for name, controller in self._controllers.items():
             self._send(controller.look(now_ms, queue, self._neighbours.upstream(name)))
@@ -334,7 +330,7 @@ class StageAgent:
                     self._ledger_state.publish(state)
 
     def _since_ms(self, limit: RateLimit | None, wall_ms: int) -> int | None:
-        """Since when the stage that throttles this one does; a change is logged."""
+        """Return when the present throttling began (ms since the epoch), or None; log changes."""
         before, self._throttled = self._throttled, None
         by = None if limit is None else limit.throttled_by
         if limit is None or by is None:
@@ -365,7 +361,7 @@ class StageAgent:
 
     @contextmanager
     def _trying(self, what: str) -> Iterator[None]:
-        """Log once what cannot be done; the next step tries it again."""
+        """Log a failure in the ``with`` block once; the next step retries."""
         try:
             yield
         except HeadraceError as error:

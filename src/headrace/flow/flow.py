@@ -1,4 +1,4 @@
-"""A flow: stages in a chain, declared in Python, checked before anything starts."""
+"""A flow: stages and channels, declared in Python and checked before any query starts."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Flow:
-    """Stages and the channels between them: a directed graph without cycles.
+    """Directed acyclic graph of stages and the channels between them.
 
-    Each stage is a gated streaming query with its own checkpoint, and each reads one channel, into
-    which any number of stages may write. A stage that cannot keep up has those directly before it
-    slow down, and those before them only if that is not enough.
+    Each stage is a gated streaming query with its own checkpoint. A stage reads one channel, which
+    any number of stages may write. A stage that cannot keep up throttles the stages directly before
+    it. A throttled stage throttles its own upstream stages only if its queue grows too.
 
     ::
 
@@ -52,13 +52,13 @@ class Flow:
 
     Args:
         name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
-        ledger: The URL of the ledger of all stages.
-        checkpoints: The folder in which each stage has its checkpoint, under its own name.
+        ledger: The URL of the ledger that all stages use.
+        checkpoints: The folder of the checkpoints, with a subfolder for each stage.
         signals: The ZooKeeper over which stages signal pressure. Default: the ledger's database.
-        pressure: The thresholds for stages that have none of their own. Default: `HopSettings()`.
+        pressure: The thresholds for stages without their own. Default: `HopSettings()`.
 
     Raises:
-        OptionError: The name is not 1 to 100 such characters.
+        OptionError: The name has other characters or another length.
         LedgerError: The URL is not a ledger's.
     """
 
@@ -89,17 +89,17 @@ class Flow:
         return Graph(dict(self._stages), dict(self._links))
 
     def gate(self, stage: str) -> str:
-        """The name of a stage's gate in the ledger."""
+        """Return the name of a stage's gate in the ledger."""
         return f"{self.name}.{stage}"
 
     def channel(self, name: str, channel: "KafkaChannel", *, schema: Schema | None = None) -> None:
         """Declare a channel.
 
         Args:
-            name: What the stages call it.
-            channel: What `headrace.flow.kafka` returned.
-            schema: What the values on it hold. A stage that reads it and names a schema of its own
-                is checked against this one; the values themselves are not looked at.
+            name: The channel's name in this flow.
+            channel: The channel, from `headrace.flow.kafka`.
+            schema: The schema of the channel's values. A stage that reads the channel and declares
+                a schema must declare the same schema. The values themselves are not checked.
         """
         declared_at = caller_line()
         require_name("The name of a channel", name)
@@ -118,24 +118,27 @@ class Flow:
         pressure: HopSettings | None = None,
         **run: Unpack[RunOptions],
     ) -> Callable[[Handler], Handler]:
-        """Declare a stage: the handler that it decorates is called with each batch.
+        """Return a decorator that declares a stage with a function as its handler.
 
-        The handler returns a DataFrame with the columns ``value`` and, if wanted, ``key`` and
-        ``headers``; if it writes several channels, one for each by name; if it writes none, None.
-        The returned records are written once, however often a batch is run.
+        The handler is called with each batch, and returns a DataFrame with the column ``value`` and
+        optionally ``key`` and ``headers``. A stage with several channels returns a dictionary of
+        DataFrames by channel; a stage without channels returns None. The returned records are
+        written once, however often a batch is run.
 
         Args:
-            name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``, and no other stage's; any other
+            name: A unique name of 1 to 100 letters, digits, ``.``, ``_`` or ``-``; any other name
                 is an `OptionError`.
-            reads: The channel that it reads.
-            writes: The channel or channels that it writes; none for a sink.
-            derive: Transforms the stream before it is cut into batches, such as an aggregation.
-            options: Of the channel's source, such as ``backpressure.initialRate`` and the caps.
-            schema: What the values that it reads hold, checked against the channel's.
-            pressure: When it throttles others, and by how much it slows down. Default: the flow's.
-            **run: ``interval`` (default: ``"1 second"``), the time that a batch should take;
+            reads: The channel to read.
+            writes: The channel or channels to write; none for a sink.
+            derive: A function that transforms the stream before it is split into batches, such as
+                an aggregation.
+            options: Options of the channel's source, such as ``backpressure.initialRate`` and the
+                caps.
+            schema: The schema of the values that the stage reads, which must be the channel's.
+            pressure: The thresholds for throttling others, and the slowdown. Default: the flow's.
+            **run: ``interval`` (default: ``"1 second"``), the target duration of a batch;
                 ``on_failure`` (``"stop"``), ``on_outage`` (``"hold"``) and ``backfill``
-                (``"spare"``), as of `Gate.write`.
+                (``"spare"``), as in `Gate.write`.
         """
         require_name("The name of a stage", name)
         declared_at = caller_line()
@@ -161,21 +164,21 @@ class Flow:
         return declare
 
     def check(self) -> None:
-        """Raise the first error that can be found before anything is opened, with its line."""
+        """Raise the first error in the declarations, with its line, without opening anything."""
         check(self)
 
     def start(self, spark: "SparkSession", *, stages: Iterable[str] | None = None) -> "RunningFlow":
-        """Start the flow in one Spark application, or only some of its stages.
+        """Start all or some stages of the flow in one Spark application.
 
-        Everything is checked, and every channel reached, before the first query starts.
+        All declarations are checked, and all channels are contacted, before the first query starts.
 
         Args:
             spark: The session.
-            stages: Which stages; None for all. The others run elsewhere, with the same ledger and
-                the same signals.
+            stages: The names of the stages. Default: all stages. The other stages run elsewhere,
+                with the same ledger and the same signals.
 
         Raises:
-            OptionError: The flow is wrong, or has no stage of such a name.
+            OptionError: A declaration is wrong, or a stage does not exist.
             HeadraceError: A channel, the ledger or ZooKeeper cannot be used.
         """
         chosen = self._chosen(stages)
@@ -190,9 +193,9 @@ class Flow:
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             if name not in self._stages:
-                known = ", ".join(map(repr, self._stages)) or "none"
+                declared = ", ".join(map(repr, self._stages)) or "none"
                 raise OptionError(
-                    f"Flow {self.name!r} has no stage {name!r}; its stages are {known}."
+                    f"Flow {self.name!r} has no stage {name!r}; its stages are {declared}."
                 )
         return [self._stages[name] for name in wanted]
 
@@ -209,15 +212,15 @@ class Flow:
 def _require_channels(
     stage: str, declared_at: str, reads: object, writes: Iterable[object]
 ) -> None:
-    """Refuse channels that are not named by texts; a stage reads one."""
+    """Raise OptionError unless all channels are named by strings, and exactly one is read."""
     if not isinstance(reads, str):
         raise OptionError(
             f"Stage {stage!r} ({declared_at}) reads {reads!r}; it reads one channel, by its name,"
             " so declare a stage for each channel that is to be read."
         )
-    for each in writes:
-        if not isinstance(each, str):
+    for channel in writes:
+        if not isinstance(channel, str):
             raise OptionError(
-                f"Stage {stage!r} ({declared_at}) writes {each!r}; name its channels, such as"
+                f"Stage {stage!r} ({declared_at}) writes {channel!r}; name its channels, such as"
                 " writes='parsed' or writes=['good', 'bad']."
             )

@@ -1,4 +1,4 @@
-"""Channels between stages: topics, and the ledger says which attempts their readers skip."""
+"""Channels between stages: Kafka topics whose readers skip the attempts that the ledger aborted."""
 
 import logging
 import secrets
@@ -43,25 +43,26 @@ _HEADERS: Final = "array<struct<key:string,value:binary>>"
 _HEADER_FIELDS: Final = [("key", StringType()), ("value", BinaryType())]
 
 _TRIES: Final = 3
+"""Maximum attempts to write a batch, if tasks may have run twice."""
+
 _RAN_BEFORE: Final = "a task of it ran before"
+"""Words by which the driver recognizes `_RanTwiceError`, which Spark passes on as text."""
 
 POLLS_PER_SAMPLE: Final = 40
-"""Polls for which the topic's partitions and the size of its records are taken as they were."""
+"""Number of polls between two reads of the topic's partitions and record size."""
 
 _ASSUMED_BYTES: Final = 1_000
-"""The size of a record while none could be read: too large, and a stage is slowed down for nothing.
-(What a batch assumes, for a cap in bytes that must not be passed, is a thousand times this.)"""
+"""Assumed size of a record (bytes) until one could be read. Too large: stages are throttled without
+need. (For a cap in bytes, which must hold, a batch assumes a thousand times this size.)"""
 
 
 class KafkaQueue:
-    """Records that wait on a topic for one stage, which reads it. For one thread.
+    """Queue of a topic's records that wait for one stage. Not thread-safe.
 
-    Their bytes are the stage's lag, times the mean size of some of the records.
-
-    Kafka does not say how large records are. So some that wait are read at every
-    `POLLS_PER_SAMPLE`-th poll, and all count as if they had their mean size: as exact as these are
-    like the others. Until one could be read, each counts as 1 kB. Control records and what
-    compaction has removed count, too. Records that a stage is still writing do not wait yet.
+    The queue's size is the stage's lag times a mean record size (bytes). Kafka does not report the
+    size of records, so every `POLLS_PER_SAMPLE`-th poll reads a sample of waiting records. Until a
+    sample could be read, a record counts as 1 kB. Control records and compacted records count too.
+    Records of an unfinished attempt do not wait yet.
     """
 
     def __init__(self, options: KafkaOptions, gate: str, ledger: Ledger) -> None:
@@ -78,11 +79,9 @@ class KafkaQueue:
         self._arrived_bytes = 0.0
 
     def measure(self) -> InputQueue:
-        """Measure the queue now; its rate is not known here (``takes_bytes_per_s`` is None).
+        """Measure the queue now; the stage's rate is unknown (``takes_bytes_per_s`` is None).
 
-        Raises:
-            BrokerError: The brokers cannot be asked.
-            LedgerError: The ledger cannot be read.
+        BrokerError if the brokers cannot be reached; LedgerError if the ledger cannot be read.
         """
         samples = self._polls % POLLS_PER_SAMPLE == 0 or not self._topics
         self._polls += 1
@@ -105,20 +104,20 @@ class KafkaQueue:
         )
 
     def close(self) -> None:
-        """Release the connections to the brokers."""
+        """Close the connections to the brokers."""
         self._log.close()
 
     def _positions(self) -> dict[TopicPartition, int]:
-        """Return the offset where the stage goes on in each partition."""
-        found: dict[TopicPartition, int] = {}
+        """Return the offset that the stage reads next in each partition."""
+        positions: dict[TopicPartition, int] = {}
         for topic in self._topics.values():
-            known = self._ledger.receivers.stream_rate(self._gate, topic.topic_id or "").begun
+            begun = self._ledger.receivers.stream_rate(self._gate, topic.topic_id or "").begun
             for tp, earliest in self._earliest.items():
-                found[tp] = max(known.get(tp.partition, 0), earliest)
-        return found
+                positions[tp] = max(begun.get(tp.partition, 0), earliest)
+        return positions
 
     def _compare(self, begun: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
-        """Count what has changed since the last measurement."""
+        """Count the records that arrived or were left waiting since the last measurement."""
         if self._before is None:
             new = sum(end - begun[tp] for tp, end in ends.items())
         else:
@@ -138,10 +137,10 @@ class _RanTwiceError(Exception):
 
 @dataclass(frozen=True, repr=False)
 class KafkaChannel:
-    """Topic that stages write, and of which each stage that reads it has all, once.
+    """Kafka topic that stages write, and from which each reading stage gets every record once.
 
-    `kafka` returns one. It is a value: it can be pickled, opens nothing until it is used, and shows
-    no secret. Two are equal if they have one location, however they are read.
+    Made by `kafka`. A channel is a value: it can be pickled, opens nothing until it is used, and
+    does not show secrets. Channels are equal if they have the same topic and servers.
     """
 
     topic: str
@@ -153,39 +152,33 @@ class KafkaChannel:
 
     @property
     def location(self) -> str:
-        """The topic and its brokers, for people; which brokers are one cluster, only they know."""
+        """Topic and brokers, for messages; two locations may still be the same cluster's topic."""
         return f"the topic {self.topic} at {self.servers}"
 
     def identity(self) -> str:
-        """Return the topic's id, as the ledger has it; the brokers are asked.
+        """Ask the brokers for the topic's id, in the form of the ledger.
 
-        Raises:
-            HeadraceError: They cannot be reached, or have no such topic, or give it no id.
+        HeadraceError if the brokers cannot be reached, or the topic or its id is missing.
         """
         return known_id(self.topic, self._found(lookup_with(self._parsed())))
 
     def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
-        """Write what a batch has made, in the writing stage's handler.
+        """Write a batch's output once, however often this is called for the batch.
 
-        The ledger notes where the topic ends, then tasks produce records that are marked with this
-        attempt, then the ledger notes that the attempt is done. Stages that read do not pass the
-        offset at which an undecided attempt began, and skip aborted ones. Readers that are not
-        Headrace's see the records of aborted attempts as well.
+        First, the ledger records the topic's end offsets. Then tasks produce records that carry the
+        id of this attempt. Finally, the ledger marks the attempt as finished. Reading stages stop
+        at the start of an unfinished attempt, and skip aborted attempts. Other readers also see the
+        records of aborted attempts.
 
-        When it returns, no crash loses the records. However often it is called for one batch, by
-        whatever process, and whatever ``df`` has then, stages have the records of one call, each
-        once. If it raises, they have nothing of this call.
+        After this returns, the records are durable. Reading stages get the records of exactly one
+        call per batch, even if other processes call this with another ``df``. If this raises,
+        reading stages get no records of this call.
 
-        Args:
-            df: The columns of Spark's Kafka sink: ``value`` (binary or string), and where wanted
-                ``key`` (the same) and ``headers``.
-            batch_key: The same for every run of the same ranges, another for every other batch.
-            ledger: The writing stage's ledger.
-
-        Raises:
-            OptionError: ``df`` has other columns, or lacks the value.
-            LedgerError: The ledger cannot be written, or another process has the batch by now.
-            BrokerError: The brokers do not take a record.
+        ``df`` has the columns of Spark's Kafka sink: ``value`` (binary or string), and optionally
+        ``key`` (likewise) and ``headers``. ``batch_key`` is equal for all runs of the same ranges.
+        ``ledger`` is the writing stage's. OptionError if ``df`` has other columns or lacks
+        ``value``; LedgerError if the ledger cannot be written, or another process has taken over
+        the batch; BrokerError if the brokers refuse a record.
         """
         output = _output_columns(df, self.location)
         options = self._parsed()
@@ -193,7 +186,7 @@ class KafkaChannel:
             try:
                 self._attempt(output, options, batch_key, ledger)
             except (PySparkException, _RanTwiceError) as error:
-                # Both runs of a task may have produced: the whole attempt is aborted.
+                # Both runs of a task may have produced records, so the attempt was aborted.
                 if _RAN_BEFORE not in str(error) or tries == _TRIES:
                     raise
                 _LOG.warning(
@@ -234,14 +227,14 @@ class KafkaChannel:
             )
 
     def read_options(self, ledger_url: str) -> dict[str, str]:
-        """Return the options with which a stage reads the topic, each batch once.
+        """Return the source options of a reading stage.
 
-        They name the ledger that knows which attempts are aborted.
+        The options include the ledger that knows the aborted attempts.
         """
         return self._raw_options() | {"headrace.channel": ledger_url}
 
     def queue(self, gate: str, ledger: Ledger) -> KafkaQueue:
-        """Return the queue of the stage with this gate; raises `OptionError` for a wrong option."""
+        """Return the queue of the stage with this gate; `OptionError` for a wrong option."""
         return KafkaQueue(self._parsed(ledger), gate, ledger)
 
     def _raw_options(self) -> dict[str, str]:
@@ -259,22 +252,22 @@ class KafkaChannel:
 
 
 def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
-    """Return a channel that is a topic, which must be there.
+    """Return a channel for an existing Kafka topic.
 
     Args:
-        topic: Its name.
+        topic: The name of the topic.
         servers: The brokers, ``host:port,host:port``.
-        **options: Of ``format("headrace-kafka")`` for the stages that read it; those that begin
-            with ``kafka.`` (``**{"kafka.security.protocol": "SSL"}``) for those that write it, too.
+        **options: Options of ``format("headrace-kafka")`` for reading stages. Options that begin
+            with ``kafka.`` (``**{"kafka.security.protocol": "SSL"}``) also apply to writing stages.
     """
     texts = {name: option_text(value) for name, value in options.items()}
     channel = KafkaChannel(topic, servers, texts)
-    channel._parsed()  # which raises for a wrong option
+    channel._parsed()  # raises for a wrong option
     return channel
 
 
 def _output_columns(df: DataFrame, location: str) -> DataFrame:
-    """Return the columns key and value, both binary, and headers; a missing one is null."""
+    """Return the columns key, value (binary) and headers; a missing column is null."""
     types = {field.name: field.dataType for field in df.schema.fields}
     if len(types) < len(df.columns):
         raise _wrong(location, "it names a column twice")
@@ -298,7 +291,10 @@ def _is_allowed(name: str, kind: DataType) -> bool:
     if name != "headers" or not isinstance(kind, ArrayType):
         return False
     pair = kind.elementType
-    return isinstance(pair, StructType) and [_typed(each) for each in pair.fields] == _HEADER_FIELDS
+    return (
+        isinstance(pair, StructType)
+        and [_typed(member) for member in pair.fields] == _HEADER_FIELDS
+    )
 
 
 def _typed(field: StructField) -> tuple[str, DataType]:
@@ -315,27 +311,26 @@ def _headers(types: dict[str, DataType]) -> Column:
 
 def _wrong(location: str, what: str) -> OptionError:
     return OptionError(
-        f"What is to be written to {location} is not what a channel takes: {what}; it takes value"
-        f" (binary or string) and, if wanted, key (the same) and headers ({_HEADERS}): select"
-        " these."
+        f"The DataFrame to write to {location} does not have a channel's columns: {what}; select"
+        f" value (binary or string) and, if wanted, key (likewise) and headers ({_HEADERS})."
     )
 
 
 def _ancestry(key: str) -> Iterator[str]:
-    """Yield a part, the parts that it is within, and its batch: each of them may be written."""
+    """Yield the keys of a part, the parts that contain it, and its batch: any may be written."""
     batch, path = part_of(key)
     return (part_key(batch, part) for part in (path, *above(path)))
 
 
 class Claims:
-    """Which partitions of an attempt have a task already; over Spark Connect tasks ask for it."""
+    """Partitions of an attempt that a task has claimed; Spark Connect tasks claim over a link."""
 
     def __init__(self) -> None:
         self._changing: Final = threading.Lock()
         self._taken: set[int] = set()
 
     def take(self, partition: int) -> bool:
-        """Whether a task is the first of its partition."""
+        """Claim a partition; return whether this is its first task."""
         with self._changing:
             is_first = partition not in self._taken
             self._taken.add(partition)
@@ -344,7 +339,7 @@ class Claims:
 
 @dataclass(frozen=True, repr=False)
 class _Producing:
-    """Function of each task: produces its records, unless it may have done so before."""
+    """Function that produces a task's records, unless an earlier run may have produced them."""
 
     client: Mapping[str, object]
     topic: str
@@ -355,15 +350,16 @@ class _Producing:
         task = TaskContext.get()
         assert task is not None  # noqa: S101  (it runs in a task)
         if task.attemptNumber() or (self.claims and not self.claims.ask(task.partitionId())):
-            # Spark reports how the last run of a task ended. If the records cannot be computed, it
-            # must report that.
+            # Spark reports the error of a task's last run. So first compute the records: an error
+            # of the computation must be reported, not `_RanTwiceError`.
             deque(batches, maxlen=0)
             raise _ran_before(self.topic, self.marked)
         refused = None
         try:
             produce(self.client, self.topic, self.marked, batches)
         except BrokerError as error:
-            # Returned, for after an exception the task would run again, and hide it.
+            # Returned, because after an exception Spark would run the task again, and the second
+            # run's error would hide this one.
             refused = str(error)
             deque(batches, maxlen=0)
         ran = {
@@ -378,15 +374,15 @@ def _ran_before(topic: str, marked: str) -> _RanTwiceError:
 
 
 def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marked: str) -> None:
-    """Have tasks produce the records."""
+    """Produce the records in Spark tasks; `_RanTwiceError` if a task may have run twice."""
     spark = output.sparkSession
     if is_remote(spark):
         with TaskLink(spark, Claims().take) as link:
             _collected(output, _Producing(client, topic, marked, link.address))
         return
     stages = _collected(output, _Producing(client, topic, marked, None))
-    # If output of an earlier stage was lost, tasks run again in a new attempt of their stage, which
-    # counts their runs from 0.
+    # If an earlier stage's output was lost, tasks run again in a new attempt of their stage, with
+    # attempt numbers from 0. So the tasks cannot detect the second run.
     tracker = spark.sparkContext.statusTracker()
     for stage in stages:
         info = tracker.getStageInfo(stage)
@@ -395,7 +391,7 @@ def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marke
 
 
 def _collected(output: DataFrame, producing: _Producing) -> set[int]:
-    """The stages whose tasks have produced the records."""
+    """Run the tasks; return the ids of their stages, or raise BrokerError."""
     rows = output.mapInArrow(producing, "stage int, refused string").collect()
     for row in rows:
         if row["refused"] is not None:

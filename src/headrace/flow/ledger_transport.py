@@ -1,4 +1,4 @@
-"""Signals over the ledger's database: the embedded default, for which nothing else must run."""
+"""Signals over the ledger's database: the default, which needs no other service."""
 
 import logging
 import time
@@ -16,7 +16,7 @@ POLL_S: Final = 0.5
 """Interval at which a stage polls for signals (s)."""
 
 _SILENT_S: Final = 5.0
-"""After how long without an answer the ledger counts as unreachable."""
+"""Time without a response after which the ledger counts as unreachable (s)."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -24,11 +24,11 @@ _LOG: Final = logging.getLogger("headrace.flow")
 def ledger_signals(
     ledger: Ledger, flow: str, stage: str, downstream: Collection[str] = ()
 ) -> Signals:
-    """Take part in a flow's signals over the ledger's database.
+    """Return a stage's signals over the ledger's database.
 
-    A signal arrives within half a second. Ages are measured by the database's clock alone. The
-    ledger is best one without a retry timeout: each write is tried again here with the newest
-    signal, and a ledger that retries would deliver an old one.
+    A signal arrives within 0.5 s. Ages are measured by the database's clock alone. Use a ledger
+    without a retry timeout: `Signals` retries with the newest signal, but a retrying ledger would
+    deliver an old signal.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -37,21 +37,21 @@ def ledger_signals(
 
 
 def ledger_states(ledger: Ledger, flow: str) -> Mapping[str, StageState]:
-    """Return the states of a flow's stages, by name, for a reader who takes no part."""
-    known, now_s = KnownStates(flow), time.monotonic()
-    known.update([_raw(stored) for stored in ledger.signals.published(flow)], now_s)
-    return known.current(now_s)
+    """Return the published states of a flow's stages by name, without taking part in signals."""
+    states, now_s = KnownStates(flow), time.monotonic()
+    states.update([_raw(stored) for stored in ledger.signals.published(flow)], now_s)
+    return states.current(now_s)
 
 
 class LedgerState:
-    """The state that a stage publishes in the ledger. For one thread."""
+    """State that a stage publishes in the ledger. Not thread-safe."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._published: tuple[str, str, str] | None = None
 
     def publish(self, state: StageState) -> None:
-        """Publish it, in the place of the one before."""
+        """Replace the stage's published state."""
         if self._published is None:
             self._ledger.signals.prune(state.flow)
         published = state.flow, state.stage, encode(state)
@@ -59,17 +59,17 @@ class LedgerState:
         self._published = published
 
     def withdraw(self) -> None:
-        """Withdraw what was published, unless another process has published since."""
+        """Withdraw the published state, unless another process has published since."""
         if self._published is not None:
             self._ledger.signals.withdraw(*self._published)
 
 
 class _LedgerTransport:
-    """The signals of one stage in the ledger's tables."""
+    """Transport of one stage's signals in the ledger's tables."""
 
     poll_interval_s = POLL_S
-    session = None  # what a database has taken it keeps
-    wake: Callable[[], None]  # nothing calls it: a database is asked
+    session = None  # a database keeps committed rows after a reconnection
+    wake: Callable[[], None]  # never called: a database is polled
 
     def __init__(self, ledger: Ledger, flow: str, stage: str) -> None:
         self._ledger = ledger
@@ -93,8 +93,8 @@ class _LedgerTransport:
 
     def states(self, names: Collection[str] | None = None) -> Sequence[RawSignal]:
         with self._answering():
-            found = self._ledger.signals.published(self._flow)
-        return [_raw(stored) for stored in found if names is None or stored.stage in names]
+            rows = self._ledger.signals.published(self._flow)
+        return [_raw(stored) for stored in rows if names is None or stored.stage in names]
 
     def send(self, signal: PressureSignal) -> None:
         with self._answering():
@@ -103,12 +103,12 @@ class _LedgerTransport:
     def receive(self) -> Sequence[RawSignal]:
         signals, flow, stage = self._ledger.signals, self._flow, self._stage
         with self._answering():
-            found = signals.sent_to(flow, stage)
-        # What stays there is found again, and comes once.
+            rows = signals.sent_to(flow, stage)
+        # A signal that could not be removed is read again, and `Signals` drops the duplicate.
         with suppress(UnreachableError), self._answering():
-            for each in found:
-                signals.remove(flow, each.stage, stage, each.text)
-        return [_raw(stored) for stored in found]
+            for row in rows:
+                signals.remove(flow, row.stage, stage, row.text)
+        return [_raw(stored) for stored in rows]
 
     def __repr__(self) -> str:
         return repr(self._ledger)

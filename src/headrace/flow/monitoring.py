@@ -1,4 +1,4 @@
-"""A stage's view of its own batches and of its neighbours, and how often it polls its queue."""
+"""Observations of a stage's agent: the stage's batches, its neighbours, and when to poll."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
@@ -18,29 +18,29 @@ from headrace.gate import (
 )
 
 _MAX_NEW_BATCHES: Final = 20
-"""Batches that may begin between two polls, and be counted."""
+"""Maximum number of batches between two polls that are counted."""
 
 _SIZE_SAMPLES: Final = 240
-"""Polls over which the size of a record is measured: a minute's."""
+"""Number of polls over which the mean record size is measured: one minute's."""
 
 NEIGHBOURS_MS: Final = 1000
-"""Interval at which the states of neighbours are read (ms)."""
+"""Interval between reads of the neighbours' states (ms)."""
 
 POLL_S: Final = 0.25
-"""Interval at which a stage polls its queue (s)."""
+"""Default interval between polls of a stage's queue (s)."""
 
 NEAR_POLL_S: Final = 0.05
-"""Interval while it throttles nobody and its queue is at least half of an overload (s)."""
+"""Interval while the stage throttles nobody and its queue is at least half an overload (s)."""
 
 MIN_POLL_S: Final = 0.01
-"""Shortest interval, just before the queue is overloaded if it grows on as it does (s)."""
+"""Shortest interval, shortly before the queue is expected to be overloaded (s)."""
 
 
 class StageProgress:
-    """Follows a stage's batches in the ledger. For one thread.
+    """Progress of a stage's batches, read from the ledger. Not thread-safe.
 
-    ``began_ms`` is when this run of the stage began, by the clock that batches are planned by: a
-    batch that it found in progress counts from then on.
+    ``began_ms`` is the start of this run of the stage, by the clock with which batches are planned.
+    The running time of a batch from an earlier run counts from ``began_ms``.
     """
 
     def __init__(self, ledger: Ledger, gate: str, interval_ms: int, began_ms: int) -> None:
@@ -59,24 +59,24 @@ class StageProgress:
         begun = self._ledger.gates.last_begun(self._gate)
         if begun is None:
             return
-        known, self._newest = self._newest, begun[1]
-        if known is not None and known.batch_key != self._newest.batch_key:
+        previous, self._newest = self._newest, begun[1]
+        if previous is not None and previous.batch_key != self._newest.batch_key:
             for batch in self._ledger.batches.newest(self._gate, _MAX_NEW_BATCHES):
-                if batch.batch_key == known.batch_key:
+                if batch.batch_key == previous.batch_key:
                     break
                 self._admitted += batch.planned_records
         self._emitted.look(time_ms, self._admitted)
 
     def emits_per_s(self, time_ms: int) -> float | None:
-        """Return its real rate of admission lately (records/s); None while that is not known."""
+        """Return the stage's recent rate of admission (records/s); None while unknown."""
         return self._emitted.per_s(time_ms, 2 * self._interval_ms)
 
     def takes_bytes_per_s(
         self, queue: InputQueue, limit: RateLimit | None, wall_ms: int
     ) -> float | None:
-        """Return the rate that it would take if there were enough (bytes/s); None while unknown.
+        """Return the rate that the stage could process (bytes/s); None while unknown.
 
-        ``wall_ms`` is now, by the clock that batches are planned by.
+        ``wall_ms`` is the current time by the clock with which batches are planned.
         """
         rate_per_s, record_bytes = self._ledger.rates.current(self._gate), self._record_bytes(queue)
         if record_bytes is None:
@@ -92,11 +92,11 @@ class StageProgress:
 
     @property
     def is_running(self) -> bool:
-        """Whether its newest batch was in progress at the last refresh."""
+        """Whether the stage's newest batch was in progress at the last refresh."""
         return self._newest is not None and self._newest.status is Status.IN_PROGRESS
 
     def _record_bytes(self, queue: InputQueue) -> float | None:
-        """The mean size of the records admitted lately; where none were, what it was before."""
+        """Return the mean size of recently admitted records, or the last known size (bytes)."""
         taken_bytes = queue.arrived_bytes - queue.waiting_bytes
         if self._sizes and taken_bytes < self._sizes[-1][0]:
             self._sizes.clear()
@@ -108,10 +108,11 @@ class StageProgress:
 
 
 class Neighbours:
-    """Follows the states of the stages directly before and after one. For one thread.
+    """States of the stages directly before and after a stage. Not thread-safe.
 
-    While the signals' transport is unreachable, nothing is known of them, and each counts as
-    running.
+    An upstream stage that is gone, or throttled by another stage, sends few records. The stage must
+    not take this for the effect of its own throttling and release the upstream stage. While the
+    transport is unreachable, each neighbour counts as running.
     """
 
     def __init__(self, stage: str, names: Collection[str], signals: Signals) -> None:
@@ -122,13 +123,13 @@ class Neighbours:
         self._read_ms: int | None = None
 
     def refresh(self, now_ms: int) -> None:
-        """Read their states, if the last time was `NEIGHBOURS_MS` ago."""
+        """Read the neighbours' states, at most every `NEIGHBOURS_MS`."""
         if self._read_ms is None or now_ms - self._read_ms >= NEIGHBOURS_MS:
             self._read_ms = now_ms
             self._read()
 
     def upstream(self, name: str) -> Upstream:
-        """State of a stage before it."""
+        """Return the state of an upstream stage."""
         if self._states is None:
             return Upstream.RUNNING
         state = self._states.get(name)
@@ -138,7 +139,7 @@ class Neighbours:
         return Upstream.RUNNING if is_ours else Upstream.THROTTLED
 
     def is_running(self, name: str) -> bool:
-        """Whether a stage publishes its state, which is read again if it was missing before."""
+        """Whether a stage publishes its state; a missing state is read again."""
         if self._states is not None and name not in self._states:
             self._read()
         return self._states is None or name in self._states
@@ -149,16 +150,16 @@ class Neighbours:
 
 
 class PollInterval:
-    """Polls a queue seldom while it is far from an overload, and often when it is close to one."""
+    """Interval between polls of a queue, which gets shorter as the queue nears an overload."""
 
     def __init__(self, overload_bytes: int) -> None:
         self._overload_bytes = overload_bytes
         self._poll_s = POLL_S
         self._last: tuple[int, int] | None = None
-        """When the queue was polled last (ms), and what waited (bytes)."""
+        """Time (ms) and size (bytes) of the last poll."""
 
     def observe(self, time_ms: int, waiting_bytes: int, *, throttles: bool) -> None:
-        """Take what waits into account; a stage that throttles another already has time."""
+        """Update the interval after a poll; a stage that already throttles polls at `POLL_S`."""
         last, self._last = self._last, (time_ms, waiting_bytes)
         left_bytes = self._overload_bytes - waiting_bytes
         if left_bytes <= 0 or throttles:
@@ -167,16 +168,15 @@ class PollInterval:
         self._poll_s = POLL_S if left_bytes > self._overload_bytes / 2 else NEAR_POLL_S
         if last is not None and last[1] < waiting_bytes:
             grows_per_ms = (waiting_bytes - last[1]) / max(time_ms - last[0], 1)
-            # Half of the time that is left: the forecast gets better on the way.
+            # Half the time until the overload, because a later forecast is more exact.
             half_s = left_bytes / grows_per_ms / 2000
             self._poll_s = min(self._poll_s, max(half_s, MIN_POLL_S))
 
     def next_s(self, now_ms: int, due_ms: Iterable[int | None]) -> float:
         """Return the time until the next poll (s).
 
-        A signal is due when an overload has lasted for its sensitivity interval; ``due_ms`` is that
-        time for each stage before. Neither the beginning nor the end of that interval is noticed
-        late.
+        A signal is due when an overload has lasted for the sensitivity interval. ``due_ms`` has
+        this time for each upstream stage, so that a poll happens just then.
         """
         left_ms = [due - now_ms for due in due_ms if due is not None and due > now_ms]
         return min(min(left_ms) / 1000, POLL_S) if left_ms else self._poll_s

@@ -1,4 +1,4 @@
-"""A running flow: the queries of its stages in one application, and their agents."""
+"""A running flow: the queries and agents of its stages in one Spark application."""
 
 import logging
 import math
@@ -28,23 +28,23 @@ from headrace.spark_versions import Py4JError, is_remote
 _LOG: Final = logging.getLogger("headrace.flow")
 
 _POLL_S: Final = 0.5
-"""Interval at which a query is checked for its end (s)."""
+"""Interval between checks whether a query has ended (s)."""
 
 MAX_RESTARTS: Final = 3
-"""Number of restarts of a stage that fails before its handler was called."""
+"""Maximum restarts of a stage that fails before its handler was called."""
 
 
 def reader_options(flow: DeclaredFlow, stage: Stage) -> dict[str, str]:
-    """The options with which a stage reads its channel. Default: from the earliest record on."""
+    """Return the source options of a stage. Default start: the earliest record."""
     channel = flow.graph.links[stage.reads].channel
     return {"startingOffsets": "earliest"} | dict(stage.options) | channel.read_options(flow.ledger)
 
 
 @dataclass(frozen=True)
 class WritingHandler:
-    """A stage's handler, with what it returns written to its channels.
+    """Handler that calls a stage's handler and writes the returned records to the channels.
 
-    Over Spark Connect it is sent to the server, which opens the ledger itself.
+    Spark Connect sends this object to the server, which opens the ledger itself.
     """
 
     stage: Stage
@@ -58,30 +58,30 @@ class WritingHandler:
 
 
 def writing_handler(flow: DeclaredFlow, stage: Stage) -> WritingHandler:
-    """The handler of a flow's stage."""
+    """Return the writing handler of a flow's stage."""
     links = flow.graph.links
     return WritingHandler(stage, {name: links[name].channel for name in stage.writes}, flow.ledger)
 
 
 def outputs(stage: Stage, returned: Any) -> dict[str, DataFrame]:
-    """Return the output of a stage's handler by channel; raise `OptionError` for anything else."""
+    """Return a handler's result as DataFrames by channel; `OptionError` for a wrong result."""
     if returned is None and not stage.writes:
         return {}
     if isinstance(returned, DataFrame) and len(stage.writes) == 1:
         return {stage.writes[0]: returned}
-    found = dict(returned) if isinstance(returned, Mapping) else {}
-    if set(found) != set(stage.writes) or not found:
+    frames = dict(returned) if isinstance(returned, Mapping) else {}
+    if set(frames) != set(stage.writes) or not frames:
         raise OptionError(
             f"{stage} has returned {_described(returned)}; {_expected(stage)}, as its declaration"
             " says."
         )
-    for name, df in found.items():
+    for name, df in frames.items():
         if not isinstance(df, DataFrame):
             raise OptionError(
                 f"{stage} has returned {_described(df)} for the channel {name!r}; it must be a"
                 " DataFrame."
             )
-    return found
+    return frames
 
 
 def _described(returned: object) -> str:
@@ -99,11 +99,10 @@ def _expected(stage: Stage) -> str:
 
 
 class StageQuery:
-    """The query of a stage, which is restarted if it fails before its handler is called.
+    """Query of a stage, which is restarted if it fails before its handler is called.
 
-    Such an early failure is seldom the job's: workers did not come up, or a broker was restarting.
-    Nothing was done with a batch yet, so the same one is run again.
-    ``called`` is set when the handler is called for the first time.
+    Early failures are rarely the job's: workers did not start, or a broker was restarting. The
+    batch was not processed yet, so it can run again. ``called`` is set at the handler's first call.
     """
 
     def __init__(
@@ -118,15 +117,15 @@ class StageQuery:
 
     @property
     def may_restart(self) -> bool:
-        """Whether it would be restarted if it failed now."""
+        """Whether a failure now would restart the query."""
         return not self._called.is_set() and self._restarts_left > 0
 
     def failure(self) -> StreamingQueryException | None:
-        """Why it has failed for good; None while it runs, and where it was restarted."""
+        """Return the query's final failure; None if the query runs or was restarted."""
         failure = self.query.exception()
         if failure is None:
             return None
-        # Spark says why a query failed a moment before it lets another one have its checkpoint.
+        # Spark reports a query's failure a moment before it releases the query's checkpoint.
         while self.may_restart and not self.query.isActive:
             self._restarts_left -= 1
             _LOG.warning(
@@ -150,7 +149,7 @@ class StageQuery:
 class RunningFlow:
     """Stages of a flow that run in this application; made by `Flow.start`.
 
-    A stage whose query fails before its handler was called is restarted, `MAX_RESTARTS` times.
+    A stage that fails before its handler was called is restarted, up to 3 times.
     """
 
     def __init__(self, stages: Mapping[str, StageQuery], agents: ExitStack) -> None:
@@ -164,14 +163,15 @@ class RunningFlow:
 
     @property
     def queries(self) -> dict[str, StreamingQuery]:
-        """The stages' queries of now, by name."""
+        """Current queries of the stages, by stage name."""
         return {name: stage.query for name, stage in self._stages.items()}
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until every query has ended, or one has failed; then the others are stopped.
+        """Wait until every query has ended; return False if ``timeout_s`` passes first.
 
         Raises:
-            StreamingQueryException: A stage has failed; a note names it.
+            StreamingQueryException: A stage has failed, and the others were stopped; a note names
+                the stage.
         """
         deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -182,16 +182,16 @@ class RunningFlow:
                 self.stop()
                 failure.add_note(f"It is the query of stage {name!r}.")
                 raise failure
-            # A query that was restarted since is not over.
+            # `_check_queries` may have restarted a query.
             is_over = is_over and not any(query.isActive for query in self.queries.values())
             if is_over or time.monotonic() >= deadline_s:
                 return is_over
             self._stopped.wait(min(_POLL_S, deadline_s - time.monotonic()))
 
     def stop(self) -> None:
-        """Stop the queries, and throttle nobody any longer; a second call does nothing.
+        """Stop the queries and release throttled stages; later calls do nothing.
 
-        A batch that this interrupts is run again when its stage is started again.
+        An interrupted batch runs again when its stage is started again.
         """
         with self._lock:
             self._stopped.set()
@@ -200,7 +200,7 @@ class RunningFlow:
             self._agents.close()
 
     def _check_queries(self) -> tuple[str, StreamingQueryException] | None:
-        """Restart what may be; the first stage that has failed for good, and why."""
+        """Restart failed queries that may restart; return the first final failure and its stage."""
         with self._lock:
             for name, stage in self._stages.items():
                 ended = self._stopped.is_set()
@@ -210,7 +210,7 @@ class RunningFlow:
         return None
 
     def _restart_failed(self) -> None:
-        """Restart what may be, also where nobody waits for the flow's end."""
+        """Restart failed queries while any may restart, also if nobody awaits termination."""
         while any(stage.may_restart for stage in self._stages.values()):
             if self._stopped.wait(_POLL_S):
                 return
@@ -224,13 +224,13 @@ class RunningFlow:
 
 
 def _in_one_line(failure: StreamingQueryException) -> str:
-    """The exception at the root of a query's failure."""
+    """Return the first line of the exception at the root of a query's failure."""
     report = ErrorReport.of(failure)
     return f"{report.error_class}: {report.message}".partition("\n")[0]
 
 
 def start(flow: DeclaredFlow, spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:
-    """Start stages of a flow that was checked."""
+    """Start stages of a checked flow."""
     register(spark)
     with ExitStack() as opened:
         for stage in stages:
@@ -261,7 +261,7 @@ def start(flow: DeclaredFlow, spark: SparkSession, stages: Sequence[Stage]) -> R
 
 
 def _identities(flow: DeclaredFlow) -> dict[str, str]:
-    """The ids of the channels that are there and answer; what cannot be used is said elsewhere."""
+    """Return the ids of the reachable channels; other checks report unreachable channels."""
     ids = {}
     for link in flow.graph.links.values():
         with suppress(HeadraceError):
@@ -272,44 +272,43 @@ def _identities(flow: DeclaredFlow) -> dict[str, str]:
 def _refuse_a_new_name(
     flow: DeclaredFlow, stage: Stage, ledger: Ledger, identity: str | None
 ) -> None:
-    """Refuse a stage that would read a channel again that another stage has read before it.
+    """Raise OptionError for a new stage that may be a renamed one, and would read a channel again.
 
-    It is new in the ledger, and a gate of this flow whose stage does not read its channel any more
-    has read it. Whoever means that says where it begins.
+    The stage is new in the ledger, and an earlier stage of this flow that no longer reads the
+    channel has read it. The option startingOffsets overrides this check.
     """
     if identity is None or _says_where_it_begins(stage):
         return
-    known = {gate.name for gate in ledger.gates.all() if gate.name.startswith(f"{flow.name}.")}
+    gates = {gate.name for gate in ledger.gates.all() if gate.name.startswith(f"{flow.name}.")}
     stages = flow.graph.stages
     readers = {flow.gate(name) for name in stages if stages[name].reads == stage.reads}
-    if flow.gate(stage.name) in known:
+    if flow.gate(stage.name) in gates:
         return
-    for gate in sorted(known - readers):
+    for gate in sorted(gates - readers):
         if identity in _read_last(ledger, gate):
             name = gate.removeprefix(f"{flow.name}.")
             channel = flow.graph.links[stage.reads].channel
-            now = "reads another channel now" if name in stages else "is declared no more"
+            now = "reads another channel now" if name in stages else "is no longer declared"
             raise OptionError(
-                f"{stage} has never run, and would read {channel.location} from its beginning,"
-                f" which stage {name!r} of this flow has read, that {now}; if it is"
-                f" that stage, call it {name!r} again, and if not, say with its option"
-                " startingOffsets where it begins."
+                f"{stage} has never run and would read {channel.location} from the beginning, but"
+                f" stage {name!r}, which {now}, has read the same channel; if this is the same"
+                f" stage, name it {name!r} again, and if not, set its option startingOffsets."
             )
 
 
 def _refuse_another_channel(
     flow: DeclaredFlow, stage: Stage, ledger: Ledger, identities: dict[str, str]
 ) -> None:
-    """Refuse a stage whose checkpoint has offsets of another channel of the flow.
+    """Raise OptionError for a stage whose checkpoint has offsets of another channel of the flow.
 
-    The source would take that for a loss of data, and restart three times.
+    Otherwise the source would report a loss of data, and the stage would restart three times.
     """
     identity = identities.get(stage.reads)
     if identity is None or _says_where_it_begins(stage):
         return
     read = _read_last(ledger, flow.gate(stage.name)) - {identity}
-    for name, other in sorted(identities.items()):
-        if other in read:
+    for name, topic_id in sorted(identities.items()):
+        if topic_id in read:
             links = flow.graph.links
             raise OptionError(
                 f"{stage} has read {links[name].channel.location}, and its checkpoint has offsets"
@@ -322,13 +321,15 @@ def _says_where_it_begins(stage: Stage) -> bool:
 
 
 def _read_last(ledger: Ledger, gate: str) -> set[str | None]:
-    """Return the ids of what a gate's newest batch has read."""
+    """Return the topic ids of a gate's newest batch."""
     newest = ledger.batches.newest(gate, 1)
-    return {each.topic_id for batch in newest for each in ledger.batches.ranges(batch.batch_key)}
+    return {
+        record.topic_id for batch in newest for record in ledger.batches.ranges(batch.batch_key)
+    }
 
 
 def _signals(flow: DeclaredFlow, ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
-    """Return a function that makes a stage's part in the signals."""
+    """Return a function that opens a stage's signals."""
     graph = flow.graph
     if flow.signals is None:
         return lambda stage: ledger_signals(
@@ -378,10 +379,10 @@ def _gate(flow: DeclaredFlow, stage: Stage) -> Gate:
 def _writer(
     flow: DeclaredFlow, spark: SparkSession, stage: Stage, called: threading.Event
 ) -> DataStreamWriter:
-    """The query of a stage, with all that can be checked of it checked."""
+    """Return the writer of a stage's query, after all checks."""
     handler = writing_handler(flow, stage)
     if is_remote(spark):
-        # It runs on the server, so nobody here knows when it was called: no restarts.
+        # The handler runs on the server, so this process cannot see its first call: no restarts.
         called.set()
         return _remote_writer(flow, spark, stage, handler)
 
@@ -407,7 +408,7 @@ def _writer(
 def _remote_writer(
     flow: DeclaredFlow, spark: SparkSession, stage: Stage, handler: WritingHandler
 ) -> DataStreamWriter:
-    """The query of a stage over Spark Connect, where a batch is derived by the function itself."""
+    """Return the writer of a stage's query over Spark Connect; the gate applies ``derive``."""
     gate = _gate(flow, stage)
     with errors_of(stage):
         df = gate.read(spark, "kafka").options(**reader_options(flow, stage)).load()
@@ -423,6 +424,6 @@ def _remote_writer(
 
 
 def _checkpoint(flow: DeclaredFlow, stage: Stage) -> str:
-    """A folder; a URL of another file system stays as it is."""
+    """Return a stage's checkpoint folder: an absolute path, or a URL."""
     folder = flow.checkpoints.rstrip("/")
     return f"{folder}/{stage.name}" if "://" in folder else str(Path(folder, stage.name).absolute())

@@ -1,6 +1,6 @@
-"""States that stages publish, and their codec, which is that of signals, too.
+"""States that stages publish, the codec of states and signals, and the transport's interface.
 
-The codec is strict JSON: every text is checked before it is believed.
+The codec is strict JSON: every received text is checked before it is used.
 """
 
 import json
@@ -14,30 +14,29 @@ from headrace.errors import OptionError, SignalError
 from headrace.gate import MAX_LEASE_MS, Epoch, PressureSignal, require_level
 
 MAX_BYTES: Final = 4096
-"""Longest text that is decoded (bytes). Texts of stages have a half of it at most."""
+"""Maximum size of a decoded text (bytes); stages write at most half of this."""
 
 MOST_UPSTREAM: Final = 10
-"""Stages before a stage that its state names; beyond it the first ones by name."""
+"""Maximum number of upstream stages in a state; of more stages, the first ones by name."""
 
 _INTEGER_LIMIT: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """State of a stage, for everybody to see.
+    """Published state of a stage.
 
     Attributes:
-        throttled_by: The stage directly after it whose pressure is in force; None while it is free.
-        throttle_level: How hard that one throttles it, above 0 to `MAX_LEVEL`; 0 while it is free.
-        rate_limit_per_s: What it may emit under that pressure (records/s); None while it is free,
-            or emits nothing of which there could be a part.
-        queue_bytes: What waits on its input channel; None where that is not known.
-        lease_ms: How long this holds unless it is published again; 1 to `MAX_LEASE_MS`.
-        missing_upstream: A stage directly before it that does not run, so that nothing comes from
-            there; None while all of them run.
-        upstream: The stages directly before it, `MOST_UPSTREAM` of them at most.
-        throttled_since_ms: Since when that stage throttles it, by the stage's own clock (ms since
-            the epoch); None while it is free.
+        throttled_by: The downstream stage whose pressure is in force; None without throttling.
+        throttle_level: The level of the throttling, above 0 to `MAX_LEVEL`; 0 without throttling.
+        rate_limit_per_s: The rate limit of the throttling (records/s); None without throttling, or
+            while the stage emits no records.
+        queue_bytes: The bytes that wait on the input channel; None if unknown.
+        lease_ms: The time for which this state is valid (ms); 1 to `MAX_LEASE_MS`.
+        missing_upstream: An upstream stage that does not run; None while all run.
+        upstream: The stages directly before this stage, at most `MOST_UPSTREAM`.
+        throttled_since_ms: The start of the throttling by the stage's own clock (ms since the
+            epoch); None without throttling.
 
     Raises:
         OptionError: A value is out of its range, of the wrong type, or contradicts another.
@@ -58,15 +57,15 @@ class StageState:
         require_name("The flow of a stage's state", self.flow)
         require_name("The stage of a stage's state", self.stage)
         if self.missing_upstream is not None:
-            require_name("What does not run before a stage", self.missing_upstream)
+            require_name("A missing upstream stage", self.missing_upstream)
         if not isinstance(self.upstream, tuple) or len(self.upstream) > MOST_UPSTREAM:
             raise OptionError(
-                f"What is before stage {self.stage!r} must be {MOST_UPSTREAM} names at most."
+                f"The upstream stages of {self.stage!r} must be {MOST_UPSTREAM} names at most."
             )
-        for each in self.upstream:
-            require_name("A stage before another one", each)
+        for name in self.upstream:
+            require_name("An upstream stage", name)
         if self.throttled_by is not None:
-            require_name("What throttles a stage", self.throttled_by)
+            require_name("The stage that throttles a stage", self.throttled_by)
         require_level("The throttle level of a stage's state", self.throttle_level)
         limit, queue = self.rate_limit_per_s, self.queue_bytes
         if limit is not None and not (_is_number(limit) and 0 <= limit < math.inf):
@@ -91,10 +90,10 @@ class StageState:
 
 
 def bottlenecks(states: Iterable[StageState]) -> list[str]:
-    """The stages that throttle others and are not throttled themselves, by name.
+    """Return the names of the stages that throttle others and are not throttled, sorted.
 
-    An operator must look at these: a throttled stage only passes its pressure on, and a stage that
-    does not run throttles nobody for longer than a lease.
+    These stages need an operator's attention: a throttled stage only passes pressure on, and a
+    stopped stage throttles others for one lease at most.
     """
     states = list(states)
     free = {state.stage for state in states if state.throttled_by is None}
@@ -103,30 +102,30 @@ def bottlenecks(states: Iterable[StageState]) -> list[str]:
 
 
 def encode(value: PressureSignal | StageState) -> str:
-    """A signal or a state as text, in ASCII."""
+    """Encode a signal or a state as ASCII text."""
     return json.dumps(asdict(value), allow_nan=False)
 
 
 def decode_signal(text: str | bytes) -> PressureSignal:
-    """The signal that `encode` wrote; `OptionError` says what is wrong with any other text."""
-    found = _object(text, PressureSignal)
-    found["epoch"] = Epoch(**_checked(found["epoch"], Epoch))
-    return PressureSignal(**found)
+    """Decode a signal; `OptionError` if `encode` cannot have written the text."""
+    values = _object(text, PressureSignal)
+    values["epoch"] = Epoch(**_checked(values["epoch"], Epoch))
+    return PressureSignal(**values)
 
 
 def decode_state(text: str | bytes) -> StageState:
-    """The state that `encode` wrote; `OptionError` says what is wrong with any other text."""
-    found = _object(text, StageState)
-    if isinstance(found.get("upstream"), list):
-        found["upstream"] = tuple(found["upstream"])
-    return StageState(**found)
+    """Decode a state; `OptionError` if `encode` cannot have written the text."""
+    values = _object(text, StageState)
+    if isinstance(values.get("upstream"), list):
+        values["upstream"] = tuple(values["upstream"])
+    return StageState(**values)
 
 
 def _object(text: str | bytes, kind: type[Any]) -> dict[str, Any]:
     if len(text) > MAX_BYTES:
         raise OptionError(f"It has {len(text)} bytes; signals have {MAX_BYTES} at most.")
     try:
-        found = json.loads(
+        values = json.loads(
             text if isinstance(text, str) else text.decode("ascii"),
             object_pairs_hook=_unique,
             parse_int=_integer,
@@ -136,11 +135,11 @@ def _object(text: str | bytes, kind: type[Any]) -> dict[str, Any]:
         raise OptionError(
             "It is not JSON in ASCII with each name once and no number beyond 64 bits."
         ) from error
-    return _checked(found, kind)
+    return _checked(values, kind)
 
 
 def _checked(found: object, kind: type[Any]) -> dict[str, Any]:
-    """The fields of a value: all that have no default, and no field that it does not have."""
+    """Return the fields; OptionError if a required field is missing or a field is unknown."""
     names = {field.name for field in fields(kind)}
     needed = {field.name for field in fields(kind) if field.default is MISSING}
     if not isinstance(found, dict) or not needed <= found.keys() <= names:
@@ -149,10 +148,10 @@ def _checked(found: object, kind: type[Any]) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         raise ValueError("a name comes twice")
-    return found
+    return values
 
 
 def _integer(digits: str) -> int:
@@ -171,69 +170,67 @@ def _is_number(value: object) -> bool:
 
 
 CLOCK_SLACK_MS: Final = 1_000
-"""Greatest time by which a signal may seem to come from the future, as clocks are read (ms)."""
+"""Tolerated time by which a signal may seem to come from the future (ms)."""
 
 
 class UnreachableError(SignalError):
-    """The transport does not answer; whatever was asked of it must be asked again."""
+    """The transport does not respond; the call must be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawSignal:
-    """Something that a stage seems to have written; nothing of it is checked yet.
-
-    Attributes:
-        stage: Whose it is, by the place where it was found.
-        text: What it says.
-        age_ms: How long ago it was written, by the transport's own clock: the clocks of the
-            stages' machines may differ by any amount.
-        fault: Why it must not be believed, whatever it says; None if nothing speaks against it.
-    """
+    """Unchecked text of a signal or a state, as a transport received it."""
 
     stage: str
+    """Author, according to the row or node."""
     text: str | bytes
+    """Encoded signal or state."""
     age_ms: int
+    """Time since the write (ms) by the transport's own clock, because the clocks of the stages'
+    machines may differ by any amount."""
     fault: str | None = None
+    """Reason to ignore the text; None without one."""
 
     def is_current(self, lease_ms: int) -> bool:
-        """Whether this lease is not over.
+        """Whether a lease of ``lease_ms`` since the write is still running.
 
-        A lease that seems to come from the future is not current either, for the clock was set
-        back: a stage that runs soon renews it, and one that does not would throttle others until
-        then.
+        A text from the future is not current, because the clock was set back. A live stage soon
+        renews its lease; a dead stage would throttle others until that future time.
         """
         return -CLOCK_SLACK_MS <= self.age_ms < lease_ms
 
 
 class Transport(Protocol):
-    """Where one stage's signals and state are written, and those of others are read.
+    """Medium with which one stage writes its signals and state, and reads other stages' texts.
 
-    Each call raises `UnreachableError` if the transport does not answer, and `SignalError` if it
-    answers with a refusal. A call may block for a few seconds.
+    The implementations use the ledger's database, ZooKeeper, and memory in tests; one test suite
+    runs over all. Each call raises `UnreachableError` if the medium does not respond, and
+    `SignalError` if it refuses. A call may block for a few seconds.
     """
 
     poll_interval_s: float
-    """Interval at which to receive without being woken (s)."""
+    """Interval between polls for signals without a wake-up (s)."""
 
     wake: Callable[[], None]
-    """Called, from any thread, whenever there is a reason to receive; set by `Signals`."""
+    """Callback that the transport calls, from any thread, when signals may have arrived; set by
+    `Signals`."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether it answers at present."""
+        """Whether the medium responds at present."""
 
     @property
     def session(self) -> object:
-        """Identity of the session: if it changes, earlier writes may be lost."""
+        """Identity of the session: after a change, earlier writes may be lost."""
 
     def publish(self, state: StageState | None) -> None:
-        """Publish this stage's state in the place of the one before; None when the stage ends."""
+        """Replace this stage's published state; None withdraws the state when the stage ends."""
 
     def states(self, names: Collection[str] | None = None) -> Sequence[RawSignal]:
-        """Return the published states of the stages with these names; None for all of the flow."""
+        """Return the published states of the named stages. Default: all stages of the flow."""
 
     def send(self, signal: PressureSignal) -> None:
-        """Write a signal for its receiver; it replaces the one before."""
+        """Write a signal for its receiver, replacing this stage's previous signal to it."""
 
     def receive(self) -> Sequence[RawSignal]:
-        """Take the signals of others for this stage: they are removed, unless that fails."""
+        """Return the signals for this stage, and try to remove them."""

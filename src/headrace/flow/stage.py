@@ -1,4 +1,4 @@
-"""Declarations of a flow: stages, the channels between them, their graph, and what is wrong."""
+"""Declarations of a flow: stages, channels, their graph, and the checks of all three."""
 
 import re
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.gate import Batch, Last, OnFailure, OutageWord
 
 DEFAULT_CHROOT: Final = "/headrace"
-"""The node under which everything is kept, where `hosts` names none."""
+"""Root node of all data, if `hosts` names none."""
 
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?")
 _CHROOT: Final = re.compile(r"(?:/[A-Za-z0-9._-]+)+")
@@ -34,28 +34,27 @@ class ZookeeperSettings:
     """Settings of the ZooKeeper for a flow's signals.
 
     Attributes:
-        hosts: The servers, as ``host:port,host:port``, and after them the node under which
-            everything is kept, such as ``/prod/headrace``. Default: ``/headrace``. It is made where
-            it is missing.
-        user: The user to sign in as (digest), the same for all stages of a flow. Default: None,
-            which leaves everything open to everybody.
-        password: That user's. Whoever has it can read, write and delete all nodes of its flows, and
-            nobody else can.
-        tls: Whether the connection is encrypted, and the certificate of the server checked, which
-            must be for the name or address in `hosts`. It is for the servers' secure port.
-        ca_file: The certificates of authorities to trust (PEM), with TLS. Default: the system's.
-        certificate_file: This process's own certificate (PEM), for servers that ask for one.
-        key_file: The key of that certificate, where it is in another file.
-        session_timeout_s: After how long without a message the servers take a stage for gone, and
-            delete what it publishes; above 0. Default: 10. The servers have bounds of their own.
-            Too long, and the signals of a dead stage stay longer; too short, and a pause of the
-            machine ends the session, which costs a second or two. Best no longer than the lease.
-        unreachable: What to do if no server answers at first: ``wait`` (the default) logs that and
-            takes part as soon as one answers; ``refuse`` raises an error.
-        start_timeout_s: How long to wait for an answer at first; above 0. Default: 10.
+        hosts: The servers, as ``host:port,host:port``, followed by the root node of all data, such
+            as ``/prod/headrace``. Default root: ``/headrace``. A missing root is created.
+        user: The user (digest authentication), the same for all stages of a flow. Default: None,
+            which gives every client all rights.
+        password: The user's password. Only clients with this password can read, write and delete
+            the nodes of the user's flows.
+        tls: Whether to use TLS and verify the server's certificate, which must be for the name or
+            address in `hosts`. Requires the servers' secure port.
+        ca_file: The certificates of trusted authorities (PEM), with TLS. Default: the system's.
+        certificate_file: This process's own certificate (PEM), for servers that request one.
+        key_file: The certificate's key, if it is in another file.
+        session_timeout_s: Time without a message after which the servers consider a stage gone and
+            delete its nodes (s); above 0. Default: 10. The servers enforce their own bounds. Too
+            long: the signals of a dead stage stay longer. Too short: a pause of the machine ends
+            the session, which costs a second or two. Should not exceed the lease.
+        unreachable: The reaction if no server responds at the start: ``wait`` (the default) logs
+            the outage and connects later; ``refuse`` raises an error.
+        start_timeout_s: Time to wait for a response at the start (s); above 0. Default: 10.
 
     Raises:
-        OptionError: A value is out of its range, or contradicts another.
+        OptionError: A value is out of range or contradicts another.
     """
 
     hosts: str
@@ -97,19 +96,19 @@ class ZookeeperSettings:
 
     @property
     def servers(self) -> str:
-        """The servers alone."""
+        """Servers of `hosts`, without the root node."""
         return self.hosts.partition("/")[0]
 
     @property
     def chroot(self) -> str:
-        """The node under which everything is kept."""
+        """Root node of all data."""
         _, slash, path = self.hosts.partition("/")
         return slash + path or DEFAULT_CHROOT
 
     def _check_hosts(self) -> None:
-        found = [_HOST.fullmatch(host) for host in self.servers.split(",")]
-        ports = [int(host[1]) for host in found if host and host[1]]
-        is_good = all(found) and all(0 < port < 2**16 for port in ports)
+        matches = [_HOST.fullmatch(host) for host in self.servers.split(",")]
+        ports = [int(host[1]) for host in matches if host and host[1]]
+        is_good = all(matches) and all(0 < port < 2**16 for port in ports)
         if not is_good or not _CHROOT.fullmatch(self.chroot) or _has_dots(self.chroot):
             raise OptionError(
                 f"The hosts of ZooKeeper are {self.hosts!r}; they must be such as"
@@ -122,17 +121,17 @@ def _has_dots(path: str) -> bool:
 
 
 Output = Union["DataFrame", Mapping[str, "DataFrame"], None]
-"""Output of a stage's handler: the records for its one channel, or for each by name."""
+"""Result of a stage's handler: the records of its only channel, or of each channel by name."""
 
 Handler = Callable[["DataFrame", "Batch"], Output]
-"""Handler of a stage's batch."""
+"""Function that processes a stage's batch."""
 
 Schema = Union[str, "StructType"]
-"""Schema of the values on a channel, as Spark writes it (``"id bigint, name string"``)."""
+"""Schema of the values on a channel, as a Spark type or DDL (``"id bigint, name string"``)."""
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of a stage's batches; the defaults are those of `Stage`."""
+    """Options of a stage's batches, with the defaults of `Stage`."""
 
     interval: str | timedelta
     on_failure: "Last | OnFailure"
@@ -141,7 +140,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def caller_line() -> str:
-    """The line of a user's file that called the function which asks, as ``shop.py:12``."""
+    """Return the user's line, such as ``shop.py:12``, that called the function which calls this."""
     frame = sys._getframe(2)
     path = Path(frame.f_code.co_filename)
     is_below = path.is_relative_to(Path.cwd())
@@ -150,7 +149,7 @@ def caller_line() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One gated streaming query of a flow, with the arguments of `Flow.stage`."""
+    """Declaration of one gated streaming query of a flow, with the arguments of `Flow.stage`."""
 
     name: str
     handler: Handler
@@ -172,7 +171,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A channel in its flow, with the arguments of `Flow.channel`."""
+    """Declaration of a channel in a flow, with the arguments of `Flow.channel`."""
 
     name: str
     channel: "KafkaChannel"
@@ -185,39 +184,39 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Stages and channels by name, in the order in which they were declared."""
+    """Stages and channels of a flow by name, in the order of declaration."""
 
     stages: Mapping[str, Stage]
     links: Mapping[str, Link]
 
     def upstream(self, stage: str) -> tuple[str, ...]:
-        """The stages directly before one: those that write what it reads."""
+        """Return the stages directly before a stage: the writers of its channel."""
         return self.writers(self.stages[stage].reads)
 
     def downstream(self, stage: str) -> tuple[str, ...]:
-        """The stages directly after one: those that read what it writes."""
+        """Return the stages directly after a stage: the readers of its channels."""
         written = self.stages[stage].writes
-        return tuple(other.name for other in self.stages.values() if other.reads in written)
+        return tuple(reader.name for reader in self.stages.values() if reader.reads in written)
 
     def writers(self, channel: str) -> tuple[str, ...]:
-        """The stages that write a channel."""
+        """Return the stages that write a channel."""
         return tuple(stage.name for stage in self.stages.values() if channel in stage.writes)
 
     def readers(self, channel: str) -> tuple[str, ...]:
-        """The stages that read a channel."""
+        """Return the stages that read a channel."""
         return tuple(stage.name for stage in self.stages.values() if stage.reads == channel)
 
     def cycle(self) -> list[str] | None:
-        """Stages of which each comes directly after the one before, and the first is the last."""
+        """Return the stages of a cycle, with the first repeated at the end; None if acyclic."""
         try:
             self._sorter().prepare()
         except CycleError as error:
-            found: list[str] = error.args[1]
-            return found
+            cycle: list[str] = error.args[1]
+            return cycle
         return None
 
     def layers(self) -> list[list[str]]:
-        """The stages, each one layer below the lowest of those directly before it."""
+        """Return the stages in layers, each stage one layer below its lowest upstream stage."""
         depth: dict[str, int] = {}
         for name in self._sorter().static_order():
             depth[name] = max((depth[before] + 1 for before in self.upstream(name)), default=0)
@@ -237,11 +236,11 @@ _SYNONYMS: Final = {
     "byte": "tinyint",
     "real": "float",
 }
-"""Other words that Spark's DDL has for its types."""
+"""Synonyms of type names in Spark's DDL."""
 
 
 class DeclaredFlow(Protocol):
-    """Declares what is checked and run: the part of a `Flow` that needs no Spark."""
+    """Interface of a `Flow` for checking and running it, without an import of `Flow`."""
 
     name: str
     ledger: str
@@ -259,7 +258,7 @@ class DeclaredFlow(Protocol):
 
 
 def check(flow: DeclaredFlow) -> None:
-    """Raise the first error of a flow, with the file and line of the declaration."""
+    """Raise the first error in a flow's declarations, with file and line."""
     graph = flow.graph
     if not graph.stages:
         raise OptionError(f"Flow {flow.name!r} has no stage; declare one with flow.stage(...).")
@@ -268,11 +267,11 @@ def check(flow: DeclaredFlow) -> None:
         _check_channels(graph, stage)
     for link in graph.links.values():
         _check_link(graph, link)
-    for one, other in combinations(graph.links.values(), 2):
-        if one.channel.location == other.channel.location:
+    for first, second in combinations(graph.links.values(), 2):
+        if first.channel.location == second.channel.location:
             raise OptionError(
-                f"{other} is what {one} is: {one.channel.location}; declare it once, and let every"
-                " stage name that."
+                f"{second} is the same as {first}: {first.channel.location}; declare it once, and"
+                " let every stage name that declaration."
             )
     cycle = graph.cycle()
     if cycle is not None:
@@ -285,29 +284,26 @@ def check(flow: DeclaredFlow) -> None:
 
 
 def refuse_aliases(flow: DeclaredFlow, identities: Mapping[str, str]) -> None:
-    """Refuse two channels that are one thing, such as a topic under two names of its brokers.
+    """Raise OptionError for two channels with the same topic, such as under two broker names.
 
-    A stage that writes what it reads would feed itself, and the graph would not show it.
-
-    Args:
-        flow: The flow.
-        identities: The ids of its channels by name, as `KafkaChannel.identity` returns them.
+    Otherwise a stage could write the topic that it reads, in a cycle that the graph does not show.
+    ``identities`` has the result of `KafkaChannel.identity` for each channel's name.
     """
     first: dict[str, Link] = {}
     for name, identity in identities.items():
         link = flow.graph.links[name]
-        other = first.setdefault(identity, link)
-        if other.channel.location != link.channel.location:
+        first_link = first.setdefault(identity, link)
+        if first_link.channel.location != link.channel.location:
             raise OptionError(
-                f"{link} is what {other} is, by another address: {link.channel.location} and"
-                f" {other.channel.location} have the same id; declare it once, and let every stage"
-                " name that."
+                f"{link} is the same as {first_link} at another address:"
+                f" {link.channel.location} and {first_link.channel.location} have the same id;"
+                " declare it once, and let every stage name that declaration."
             )
 
 
 @contextmanager
 def errors_of(stage: Stage) -> Iterator[None]:
-    """Name the stage, and where it was declared, in an error that is raised within."""
+    """Prefix errors within the ``with`` block with the stage and the line of its declaration."""
     try:
         yield
     except HeadraceError as error:
@@ -341,10 +337,10 @@ def _check_stage(flow: DeclaredFlow, stage: Stage) -> None:
 def _check_channels(graph: Graph, stage: Stage) -> None:
     for verb, name in [("reads", stage.reads), *(("writes", name) for name in stage.writes)]:
         if name not in graph.links:
-            known = ", ".join(map(repr, graph.links)) or "none"
+            declared = ", ".join(map(repr, graph.links)) or "none"
             raise OptionError(
                 f"{stage} {verb} the channel {name!r}, which is not declared; the channels are"
-                f" {known}, so name one of these or declare it with flow.channel(...)."
+                f" {declared}, so name one of these or declare it with flow.channel(...)."
             )
     if len(set(stage.writes)) < len(stage.writes):
         raise OptionError(f"{stage} names a channel twice in {stage.writes!r}; name each once.")
@@ -370,7 +366,7 @@ def _check_schema(graph: Graph, stage: Stage) -> None:
 
 
 def _normalized(schema: Schema) -> str:
-    """A schema in the one way in which it is compared.
+    """Return a schema in normal form, for comparison.
 
     >>> _normalized("id LONG,  `name` string") == _normalized("id: bigint, name: STRING")
     True

@@ -1,4 +1,9 @@
-"""One stage's part in the signals of its flow, over any transport."""
+"""Signals of one stage to and from the other stages of its flow, over any transport.
+
+A signal is a level that is overwritten, not a message in a queue, so lost or repeated deliveries do
+no harm. A notification, such as a watch of ZooKeeper, only triggers another read. There is one row
+or node for each pair of stages; if it cannot be deleted, its sequence and lease make it harmless.
+"""
 
 import logging
 import threading
@@ -22,10 +27,10 @@ from headrace.flow.signal_codec import (
 from headrace.gate import PressureSignal
 
 RETRY_S: Final = 1.0
-"""Time after a failure until the next poll (s)."""
+"""Time between a failure and the next poll (s)."""
 
 _CLOSE_S: Final = 5.0
-"""Time that an end waits for a transport that does not answer (s)."""
+"""Time that `Signals.close` waits for a transport that does not respond (s)."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -38,11 +43,10 @@ class _Queued:
 
 
 class Outbox:
-    """Keeps the newest signal to each stage, and the newest state, for as long as they count.
+    """Newest signal to each stage and newest state, until their leases expire. Thread-safe.
 
-    So it is never longer than there are stages to speak to. An item that cannot be delivered within
-    its lease is dropped: it is out of date. Its methods can be called from any thread; times are
-    seconds of one clock that never goes back.
+    The number of items is bounded by the number of receivers. An item that cannot be delivered
+    within its lease is dropped as outdated. Times are monotonic (s).
     """
 
     def __init__(self) -> None:
@@ -50,12 +54,12 @@ class Outbox:
         self._newest: dict[str | None, _Queued] = {}
 
     def put(self, item: PressureSignal | StageState, now_s: float) -> None:
-        """Queue this instead of what was queued for the same stage, or of the state before."""
+        """Queue an item in place of an earlier signal to the same stage or an earlier state."""
         with self._lock:
             self._newest[_address(item)] = _Queued(item, now_s)
 
     def due(self, now_s: float) -> list[PressureSignal | StageState]:
-        """Return the items that must still be delivered."""
+        """Drop expired items; return the items that must still be delivered."""
         with self._lock:
             for address, queued in list(self._newest.items()):
                 if (now_s - queued.queued_s) * 1000 >= queued.item.lease_ms:
@@ -63,14 +67,14 @@ class Outbox:
             return [queued.item for queued in self._newest.values() if queued.is_due]
 
     def delivered(self, item: PressureSignal | StageState) -> None:
-        """Note the delivery. The item is kept, for it may get lost with a session."""
+        """Mark an item as delivered; keep the item, because a lost session may lose it."""
         with self._lock:
             queued = self._newest.get(_address(item))
             if queued is not None and queued.item is item:
                 queued.is_due = False
 
     def resend(self) -> None:
-        """Have everything that counts delivered once more."""
+        """Mark all items for another delivery."""
         with self._lock:
             for queued in self._newest.values():
                 queued.is_due = True
@@ -81,9 +85,9 @@ def _address(item: PressureSignal | StageState) -> str | None:
 
 
 class KnownStates:
-    """The newest state of each stage of a flow, until its lease is over.
+    """Newest state of each stage of a flow, until its lease expires. Thread-safe.
 
-    Times are seconds of one clock that never goes back; the methods can be called from any thread.
+    Times are monotonic (s).
     """
 
     def __init__(self, flow: str) -> None:
@@ -95,20 +99,20 @@ class KnownStates:
     def update(
         self, found: Iterable[RawSignal], now_s: float, names: Collection[str] | None = None
     ) -> None:
-        """Take what these stages, or all, publish now; one whose state is missing is gone."""
+        """Replace the states of the named stages (default: all) with the states in ``found``."""
         until_s = {}
-        for each in found:
+        for raw in found:
             try:
-                state = self._decode(each)
+                state = self._decode(raw)
             except OptionError as error:
                 self._forged.warn(
-                    f"The state that stage {each.stage[:100]!r} of flow {self._flow!r} seems to"
+                    f"The state that stage {raw.stage[:100]!r} of flow {self._flow!r} seems to"
                     f" publish is ignored: {error}",
-                    about=each.stage,
+                    about=raw.stage,
                 )
             else:
-                if each.is_current(state.lease_ms):
-                    until_s[state] = now_s + (state.lease_ms - each.age_ms) / 1000
+                if raw.is_current(state.lease_ms):
+                    until_s[state] = now_s + (state.lease_ms - raw.age_ms) / 1000
         with self._lock:
             if names is not None:
                 kept = {s: until for s, until in self._until_s.items() if s.stage not in names}
@@ -116,7 +120,7 @@ class KnownStates:
             self._until_s = until_s
 
     def current(self, now_s: float, names: Collection[str] | None = None) -> dict[str, StageState]:
-        """The states whose lease is not over, by stage; of these stages, or of all."""
+        """Return the unexpired states of the named stages (default: all), by stage."""
         with self._lock:
             return {
                 state.stage: state
@@ -134,14 +138,15 @@ class KnownStates:
 
 
 class Signals:
-    """One stage's part in the signals of its flow.
+    """Signals of one stage to and from the other stages of its flow. Thread-safe.
 
-    Its methods can be called from any thread, and none of them waits for the transport, `states`
-    excepted, and `receive` if it is asked to. While the transport is unreachable nothing is lost
-    that still counts: of every pair of stages the newest signal is kept until it is delivered or
-    its lease is over. Nothing that is found is believed before it is checked; what is wrong is
-    logged once and removed. One thread delivers, and polls for what has come. The transport is this
-    stage's alone; only the stages ``downstream``, directly after it, are listened to.
+    One thread delivers and polls, so no method waits for the transport, except `states`, and
+    `receive` with ``wait_s``. While the transport is unreachable, the newest signal to each stage
+    is kept until it is delivered or its lease expires. Received texts are checked before use; an
+    invalid text is logged once and removed.
+
+    The stage owns ``transport``. Only signals of the stages ``downstream``, directly after this
+    stage, are accepted.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -176,17 +181,17 @@ class Signals:
         self._thread.start()
 
     def send(self, signal: PressureSignal) -> None:
-        """Have this delivered, instead of a signal to the same stage that still waits."""
+        """Queue a signal for delivery, in place of an undelivered signal to the same stage."""
         self._queue(signal, "a signal", signal.sender)
 
     def receive(self, wait_s: float = 0) -> list[PressureSignal]:
-        """Return the newest signal since the last call from each stage that throttles this one.
+        """Return the newest signal of each downstream stage since the last call.
 
-        Each signal comes once; one that is overtaken by a newer one before this is called does
-        not come at all.
+        Each signal is returned once. A signal that a newer one replaces before the call is not
+        returned.
 
         Args:
-            wait_s: How long to wait for something if nothing is there; closing ends the wait.
+            wait_s: Time to wait if there is no signal (s); `close` ends the wait.
         """
         with self._came:
             self._came.wait_for(lambda: self._is_closed or bool(self._waiting), wait_s)
@@ -194,18 +199,17 @@ class Signals:
         return list(waiting.values())
 
     def publish(self, state: StageState) -> None:
-        """Show everybody how this stage is doing, instead of what was published before."""
+        """Queue this stage's state for publication, in place of the earlier state."""
         self._queue(state, "a state", state.stage)
 
     def states(self, names: Collection[str] | None = None) -> Mapping[str, StageState]:
-        """Return the states of the flow's stages that published within their lease, by name.
+        """Return the unexpired states of the flow's stages, by name.
 
-        Each call reads the transport, at a cost that grows with the number of stages asked for.
-        While the transport is unreachable these are the last known states whose lease has not
-        ended.
+        Each call reads the transport, at a cost that grows with the number of stages. While the
+        transport is unreachable, the last known unexpired states are returned.
 
         Args:
-            names: Which stages; None for all.
+            names: The stages to read. Default: all stages.
         """
         self._try(
             "states",
@@ -215,16 +219,16 @@ class Signals:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the transport answers at present."""
+        """Whether the transport responds at present."""
         return self._thread.is_alive() and self._transport.is_connected
 
     @property
     def is_delivered(self) -> bool:
-        """Whether nothing that counts is still to be delivered."""
+        """Whether all unexpired signals and states are delivered."""
         return not self._outbox.due(time.monotonic())
 
     def close(self) -> None:
-        """Deliver what can still be delivered at once, and withdraw this stage's state."""
+        """Try to deliver queued items once, and withdraw this stage's state."""
         with self._came:
             self._is_closed = True
             self._came.notify_all()
@@ -283,15 +287,15 @@ class Signals:
             self._poll_due_s = time.monotonic() + wait_s
 
     def _deliver(self) -> bool:
-        """Deliver what is due; whether nothing is left over."""
+        """Deliver the due items; return whether all were delivered."""
         is_done = True
         for item in self._outbox.due(time.monotonic()):
-            done = self._try(f"to {_address(item)}", partial(self._put, item))
-            if done is None:
+            delivered = self._try(f"to {_address(item)}", partial(self._put, item))
+            if delivered is None:
                 return False
-            if done:
+            if delivered:
                 self._outbox.delivered(item)
-            is_done = is_done and done
+            is_done = is_done and delivered
         return is_done
 
     def _put(self, item: PressureSignal | StageState) -> None:
@@ -301,15 +305,15 @@ class Signals:
             self._transport.publish(item)
 
     def _take_all(self) -> bool:
-        """Take what has come; whether the transport answered."""
-        found: list[RawSignal] = []
-        is_done = bool(self._try("receive", lambda: found.extend(self._transport.receive())))
-        for each in found:
-            self._take(each)
+        """Receive signals from the transport; return whether it responded."""
+        signals: list[RawSignal] = []
+        is_done = bool(self._try("receive", lambda: signals.extend(self._transport.receive())))
+        for raw in signals:
+            self._take(raw)
         return is_done
 
     def _take(self, found: RawSignal) -> None:
-        """Pass on what was found if it is a signal, once: what stays there is found again."""
+        """Pass a valid signal on once; a signal that could not be removed is received again."""
         try:
             signal = self._decode(found)
         except OptionError as error:
@@ -325,7 +329,7 @@ class Signals:
                 self._came.notify_all()
 
     def _try(self, about: str, action: Callable[[], object]) -> bool | None:
-        """Whether the transport did it; None where it is unreachable, which it logs itself."""
+        """Return whether an action succeeded; None while the transport is unreachable."""
         try:
             action()
         except UnreachableError:

@@ -1,4 +1,4 @@
-"""A session with ZooKeeper that reconnects by itself, shared by the stages of a process."""
+"""A ZooKeeper session that reconnects automatically, shared by the stages of a process."""
 
 import logging
 import secrets
@@ -34,17 +34,20 @@ from headrace.flow.signal_codec import UnreachableError
 from headrace.flow.stage import ZookeeperSettings
 
 _MAX_BACKOFF_S: Final = 1.0
-"""The longest wait between two attempts to connect."""
+"""Longest wait between two attempts to connect (s)."""
 
 _LOG_AFTER_S: Final = 1.0
-"""A connection that is made again within this time is not logged."""
+"""Length up to which an outage is not logged (s)."""
 
 _CHECK_S: Final = 0.2
+"""Interval between checks of the connection (s)."""
+
 _CLOSE_S: Final = 5.0
+"""Time that `ZookeeperSession.close` waits for the end of the session (s)."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
-# kazoo's own lines would log every attempt to connect, and show the password on level DEBUG.
+# kazoo logs every attempt to connect, and the password at level DEBUG.
 _KAZOO_LOG: Final = logging.getLogger("headrace.flow.kazoo")
 _KAZOO_LOG.addFilter(lambda line: line.levelno >= logging.ERROR)
 
@@ -55,20 +58,18 @@ _ANSWERS: Final = (
     NotEmptyError,
     NoChildrenForEphemeralsError,
 )
-"""Errors that answer a request: how things stand."""
+"""Errors that are valid responses to a request."""
 
 _LOST: Final = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, KazooTimeoutError)
 
 
 class ZookeeperSession:
-    """The connection of a process to ZooKeeper, which is made again however it is lost.
+    """Connection of a process to ZooKeeper, which is restored after any loss. Thread-safe.
 
-    When a session has expired, a new one begins: the ephemeral nodes of the old one are gone then,
-    and the listeners are called. A client that could not be used for twice the session's timeout is
-    replaced, for its session would have expired: so the connection survives servers that have lost
-    their data (they refuse clients that know more than they do), and a client that has ended in an
-    error. The log says when ZooKeeper becomes unreachable, and when it is reachable again. Its
-    methods can be called from any thread.
+    After a session expires, a new session begins: the old session's ephemeral nodes are gone, and
+    the listeners are called. A client without a connection for twice the session timeout is
+    replaced. So the connection survives a client that failed, and servers that lost their data:
+    such servers refuse clients with newer transaction ids. Outages and reconnections are logged.
 
     ::
 
@@ -78,15 +79,15 @@ class ZookeeperSession:
             signals = zookeeper_signals(session, "clicks", "enrich", ["store"], secret=secret)
 
     Args:
-        settings: The servers, and how to sign in.
-        answer_timeout_s: How long an answer is waited for (s). Default: 3. Too short, and a busy
-            server counts as unreachable; too long, and a stage signals late.
-        make_client: Makes a client of kazoo.
+        settings: The servers and the credentials.
+        answer_timeout_s: Time to wait for a response (s). Default: 3. Too short: a busy server
+            counts as unreachable. Too long: a stage signals late.
+        make_client: A function that creates a kazoo client.
 
     Raises:
         SetupError: The package kazoo is not installed.
         OptionError: The certificates cannot be read.
-        SignalError: No server answers, and `unreachable` is ``refuse``.
+        SignalError: No server responds, and `unreachable` is ``refuse``.
     """
 
     def __init__(
@@ -125,27 +126,28 @@ class ZookeeperSession:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection to a server at present."""
+        """Whether a server is connected at present."""
         return self._unreachable_since_s is None
 
     @property
     def id(self) -> int | None:
-        """The session's; another one after a session was lost, and None while there was none."""
+        """Id of the session, which changes after a loss of the session; None before the first."""
         return self._session_id
 
     @property
     def acl(self) -> list[Any]:
-        """Access rights of the folders that are made."""
+        """Access rights of new folder nodes."""
         if self.settings.user is None:
             return list(OPEN_ACL_UNSAFE)
         return [make_digest_acl(*self._credentials, all=True)]
 
     @property
     def own_acl(self) -> list[Any]:
-        """Access rights of this process's nodes: all may read, and only it may change them.
+        """Access rights of this process's nodes.
 
-        With a user, all stages have its rights. A client that may write the folder can delete a
-        node and make another one; that one is not of this process's session.
+        Without a user, all clients may read a node, and only this process may change it. With a
+        user, all stages have the user's rights. A client that may write the folder can replace a
+        node, but the new node does not belong to this process's session.
         """
         own = make_digest_acl(*self._credentials, all=True)
         if self.settings.user is not None:
@@ -153,32 +155,32 @@ class ZookeeperSession:
         return [own, make_acl(ANYONE_ID_UNSAFE.scheme, ANYONE_ID_UNSAFE.id, read=True)]
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Have this called when a connection was made; it must not wait for anything."""
+        """Call ``listener`` after each new connection; the listener must not block."""
         with self._lock:
             self._listeners.append(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
-        """Do not call this any more."""
+        """Stop calling ``listener``."""
         with self._lock:
             self._listeners.remove(listener)
 
     def submit(self, method: str, path: str, *args: Any, **options: Any) -> AsyncResult:
-        """Begin a request about the node at this path, whose answer `result` returns.
+        """Start a request for the node at ``path``; `result` returns the response.
 
-        Raises `UnreachableError` where there is no connection.
+        `UnreachableError` without a connection.
         """
-        if not self.is_connected:  # or kazoo would keep the request until there is one
+        if not self.is_connected:  # kazoo would otherwise queue the request until it reconnects
             raise UnreachableError(f"{self._where} is unreachable.")
         return getattr(self._client, f"{method}_async")(path, *args, **options)
 
     def result(self, path: str, pending: AsyncResult) -> Any:
-        """Wait for the answer to a request about the node at this path.
+        """Wait for the response to a request for the node at ``path``.
 
         Raises:
-            UnreachableError: There is none, so nobody knows whether it was done.
-            KazooException: That is the answer: `NoNodeError`, `NodeExistsError`,
-                `BadVersionError`, `NotEmptyError` or `NoChildrenForEphemeralsError`.
-            SignalError: The server refuses.
+            UnreachableError: No response arrived, so the outcome of the request is unknown.
+            KazooException: The response is `NoNodeError`, `NodeExistsError`, `BadVersionError`,
+                `NotEmptyError` or `NoChildrenForEphemeralsError`.
+            SignalError: The server refuses the request.
         """
         try:
             return pending.get(timeout=self._answer_timeout_s)
@@ -195,15 +197,15 @@ class ZookeeperSession:
             ) from error
         except KazooException as error:
             raise SignalError(f"{self._where} refuses a request for {path}: {error!r}.") from error
-        except Exception as error:  # whatever kazoo stumbled over: its connection is unusable
+        except Exception as error:  # any error within kazoo makes the connection unusable
             raise UnreachableError(f"{self._where} was not understood: {error!r}.") from error
 
     def request(self, method: str, path: str, *args: Any, **options: Any) -> Any:
-        """`submit` a request, and wait for its `result`; it raises what these raise."""
+        """`submit` a request and return its `result`; errors as in both."""
         return self.result(path, self.submit(method, path, *args, **options))
 
     def close(self) -> None:
-        """End the session: what this process has published is gone."""
+        """End the session, which removes all nodes that this process has published."""
         self._done.set()
         self._keeper.join(_CLOSE_S)
 
@@ -229,7 +231,7 @@ class ZookeeperSession:
         return client
 
     def _follow(self, client: KazooClient, state: str) -> None:
-        """Follow the connection; called by kazoo, which waits for it."""
+        """Process a change of the connection's state; kazoo calls this and waits."""
         with self._lock:
             if client is not self._client:
                 return
@@ -255,7 +257,7 @@ class ZookeeperSession:
 
     def _replace_client(self) -> None:
         with self._lock:
-            if self._unreachable_since_s is None:  # it has just reconnected
+            if self._unreachable_since_s is None:  # just reconnected
                 return
             old, self._client = self._client, self._new_client()
             self._client_since_s = time.monotonic()
@@ -264,7 +266,7 @@ class ZookeeperSession:
 
     def _warn_unreachable(self) -> None:
         with self._lock:
-            if self._unreachable_since_s is not None:  # else it has just reconnected
+            if self._unreachable_since_s is not None:  # not just reconnected
                 self._outage.warn(
                     "%s is unreachable: stages can neither signal nor be signalled, and what is in"
                     " force ends with its lease. The connection is tried again.",
@@ -283,15 +285,15 @@ def _end(client: KazooClient) -> None:
     try:
         client.stop()
         client.close()
-    except KazooException as error:  # a connection that does not end within the session's timeout
+    except KazooException as error:  # the connection does not end within the session timeout
         _LOG.debug("A connection to ZooKeeper did not end: %r", error)
 
 
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Has kazoo connect over TLS, with the server's name checked and certificates read once.
+    """Handler with which kazoo connects over TLS, verifies host names, and reads certificates once.
 
-    By itself kazoo trusts the system's authorities beside the one that is named, and leaves sockets
-    open if the other side is refused.
+    kazoo's own TLS also trusts the system's authorities beside the configured one, and leaks
+    sockets if a server's certificate is refused.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -301,7 +303,7 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
     def create_connection(
         self, address: tuple[str, int], hostname: str, timeout: float, **_others: Any
     ) -> ssl.SSLSocket:
-        """Connect; called by kazoo."""
+        """Return a new TLS connection; kazoo calls this."""
         plain = socket.create_connection(address, timeout)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._context.wrap_socket(plain, server_hostname=hostname)  # closes it if that fails
+        return self._context.wrap_socket(plain, server_hostname=hostname)  # on failure, closes it

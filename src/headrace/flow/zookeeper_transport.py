@@ -2,14 +2,15 @@
 
 ::
 
-    /headrace/<flow>/taskmessage/<receiver>/<sender>    the newest signal, until it is taken
+    /headrace/<flow>/taskmessage/<receiver>/<sender>    the newest signal, until it is received
     /headrace/<flow>/taskstate/<stage>                  the state that a stage publishes
 
-All are ephemeral, so what a stage has written is gone soon after it: at once if it ends in good
-order, and else when its session expires. Anybody may read them, and only their makers may change
-them. Each is signed with the flow's secret, which is in the ledger, for the session that wrote it:
-servers say whose an ephemeral node is, and nobody can make one for another session. So neither a
-text of somebody else's nor a copy of a stage's own counts.
+All nodes are ephemeral, so ZooKeeper removes them with their stage: at once after an orderly end,
+or when the session expires. All clients may read a node, and only its creator may change it.
+
+Each text is signed with the flow's secret from the ledger and with its session's id. The servers
+report the session that owns an ephemeral node, which no client can forge. So forged texts are
+ignored, and so are copies of a stage's own texts.
 """
 
 import hashlib
@@ -36,23 +37,23 @@ from headrace.flow.zookeeper_session import ZookeeperSession
 from headrace.gate import PressureSignal
 
 POLL_S: Final = 5.0
-"""Interval at which a stage polls for signals although no watch reports any (s)."""
+"""Interval between polls for signals without a notification by a watch (s)."""
 
 CLOCK_S: Final = 60.0
-"""Time for which the servers' clock is extrapolated after it was read (s)."""
+"""Time for which a reading of the servers' clock is extrapolated (s)."""
 
 MAX_STRANGERS: Final = 20
-"""Most nodes that are not from a stage's downstreams and are removed at one poll."""
+"""Maximum nodes of other authors than downstream stages that one poll removes."""
 
 MAX_STATES: Final = 10_000
-"""Most stages whose states are read."""
+"""Maximum number of states that one call reads."""
 
 _ATTEMPTS: Final = 3
-"""Number of tries of an action that others may undo at the same time."""
+"""Attempts of an action that other clients may undo at the same time."""
 
 _ANY_VERSION: Final = -1
 
-_NOT_EPHEMERAL: Final = "It would stay when its stage is gone, as nothing does that a stage writes."
+_NOT_EPHEMERAL: Final = "It would stay after its stage is gone, because the node is not ephemeral."
 _NOT_SIGNED: Final = "It is not signed with the flow's secret for the session that wrote it."
 
 _LOG: Final = logging.getLogger("headrace.flow")
@@ -66,11 +67,11 @@ def zookeeper_signals(
     *,
     secret: bytes,
 ) -> Signals:
-    """Take part in a flow's signals over ZooKeeper.
+    """Return a stage's signals over ZooKeeper.
 
-    A signal arrives within milliseconds. The stages of a process best share a session, which must
-    stay open until the signals are closed. The secret is the flow's, of the ledger
-    (`SignalStore.secret`): all of its stages sign with it.
+    A signal arrives within milliseconds. The stages of a process should share a session, which must
+    stay open until the signals are closed. ``secret`` is the flow's secret in the ledger
+    (`SignalStore.secret`), with which all of its stages sign.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -80,7 +81,7 @@ def zookeeper_signals(
 
 
 class _ZookeeperTransport:
-    """The signals of one stage in nodes of ZooKeeper."""
+    """Transport of one stage's signals in nodes of ZooKeeper."""
 
     poll_interval_s = POLL_S
 
@@ -131,26 +132,26 @@ class _ZookeeperTransport:
         self._write(path, encode(signal), [self._create, self._set])
 
     def receive(self) -> Sequence[RawSignal]:
-        # Read the folder again, whatever the event says.
+        # A watch's event only triggers another read, so a lost or repeated event does no harm.
         names = self._children(self._inbox, watch=lambda _event: self.wake())
         strangers = [name for name in names if name not in self._downstream]
-        found = [
+        signals = [
             *self._read(self._inbox, [name for name in names if name in self._downstream]),
             *((RawSignal(name, "", 0), _ANY_VERSION) for name in strangers[:MAX_STRANGERS]),
         ]
-        for raw, version in found:
-            # A node in a stage's place is replaced by that stage when it sends. Its replacement
-            # begins at version 0 again, so deleting the one that was read could delete that.
+        for raw, version in signals:
+            # A stage that sends replaces a forged node at its path. The replacement begins at
+            # version 0 again, so deleting the forged node here could delete the replacement.
             if raw.fault is None:
                 self._remove(raw.stage, version)
-        return [raw for raw, _ in found]
+        return [raw for raw, _ in signals]
 
     def _remove(self, sender: str, version: int) -> None:
-        """Delete a signal that was read; one that stays is found again, and comes once."""
+        """Delete a signal after reading it; a remaining signal is read again and ignored."""
         try:
             self._delete(f"{self._inbox}/{sender}", version)
         except (BadVersionError, UnreachableError):
-            self.wake()  # for a newer one, which calls no watch: the node was there
+            self.wake()  # a newer signal triggers no watch, because the node existed
         except SignalError as error:
             self._failures.warn(str(error), about=sender)
 
@@ -161,7 +162,7 @@ class _ZookeeperTransport:
         return stat is not None and bool(stat.ephemeralOwner == self._session.id)
 
     def _children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
-        """The names under a node, which is made if it is not there."""
+        """Return the names of a node's children; create the node if it is missing."""
         for _ in range(_ATTEMPTS):
             try:
                 names: list[str] = self._session.request("get_children", path, watch=watch)
@@ -172,10 +173,10 @@ class _ZookeeperTransport:
         raise self._contended(path)
 
     def _read(self, folder: str, names: Iterable[str]) -> list[tuple[RawSignal, int]]:
-        """Return what the nodes of these names have that are still there, and its version."""
+        """Return the contents and versions of the named nodes that still exist."""
         submitted = [(name, self._session.submit("get", f"{folder}/{name}")) for name in names]
-        found = (self._raw(folder, *each) for each in submitted)
-        return [each for each in found if each is not None]
+        nodes = (self._raw(folder, *node) for node in submitted)
+        return [node for node in nodes if node is not None]
 
     def _raw(self, folder: str, name: str, node: Any) -> tuple[RawSignal, int] | None:
         try:
@@ -195,9 +196,9 @@ class _ZookeeperTransport:
         return RawSignal(name, text, self._age_ms(stat.mtime), fault), stat.version
 
     def _signature(self, session: int, text: bytes) -> bytes:
-        """Return what proves that a stage of the flow wrote a text in this session, in hex."""
-        told = b"%d %b %b" % (session, self._states.encode("ascii"), text)
-        return hmac.new(self._secret, told, hashlib.sha256).hexdigest().encode("ascii")
+        """Return the signature (hex) of a text that a stage of the flow writes in a session."""
+        message = b"%d %b %b" % (session, self._states.encode("ascii"), text)
+        return hmac.new(self._secret, message, hashlib.sha256).hexdigest().encode("ascii")
 
     def _age_ms(self, written_ms: int) -> int:
         try:
@@ -205,10 +206,10 @@ class _ZookeeperTransport:
         except UnreachableError:
             raise
         except (SignalError, NoNodeError):
-            return 0  # a stage that may not write cannot know
+            return 0  # a stage without write access cannot read the servers' clock
 
     def _now_ms(self) -> int:
-        """The servers' time: when they last wrote a node for this stage, and since then ours."""
+        """Return the servers' time: the time of a recent write, plus the local time since then."""
         clock = self._clock
         if clock is None or time.monotonic() - clock[1] > CLOCK_S:
             self._make(self._inbox)
@@ -218,9 +219,9 @@ class _ZookeeperTransport:
         return int(then_ms + (time.monotonic() - then_s) * 1000)
 
     def _write(self, path: str, text: str, writes: list[Callable[[str, bytes], bool]]) -> None:
-        """Have this session's node at a path hold this, trying one write after the other."""
-        told = text.encode("ascii")
-        data = b"%b %b" % (self._signature(self._session.id or 0, told), told)
+        """Store a signed text in this session's node at a path, with the first write that works."""
+        encoded = text.encode("ascii")
+        data = b"%b %b" % (self._signature(self._session.id or 0, encoded), encoded)
         if not any(write(path, data) for write in writes * _ATTEMPTS):
             raise self._contended(path)
 
@@ -233,7 +234,7 @@ class _ZookeeperTransport:
         except NoNodeError:
             self._make(folder)
             return False
-        except NoChildrenForEphemeralsError:  # no stage has made such a folder
+        except NoChildrenForEphemeralsError:  # an ephemeral folder, which no stage creates
             self._delete(folder)
             return False
         return True
@@ -245,15 +246,15 @@ class _ZookeeperTransport:
             return False
         except UnreachableError:
             raise
-        except SignalError:  # it is not this process's to change
+        except SignalError:  # this process may not change the node
             stat = None
-        if not self._is_ours(stat):  # or it would end with another session
+        if not self._is_ours(stat):  # the node would end with another session
             self._delete(path)
             return False
         return True
 
     def _delete(self, path: str, version: int = _ANY_VERSION) -> None:
-        with suppress(NoNodeError):  # it is gone, as it should be
+        with suppress(NoNodeError):  # already deleted
             try:
                 self._session.request("delete", path, version)
             except NotEmptyError as error:
@@ -275,5 +276,5 @@ class _ZookeeperTransport:
         )
 
     def _connected(self) -> None:
-        self._clock = None  # it may be another server's now
+        self._clock = None  # the new server's clock may differ
         self.wake()

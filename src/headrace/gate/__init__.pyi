@@ -168,7 +168,7 @@ from headrace.gate.ledger.records import (
     DeadLetter as DeadLetter,
     DeadLetterRecord as DeadLetterRecord,
     DeadLetterStatus as DeadLetterStatus,
-    GateNow as GateNow,
+    GateMoment as GateMoment,
     GateRecord as GateRecord,
     Loss as Loss,
     PlannedBatch as PlannedBatch,

@@ -1,7 +1,7 @@
-"""Journals: records that cannot be read twice from where they came, kept until they are processed.
+"""Journals: write-ahead logs for records that their senders cannot send again.
 
-A journal is a directory, here or in HDFS, or a prefix of an object store, of immutable block files;
-it corresponds to a topic in Kafka. Its lanes correspond to partitions: each has one writer and
+A journal corresponds to a topic in Kafka: a local or HDFS directory, or a prefix of an object
+store. Each lane of a journal corresponds to a partition: a log of segments with one writer and
 dense offsets from 0.
 """
 

@@ -1,20 +1,19 @@
-"""A block: some records of a lane as the payload of a frame, and back. Pure.
+"""A block: encodes records of a lane as the payload of a frame, and decodes them. Pure.
 
-The payload is one Arrow IPC stream, whose columns are those of ``records.SCHEMA``; one that has
-only nulls is left out. Decoding raises ``CorruptionError``: the payload is checked against the
-frame's header before it is believed, and what it takes unpacked before it is unpacked.
+The payload is one Arrow IPC stream with the columns of ``records.SCHEMA``, without all-null
+columns. Decoding checks the payload against the frame's header, and its unpacked size before
+unpacking. Decoding raises ``CorruptionError``.
 
-Arrow compresses each buffer of a payload by itself, and writes before it how many bytes it unpacks
-to. Its reader allocates as many, whatever else the block says, and unpacks no more than that. So a
-payload takes what these numbers say together, which `check_unpacked` reads from the buffers'
-places in the message, a table of FlatBuffers, and compares with what the block's header allows::
+Arrow compresses each buffer by itself, after a number with its unpacked size. Arrow's reader
+allocates this size unchecked, so a crafted payload could exhaust memory. `check_unpacked` finds the
+buffers in the message (FlatBuffers), adds the sizes and compares the sum with a limit::
 
     allowed = min(raw_bytes + 2 KiB * count + 64 MiB, max(256 MiB, 1000 * payload_bytes))
 
-``raw_bytes`` counts neither ids nor headers without a name and a value; for these are the 2 KiB of
-each record (an id has 200 characters) and the 64 MiB. The second part is for a header that claims
-too much, too. `encode` writes records that would take more without compression, so that every block
-which it has written is read.
+``raw_bytes`` counts neither ids nor headers without a name and a value. The 2 KiB per record (an id
+has 200 characters) and the 64 MiB cover ids and empty headers. The second term bounds a header that
+claims too much. `encode` writes records above the limit without compression, so every block that
+`encode` writes can be read.
 """
 
 import struct
@@ -34,19 +33,21 @@ from headrace.journal.records import SCHEMA, Records
 
 Compression = Literal["lz4", "zstd", "none"]
 Part: TypeAlias = bytes | pa.Buffer
-"""Some of a file's bytes."""
+"""A contiguous piece of a file's content."""
 
 MAX_RECORDS: Final = 2**24
-"""Records in a block: as many offsets are declared lost where a block says nothing of itself."""
+"""Maximum records in a block, and the offsets declared lost for an unreadable header."""
 
 _SMALL_BYTES: Final = 64 * 1024
+"""Size up to which a compressed batch is written to one buffer (bytes)."""
 
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-"""End of a stream of Arrow."""
+"""End-of-stream marker of an Arrow IPC stream."""
 
 _MOST_MS: Final = (2**63 - 1) // 1000
-"""Largest absolute time of a record (ms): Spark's timestamps have microseconds."""
+"""Largest absolute timestamp of a record (ms), because Spark stores microseconds."""
 
+# Terms of the formula in the module's docstring.
 _MIB: Final = 2**20
 _RECORD_BYTES: Final = 2048
 _SLACK_BYTES: Final = 64 * _MIB
@@ -60,8 +61,9 @@ _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _I64: Final = struct.Struct("<q")
 _UNCOMPRESSED: Final = -1
+"""Unpacked size that Arrow writes for a buffer which it has left uncompressed."""
 
-# Arrow's Message.fbs: places of fields in its tables, and the kind of a message with records.
+# Arrow's Message.fbs: field numbers in its tables, and the kind of a message with records.
 _MESSAGE_KIND: Final = 1
 _MESSAGE_HEADER: Final = 2
 _MESSAGE_BODY_BYTES: Final = 3
@@ -72,19 +74,19 @@ _RECORDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block to be written: its header, and the buffers that are its payload, in order."""
+    """An encoded block: the frame header and the payload's buffers in order."""
 
     header: FrameHeader
     payload: tuple[Part, ...]
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Everything in the order of the file."""
+        """Header and payload in the order of the file."""
         return (self.header.encode(), *self.payload)
 
 
 class _Gather:
-    """A file for Arrow that keeps the buffers it gets, without copying them."""
+    """File object that collects Arrow's buffers without copying them."""
 
     closed = False
 
@@ -101,7 +103,7 @@ class _Gather:
         return self.bytes
 
     def flush(self) -> None:
-        """There is nothing to flush."""
+        """Do nothing: Arrow calls this method."""
 
     def close(self) -> None:
         self.closed = True
@@ -118,11 +120,11 @@ def encode(
     previous: int = 0,
     compression: Compression = "lz4",
 ) -> Block:
-    """Records as a block; at least one, at most ``MAX_RECORDS``.
+    """Encode 1 to ``MAX_RECORDS`` records as a block.
 
-    Without compression, their buffers become the payload; Arrow compresses each buffer by itself.
-    ``synced`` is the offset up to which the lane is durable; ``previous`` the checksum of the block
-    that ends at ``first``; 0 if none does.
+    Without compression, the payload is the records' own buffers. ``synced`` is the offset up to
+    which the lane is durable. ``previous`` is the checksum of the block that ends at ``first``, or
+    0 without such a block.
     """
     batch = records.batch
     kept = [n for n, column in enumerate(batch.columns) if column.null_count < len(column)]
@@ -134,7 +136,7 @@ def encode(
     if compression != "none" and (
         stored.nbytes + _SMALL_BYTES > most_unpacked_bytes(raw_bytes, records.count, payload_bytes)
     ):
-        payload = _payload(stored, "none")  # it would be refused when it is read
+        payload = _payload(stored, "none")  # readers would refuse the compressed payload
         payload_bytes = sum(len(part) for part in payload)
     earliest_ms, latest_ms = _time_bounds(batch.column("timestamp"))
     header = FrameHeader(
@@ -163,7 +165,7 @@ def _payload(batch: pa.RecordBatch, compression: Compression) -> tuple[Part, ...
 
 
 def _copied(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> tuple[Part, ...]:
-    """A batch as one buffer: of a small one that is faster than to gather buffers."""
+    """Encode a small batch as one buffer, which is faster than collecting buffers."""
     file = pa.BufferOutputStream()
     with ipc.new_stream(file, batch.schema, options=options) as stream:
         stream.write_batch(batch)
@@ -181,7 +183,7 @@ def _gathered(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> tuple[Part
 
 
 def _time_bounds(times: pa.Array) -> tuple[int, int]:
-    """The earliest and the latest of times without nulls, one or more (ms)."""
+    """Return the earliest and latest timestamp (ms) of a non-empty column without nulls."""
     ms = np.frombuffer(times.buffers()[1], np.int64)[times.offset : times.offset + len(times)]
     return int(ms.min()), int(ms.max())
 
@@ -189,7 +191,7 @@ def _time_bounds(times: pa.Array) -> tuple[int, int]:
 def decode(
     data: pa.Buffer, name: str, columns: Sequence[str]
 ) -> tuple[FrameHeader, pa.RecordBatch]:
-    """Decode a whole frame: `decode_header` and `decode_payload`."""
+    """Decode a whole frame with `decode_header` and `decode_payload`."""
     header = decode_header(data.slice(0, min(HEADER_BYTES, data.size)).to_pybytes(), name)
     if data.size != (whole := HEADER_BYTES + header.payload_bytes):
         raise damaged(name, f"it has {data.size} bytes, and its header says {whole}")
@@ -200,12 +202,11 @@ def decode(
 def decode_payload(
     header: FrameHeader, payload: pa.Buffer, name: str, columns: Sequence[str]
 ) -> pa.RecordBatch:
-    """The records of a block, with some of the columns of ``records.SCHEMA``, in that order.
+    """Decode the records of a block, with ``columns`` of ``records.SCHEMA`` in that order.
 
-    The columns of an uncompressed payload are views. Nothing is read until the checksum is right,
-    nothing is unpacked that would take more memory than the header allows (`check_unpacked`), and
-    nothing is converted until Arrow has validated every offset and every text: anyone who may write
-    to the journal could make a checksum right.
+    The columns of an uncompressed payload are views. The checksum is verified before reading, and
+    the unpacked size before unpacking (`check_unpacked`). Arrow validates all offsets and texts
+    before a conversion, because anyone who may write to the journal can forge a checksum.
     """
     if header.count > MAX_RECORDS:
         raise damaged(name, f"it says {header.count} records, and {MAX_RECORDS} is the most")
@@ -213,12 +214,12 @@ def decode_payload(
         raise damaged(name, "its records fail their checksum")
     try:
         schema_bytes = check_unpacked(payload, header.raw_bytes, header.count)
-        there = _places(payload.slice(0, schema_bytes).to_pybytes(), tuple(columns))
-        options = ipc.IpcReadOptions(included_fields=there, use_threads=False)
+        places = _places(payload.slice(0, schema_bytes).to_pybytes(), tuple(columns))
+        options = ipc.IpcReadOptions(included_fields=places, use_threads=False)
         with ipc.open_stream(payload, options=options) as stream:
             batch = stream.read_next_batch()
         _check_types(batch.schema)
-        batch.validate(full=True)  # a right checksum says nothing of who has made it
+        batch.validate(full=True)  # a valid checksum can be forged
         _check_times(batch, header)
     except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(name, f"its records cannot be read: {error}") from error
@@ -230,10 +231,10 @@ def decode_payload(
 def decode_together(
     data: pa.Buffer, rows: npt.NDArray[np.void], places: Sequence[int], columns: Sequence[str]
 ) -> pa.RecordBatch | None:
-    """Decode small frames in a row as one stream of Arrow, where they have the same schema.
+    """Decode consecutive small frames with equal schemas as one Arrow stream.
 
-    Each is checked as `decode_payload` checks one. That takes five times as long, so it is left to
-    say what is wrong with a frame: None where one is damaged, or their schemas differ.
+    Each frame passes the same checks as in `decode_payload`, five times as fast. Return None if a
+    frame is damaged or the schemas differ; `decode_payload` then names the defect.
     """
     view, schema = memoryview(data).cast("B"), b""  # Arrow gives signed bytes
     messages: list[bytes | memoryview] = [b""]
@@ -272,7 +273,7 @@ def decode_together(
 
 
 def _are_times(batch: pa.RecordBatch, rows: npt.NDArray[np.void]) -> bool:
-    """Whether the times of frames in a row are those of their headers."""
+    """Whether the timestamps of consecutive frames match their headers."""
     if "timestamp" not in batch.schema.names:
         return True
     times = batch.column("timestamp")
@@ -286,7 +287,7 @@ def _are_times(batch: pa.RecordBatch, rows: npt.NDArray[np.void]) -> bool:
 
 
 def _with_columns(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """These columns of ``records.SCHEMA``, with nulls where a batch has none."""
+    """Return ``columns`` of ``records.SCHEMA`` from a batch; absent columns are null."""
     wanted = [SCHEMA.field(column) for column in columns]
     return pa.RecordBatch.from_arrays(
         [
@@ -301,13 +302,13 @@ def _with_columns(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBat
 
 @lru_cache(maxsize=64)  # the blocks of a lane have few schemas
 def _places(schema: bytes, columns: tuple[str, ...]) -> list[int]:
-    """Return the places of some columns in a schema's message."""
+    """Return the indexes of ``columns`` in an encoded schema."""
     fields = ipc.read_schema(pa.py_buffer(schema))
     return [n for n, field in enumerate(fields) if field.name in columns]
 
 
 def _check_types(schema: pa.Schema) -> None:
-    """Raise ArrowInvalid where a column has another type than it should, or is there twice."""
+    """Raise ArrowInvalid if a column's type differs from ``SCHEMA``, or a column is repeated."""
     for field in schema:
         if (
             field.type != SCHEMA.field(field.name).type
@@ -319,15 +320,15 @@ def _check_types(schema: pa.Schema) -> None:
 
 
 def _check_times(batch: pa.RecordBatch, header: FrameHeader) -> None:
-    """Raise ArrowInvalid where the times are not those of the header, or too large to convert."""
+    """Raise ArrowInvalid if timestamps differ from the header or are too large to convert."""
     if "timestamp" not in batch.schema.names:
         return
     times = batch.column("timestamp")
     if times.null_count or not len(times):
         raise pa.ArrowInvalid(f"{times.null_count} of its {len(times)} times are missing")
-    found, says = _time_bounds(times), (header.earliest_ms, header.latest_ms)
-    if found != says or max(map(abs, says)) > _MOST_MS:
-        raise pa.ArrowInvalid(f"its times are {found} (ms), and its header says {says}")
+    bounds, says = _time_bounds(times), (header.earliest_ms, header.latest_ms)
+    if bounds != says or max(map(abs, says)) > _MOST_MS:
+        raise pa.ArrowInvalid(f"its times are {bounds} (ms), and its header says {says}")
 
 
 def _crc(parts: Iterable[Part]) -> int:
@@ -338,16 +339,16 @@ def _crc(parts: Iterable[Part]) -> int:
 
 
 def most_unpacked_bytes(raw_bytes: int, count: int, payload_bytes: int) -> int:
-    """Return what records may take in memory, by the formula above."""
+    """Return the most bytes that unpacked records may take, by the formula of this module."""
     by_records = raw_bytes + _RECORD_BYTES * count + _SLACK_BYTES
     return min(by_records, max(_ALWAYS_BYTES, _MOST_TIMES * payload_bytes))
 
 
 def check_unpacked(payload: pa.Buffer, raw_bytes: int, count: int) -> int:
-    """Raise ArrowInvalid where a payload would take more memory than its header allows.
+    """Raise ArrowInvalid if a payload would take more memory than its header allows.
 
-    The payload must be a schema and one batch of records. Nothing is unpacked. Returns the size of
-    the schema's message.
+    The payload must be a schema and one batch of records. Nothing is unpacked. Return the size of
+    the schema's message (bytes).
     """
     try:
         sizes, schema_bytes = unpacked_sizes(payload)
@@ -363,10 +364,9 @@ def check_unpacked(payload: pa.Buffer, raw_bytes: int, count: int) -> int:
 
 
 def unpacked_sizes(payload: pa.Buffer) -> tuple[Sequence[int], int]:
-    """Return what each compressed buffer of a payload unpacks to (bytes), and the schema's size.
+    """Return the unpacked size of each compressed buffer, and the schema message's size (bytes).
 
-    The size is that of the message with the schema, which comes first. ArrowInvalid, IndexError and
-    struct.error say that a payload is not of that form.
+    ArrowInvalid, IndexError or struct.error if the payload is not a schema and one record batch.
     """
     data = memoryview(payload)
     schema_bytes = _message_bytes(data, 0)
@@ -378,9 +378,9 @@ def unpacked_sizes(payload: pa.Buffer) -> tuple[Sequence[int], int]:
     return [size for size in sizes if size != _UNCOMPRESSED], schema_bytes
 
 
-@lru_cache(maxsize=1024)  # of blocks of one record many have the same messages
+@lru_cache(maxsize=1024)  # many blocks of one record have the same messages
 def _compressed(messages: bytes, schema_bytes: int) -> Sequence[int]:
-    """Return where the compressed buffers begin in the body behind the messages of a payload."""
+    """Return the positions of compressed buffers in the body after a payload's two messages."""
     data = memoryview(messages)
     schema = _target(data, _PREFIX.size)
     length = _field(data, schema, _MESSAGE_BODY_BYTES)
@@ -388,7 +388,7 @@ def _compressed(messages: bytes, schema_bytes: int) -> Sequence[int]:
         raise pa.ArrowInvalid("its schema has a body")
     message = _target(data, schema_bytes + _PREFIX.size)
     if (kind := data[_field(data, message, _MESSAGE_KIND)]) != _RECORDS:
-        # Of these a dictionary would be unpacked before the records.
+        # Arrow would unpack a dictionary before the records, unchecked.
         raise pa.ArrowInvalid(f"it has a message of kind {kind} where its records must be")
     batch = _target(data, _field(data, message, _MESSAGE_HEADER))
     buffers = _field(data, batch, _BATCH_BUFFERS)
@@ -402,7 +402,7 @@ def _compressed(messages: bytes, schema_bytes: int) -> Sequence[int]:
 
 
 def _message_bytes(data: memoryview, at: int) -> int:
-    """Return how many bytes the message has that begins at a place, without its body."""
+    """Return the size (bytes) of the message at position ``at``, without its body."""
     continuation, size = _PREFIX.unpack_from(data, at)
     if continuation != _CONTINUATION:
         raise pa.ArrowInvalid("its messages are not in the form of Arrow 0.15 and later")
@@ -410,7 +410,7 @@ def _message_bytes(data: memoryview, at: int) -> int:
 
 
 def _field(data: memoryview, table: int, place: int) -> int:
-    """Return where a table's field is; 0 where the table has none."""
+    """Return the position of a table's field; 0 if the table lacks the field."""
     fields = table - _TABLE.unpack_from(data, table)[0]
     if fields < 0:
         raise IndexError(fields)
@@ -422,5 +422,5 @@ def _field(data: memoryview, table: int, place: int) -> int:
 
 
 def _target(data: memoryview, at: int) -> int:
-    """Return where the table or vector is to which the reference there leads."""
+    """Return the position of the table or vector that the reference at ``at`` points to."""
     return at + int(_U32.unpack_from(data, at)[0])

@@ -1,13 +1,13 @@
-"""A frame: one block of a lane as it lies in a segment. Pure.
+"""A frame: the stored form of one block in a lane's segment. Pure functions, no I/O.
 
-A segment is a file of frames, one after the other. A frame is a header of 128 bytes, little endian,
-closed by its own CRC-32, and a payload, one Arrow IPC stream (`block`)::
+A segment is a file of consecutive frames. A frame is a header of 128 bytes and a payload, one Arrow
+IPC stream (`block`). The header is little endian and ends with its own CRC-32::
 
     0   magic           8 bytes, b"HRFRAME" and the version, 1
     8   journal id     16 bytes
-    24  writer         16 bytes, a new one for each writer
+    24  writer         16 bytes, a new id for each writer
     40  first offset    8
-    48  synced          8   the offset up to which the lane was durable when this was written
+    48  synced          8   offset up to which the lane was durable when the frame was written
     56  raw bytes       8   of keys, values and headers
     64  payload length  8
     72  earliest        8   timestamp, ms since the epoch
@@ -19,17 +19,16 @@ closed by its own CRC-32, and a payload, one Arrow IPC stream (`block`)::
     104 zeros          20
     124 header CRC-32   4   of the 124 bytes before
 
-``previous`` makes a chain of a lane's frames: a frame's checksum, its header's CRC-32,
-distinguishes it, with all before it, from another writer's replacement. ``previous`` is 0 in a
-lane's first frame and after a loss. A chance match is one in 2**32.
+``previous`` chains a lane's frames. A frame's checksum is its header's CRC-32, so equal checksums
+mean equal frames up to that point, except for a chance of one in 2**32. ``previous`` is 0 in a
+lane's first frame and after a loss.
 
-``synced`` tells a torn tail from damage. A crash leaves whole frames and at most one torn tail,
-which nobody acknowledged. So bytes that are no frame are damaged if a frame behind them was written
-when they were durable already. At a segment's end, where no frame is behind, they are a torn tail
-only if a crash can have left them: a frame that is cut short, or one with sectors that were never
-written and read as zeros.
+``synced`` distinguishes a torn tail from damage. A crash leaves whole frames and at most one torn
+tail, which was never acknowledged. Invalid bytes are damage if a later frame says that they were
+durable. At a segment's end no later frame exists. There, invalid bytes are a torn tail only if a
+crash can leave them: an incomplete frame, or a frame with unwritten sectors, which read as zeros.
 
-Header and payload have multiples of 8 bytes, so Arrow's buffers stay aligned.
+The sizes of header and payload are multiples of 8 bytes, so Arrow's buffers stay aligned.
 """
 
 import struct
@@ -54,11 +53,11 @@ _ID_AT: Final = 8
 _WRITER_AT: Final = 24
 
 _SECTOR_BYTES: Final = 512
-"""What a disk writes as a whole or not at all."""
+"""Unit that a disk writes atomically."""
 
 _WINDOW_BYTES: Final = 64 * 1024
-"""Bytes read at once while headers are looked for: of small frames a hundred, of a large one the
-header and a little more."""
+"""Bytes per read in a scan for headers: a hundred small frames, or the header of a large frame
+and a little of its payload."""
 
 ROW: Final = np.dtype(
     {
@@ -71,12 +70,12 @@ ROW: Final = np.dtype(
         "itemsize": HEADER_BYTES,
     }
 )  # fmt: skip
-"""The numbers of a header, for many headers at once."""
+"""NumPy type of a header's numeric fields, to read many headers at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """Header of a frame, in the order of the file."""
+    """Header of a frame, with its fields in the order of the file."""
 
     journal_id: bytes
     writer: bytes
@@ -93,16 +92,16 @@ class FrameHeader:
 
     @property
     def until(self) -> int:
-        """The offset after the frame's last."""
+        """Offset after the frame's last record."""
         return self.first + self.count
 
     @property
     def checksum(self) -> int:
-        """Checksum that distinguishes this frame, with all before it in its lane, from others."""
+        """The header's CRC-32, which identifies this frame and all earlier frames of its lane."""
         return crc32(self._fields())
 
     def encode(self) -> bytes:
-        """Return the 128 bytes."""
+        """Return the header's 128 bytes."""
         fields = self._fields()
         return fields + _CRC.pack(crc32(fields))
 
@@ -125,10 +124,9 @@ class FrameHeader:
 
 
 def decode_header(start: bytes, name: str) -> FrameHeader:
-    """Decode the header at the beginning of some bytes; an error calls the frame ``name``.
+    """Decode the header that ``start`` begins with.
 
-    Raises:
-        CorruptionError: There is none.
+    CorruptionError, with the frame's ``name``, if ``start`` does not begin with a valid header.
     """
     if len(start) < HEADER_BYTES:
         raise damaged(name, f"it has {len(start)} bytes, and a header alone has {HEADER_BYTES}")
@@ -143,18 +141,20 @@ def decode_header(start: bytes, name: str) -> FrameHeader:
 
 
 def damaged(name: str, what: str) -> CorruptionError:
-    """Return the error about bytes that are not what was written."""
-    return CorruptionError(f"{name} is damaged: {what}; `headrace journal verify` tells all.")
+    """Return the CorruptionError for bytes that differ from the bytes written."""
+    return CorruptionError(
+        f"{name} is damaged: {what}; `headrace journal verify` lists all damage."
+    )
 
 
 class Place(NamedTuple):
-    """Place where the next frame of a lane belongs.
+    """Values that the next frame of a lane must have in its header.
 
     Attributes:
         journal_id: The journal's id.
         lane: The lane.
-        first: The offset that the frame begins at.
-        previous: The checksum of the frame before; None where any will do.
+        first: The frame's first offset.
+        previous: The checksum of the previous frame; None accepts any checksum.
     """
 
     journal_id: bytes
@@ -165,13 +165,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The whole frames at the beginning of a segment, one behind the other.
+    """Consecutive whole frames of a segment.
 
     Attributes:
-        rows: Their headers, as `ROW` says.
-        places: Where each begins in the segment.
-        end: Where the last one ends.
-        follows: Where the next one belongs.
+        rows: The frames' headers, of type `ROW`.
+        places: Each frame's position in the segment (bytes).
+        end: Position after the last frame (bytes).
+        follows: Values that the next frame must have.
     """
 
     rows: npt.NDArray[np.void]
@@ -189,42 +189,42 @@ class Frames:
 
     @property
     def until(self) -> int:
-        """The offset after the last frame's last."""
+        """Offset after the last frame's last record."""
         return self.follows.first
 
     @property
     def checksum(self) -> int:
-        """The last frame's checksum; 0 where there is none."""
+        """The last frame's checksum; 0 without frames."""
         return int(self.rows["checksum"][-1]) if len(self) else 0
 
     @property
     def latest_ms(self) -> int:
-        """The newest time of any record; there is one frame or more."""
+        """Timestamp of the newest record (ms since the epoch); requires one frame or more."""
         return int(self.rows["latest_ms"].max())
 
     def holding(self, offset: int) -> int | None:
-        """Return the number of the frame that holds an offset; None where none does."""
+        """Return the index of the frame that holds an offset; None if no frame does."""
         number = int(np.searchsorted(self.rows["first"], offset, side="right")) - 1
         return number if number >= 0 and offset < self.until else None
 
     def range_of(self, number: int) -> tuple[int, int]:
-        """Return the first offset of a frame, and the one after its last."""
+        """Return a frame's first offset and the offset after its last record."""
         row = self.rows[number]
         return int(row["first"]), int(row["first"]) + int(row["count"])
 
     def end_of(self, number: int) -> int:
-        """Return where a frame ends in the segment."""
+        """Return the position in the segment after a frame."""
         return int(self.places[number + 1]) if number + 1 < len(self) else self.end
 
     def before(self, number: int) -> "Frames":
-        """Return the frames before one."""
+        """Return the frames before frame ``number``."""
         first, _ = self.range_of(number)
         follows = self.follows._replace(first=first, previous=int(self.rows["previous"][number]))
         end = int(self.places[number])
         return Frames(self.rows[:number], self.places[:number], end, follows)
 
     def with_more(self, more: "Frames") -> "Frames":
-        """Return these frames and those behind them."""
+        """Return these frames followed by the frames ``more``."""
         return Frames(
             np.concatenate([self.rows, more.rows]),
             np.concatenate([self.places, more.places]),
@@ -233,7 +233,10 @@ class Frames:
         )
 
     def runs(self, begin: int, end: int, most_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield frames in a row, of so many bytes together or one alone: from and to before."""
+        """Split frames ``begin`` to before ``end`` into runs; yield the start and end of each.
+
+        A run has at most ``most_bytes``, or is a single frame.
+        """
         while begin < end:
             reach = int(self.places[begin]) + most_bytes
             stop = int(np.searchsorted(self.places[begin:end], reach, side="left")) + begin
@@ -245,14 +248,13 @@ class Frames:
 
 
 Read = Callable[[int, int], bytes]
-"""Reads at most so many bytes of a segment, from a place on."""
+"""Function that reads from a position of a segment: ``(position, most_bytes)``."""
 
 
 def frames(read: Read, size: int, at: int, place: Place) -> Frames:
-    """Return the frames in a segment from a place on, of which the first belongs at ``place``.
+    """Return the frames of a segment from position ``at`` to the last valid frame.
 
-    The headers are checked and the chain that they make, not the payloads. It ends where no whole
-    frame follows.
+    The first frame must match ``place``. Headers and their chain are checked, payloads are not.
     """
     begin, window, window_at = at, b"", at
     rows, places = [], []
@@ -274,9 +276,9 @@ def frames(read: Read, size: int, at: int, place: Place) -> Frames:
         places.append(at)
         at += HEADER_BYTES + payload_bytes
         first, previous = first + count, _CRC.unpack_from(row, _FIELDS.size)[0]
-    found = np.frombuffer(b"".join(rows), ROW)
+    headers = np.frombuffer(b"".join(rows), ROW)
     follows = Place(journal_id, lane, first, previous)
-    return Frames(found, np.array(places, np.int64), at if rows else begin, follows)
+    return Frames(headers, np.array(places, np.int64), at if rows else begin, follows)
 
 
 def _is_header(row: bytes) -> bool:
@@ -288,7 +290,7 @@ def _is_header(row: bytes) -> bool:
 
 
 def later_headers(data: bytes, at: int) -> Iterator[FrameHeader]:
-    """Yield the headers in some bytes from a place on, wherever they begin."""
+    """Search ``data`` for headers from position ``at`` on, and yield each of them."""
     while (at := data.find(MAGIC, at)) >= 0:
         row = data[at : at + HEADER_BYTES]
         if _is_header(row):
@@ -298,12 +300,12 @@ def later_headers(data: bytes, at: int) -> Iterator[FrameHeader]:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A segment that was read whole: its frames, and what is behind them.
+    """Result of checking a whole segment.
 
     Attributes:
-        frames: The whole frames, each with the payload that was written.
-        torn_bytes: Bytes behind them that are a torn tail, which nobody acknowledged.
-        defect: Why the bytes behind them are no torn tail; empty where they are.
+        frames: The whole frames, with valid payloads.
+        torn_bytes: Number of bytes after the last whole frame.
+        defect: Reason why these bytes are damage; empty if they are a torn tail.
     """
 
     frames: Frames
@@ -312,24 +314,24 @@ class Checked:
 
 
 def check_segment(data: bytes, place: Place, *, is_last: bool) -> Checked:
-    """Check a segment whose first frame belongs at ``place``; only the last one may be torn."""
+    """Check a segment whose first frame must match ``place``; only a lane's last may be torn."""
     view = memoryview(data)
-    found = frames(lambda at, size: data[at : at + size], len(data), 0, place)
-    for number in range(len(found)):
-        if not is_whole(found, number, view[int(found.places[number]) + HEADER_BYTES :]):
-            found = found.before(number)
+    whole = frames(lambda at, size: data[at : at + size], len(data), 0, place)
+    for number in range(len(whole)):
+        if not is_whole(whole, number, view[int(whole.places[number]) + HEADER_BYTES :]):
+            whole = whole.before(number)
             break
-    return Checked(found, len(data) - found.end, _defect(data, found, is_last=is_last))
+    return Checked(whole, len(data) - whole.end, _defect(data, whole, is_last=is_last))
 
 
 def is_whole(found: Frames, number: int, payload: memoryview | bytes) -> bool:
-    """Whether some bytes begin with the payload of a frame."""
+    """Whether ``payload`` begins with the payload of frame ``number``."""
     row = found.rows[number]
     return crc32(payload[: int(row["payload_bytes"])]) == int(row["payload_crc"])
 
 
 def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
-    """Why bytes behind the whole frames of a segment are no torn tail."""
+    """Return why the bytes after a segment's whole frames are damage; empty for a torn tail."""
     if found.end == len(data):
         return "" if len(found) or is_last else "it is empty"
     place = found.follows
@@ -352,14 +354,14 @@ def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
 
 
 def _is_torn(data: bytes, begin: int) -> bool:
-    """Whether a crash can have left the bytes from a place on, which are no frame that follows."""
+    """Whether a crash can leave these invalid bytes from position ``begin`` on."""
     row = data[begin : begin + HEADER_BYTES]
     end = begin + HEADER_BYTES
     if _is_header(row):
         header = FrameHeader(*_FIELDS.unpack_from(row)[1:])
         end += header.payload_bytes
         if crc32(data[begin + HEADER_BYTES : end]) == header.payload_crc:
-            return False  # a whole frame, which belongs elsewhere
+            return False  # a whole frame of another position
     sectors = range(begin - begin % _SECTOR_BYTES, end, _SECTOR_BYTES)
     return end > len(data) or any(
         not any(data[max(begin, sector) : min(end, sector + _SECTOR_BYTES)]) for sector in sectors
@@ -367,31 +369,31 @@ def _is_torn(data: bytes, begin: int) -> bool:
 
 
 def salvaged(data: bytes, place: Place) -> Iterator[Frames]:
-    """Yield what can be read of a segment: whole frames in rows, with damaged bytes in between.
+    """Yield the readable runs of frames of a damaged segment, skipping damaged bytes.
 
-    The first frame belongs at ``place``; a row of none is left out.
+    The first frame belongs at ``place``. No run is empty.
     """
     view, at = memoryview(data), 0
     while at < len(data):
-        found = frames(lambda at, size: data[at : at + size], len(data), at, place)
-        for number in range(len(found)):
-            if not is_whole(found, number, view[int(found.places[number]) + HEADER_BYTES :]):
+        run = frames(lambda at, size: data[at : at + size], len(data), at, place)
+        for number in range(len(run)):
+            if not is_whole(run, number, view[int(run.places[number]) + HEADER_BYTES :]):
                 break
         else:
-            number = len(found)
-        row = found.before(number) if number < len(found) else found
+            number = len(run)
+        row = run.before(number) if number < len(run) else run
         if len(row):
             yield row
-        elif not len(found):
+        elif not len(run):
             at += 1
-        # Behind a payload that is damaged the next header is known; else one is looked for.
-        at = found.end_of(number) if number < len(found) else max(found.end, at)
-        reached = found.range_of(number)[1] if number < len(found) else found.until
+        # A damaged payload still has a known end; after a damaged header, search for the next.
+        at = run.end_of(number) if number < len(run) else max(run.end, at)
+        reached = run.range_of(number)[1] if number < len(run) else run.until
         at, place = _resumed(data, at, place._replace(first=reached, previous=None))
 
 
 def _resumed(data: bytes, at: int, place: Place) -> tuple[int, Place]:
-    """Where the next header of a lane begins that is at an offset or behind it; the end if none."""
+    """Return the position of the lane's next header at or after ``place``, or the data's end."""
     while (at := data.find(MAGIC, at)) >= 0:
         row = data[at : at + HEADER_BYTES]
         if _is_header(row):

@@ -1,4 +1,4 @@
-"""A journal: lanes of records that stay until they are pruned."""
+"""A journal: lanes of records that are kept until `prune` removes them."""
 
 import json
 import uuid
@@ -32,6 +32,8 @@ from headrace.journal.storage.local import LocalStorage
 
 FORMAT: Final = 2
 _OF_BLOCKS: Final = 1
+"""Format with one file per block, which this version refuses."""
+
 _HDFS: Final = ("webhdfs", "swebhdfs")
 _OBJECTS: Final = ("s3", "gs", "az")
 _ID_BYTES: Final = 16
@@ -39,7 +41,7 @@ _MOST_IDENTITY_BYTES: Final = 4096
 
 
 class BlockRef(NamedTuple):
-    """A block: offsets ``first`` to before ``until``, its stored bytes and its newest time."""
+    """A block: offsets ``first`` to before ``until``, stored bytes, and newest timestamp (ms)."""
 
     first: int
     until: int
@@ -48,7 +50,7 @@ class BlockRef(NamedTuple):
 
 
 class SegmentRef(NamedTuple):
-    """A segment: its offsets, the bytes of its file, its blocks, and when it was last written."""
+    """A segment: offsets, file size (bytes), number of blocks, and time of the last write (ms)."""
 
     first: int
     until: int
@@ -58,11 +60,11 @@ class SegmentRef(NamedTuple):
 
 
 class Journal:
-    """A journal, to read it and to get writers for its lanes; made by ``Journal.open``.
+    """Handle that reads a journal and opens writers for its lanes; made by ``Journal.open``.
 
-    It holds nothing open and nothing in memory: each answer is that of the moment. A listed bound
-    or block survives any crash. Every method raises ``JournalError`` where the journal cannot be
-    read, or a lane's last block is damaged.
+    A handle keeps no open files and no state: each method reads the storage again. A returned bound
+    or block survives any crash. Every method raises ``JournalError`` if the journal cannot be read
+    or a lane's last block is damaged.
     """
 
     def __init__(self, storage: Storage, identity: Identity) -> None:
@@ -75,24 +77,24 @@ class Journal:
 
         Args:
             url: A path, ``file:///path``, ``s3://bucket/prefix`` (also ``gs://`` and ``az://``) or
-                ``webhdfs://host:port/path`` (``swebhdfs`` with TLS); its last part is the name.
-                Keys and endpoint of an object store are taken from the environment, such as
-                ``AWS_ENDPOINT_URL``, the user of HDFS from ``HADOOP_USER_NAME``.
-            create: Make it where there is none.
+                ``webhdfs://host:port/path`` (``swebhdfs`` with TLS). The last component of the path
+                is the journal's name. Keys and endpoint of an object store come from the
+                environment, such as ``AWS_ENDPOINT_URL``; HDFS's user from ``HADOOP_USER_NAME``.
+            create: Create the journal if it does not exist.
 
         Raises:
-            OptionError: There can be no journal of this name or at this kind of URL.
-            JournalError: There is none, or it cannot be read or made.
+            OptionError: The name or the kind of URL is not allowed for a journal.
+            JournalError: The journal does not exist, or cannot be read or created.
         """
         name, storage = _storage_at(url)
         return cls.in_storage(storage, name, create=create)
 
     @classmethod
     def in_storage(cls, storage: Storage, name: str, *, create: bool = False) -> "Journal":
-        """The same, in a storage."""
+        """Open the journal ``name`` in a storage; parameters and errors as in `open`."""
         with as_journal_error(f"The journal {storage.url} cannot be opened"):
             if create:
-                storage.create()  # and make durable what another may have made just now
+                storage.create()  # also makes durable a root that another process just created
             try:
                 journal_id = _identity(storage)
                 if create:
@@ -111,65 +113,65 @@ class Journal:
 
     @property
     def name(self) -> str:
-        """The last part of its path; the column ``topic``."""
+        """Last component of the journal's path; the value of the column ``topic``."""
         return self.identity.name
 
     @property
     def is_in_directory(self) -> bool:
-        """Whether it is in a directory of a mounted file system, where a block costs no request."""
+        """Whether the journal is in a mounted file system, where reading costs no requests."""
         return isinstance(self.storage, LocalStorage)
 
     @property
     def id(self) -> str:
-        """32 hexadecimal digits; a later journal of the same name has others."""
+        """Id of 32 hexadecimal digits; a recreated journal of the same name has another id."""
         return self.identity.id.hex()
 
     def lanes(self) -> list[int]:
-        """Its lanes, ascending."""
+        """Return the numbers of the journal's lanes, ascending."""
         with as_journal_error(f"The journal {self.storage.url} cannot be read"):
             folders = self.storage.folders()
-        return sorted(lane for each in folders if (lane := lane_of(each)) is not None)
+        return sorted(lane for folder in folders if (lane := lane_of(folder)) is not None)
 
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """Each lane's first offset and the one after its last; costs a listing and a header."""
+        """Return each lane's first offset and end offset; costs a listing and a header per lane."""
         return {lane: self.lane_bounds(lane) for lane in self.lanes()}
 
     def lane_bounds(self, lane: int) -> tuple[int, int]:
-        """A lane's first offset and the one after its last."""
+        """Return a lane's first offset and the offset after its last record."""
         look = self.look(lane)
         return look.index.start, look.end.until
 
     def look(self, lane: int) -> LaneLook:
-        """The same, with more about the lane's end."""
+        """Return a lane's index and end, as of now."""
         with self.lane_files(lane) as files:
             return files.look()
 
     def firsts(self, lane: int) -> list[int]:
-        """Return the starts of a lane's segments and losses, ascending; it reads names alone."""
+        """Return the first offsets of a lane's segments and losses, ascending, from names alone."""
         with self.lane_files(lane) as files:
             return files.index().firsts
 
     def segments(self, lane: int) -> list[SegmentRef]:
-        """Return a lane's segments by their offsets; their headers are read, not their records."""
+        """Return a lane's segments in order of offsets; reads headers, not records."""
         with self.lane_files(lane) as files:
             entries = {entry.name: entry for entry in self.storage.entries(files.folder)}
-            found = []
+            segments = []
             index = LaneIndex.of(entries)
             for first in index.segments:
                 entry, frames = entries[file_name(first, SEGMENT)], files.frames_of(index, first)
                 if not len(frames) and first != index.segments[-1]:
-                    continue  # it was pruned since it was listed
-                found.append(
+                    continue  # pruned since the listing
+                segments.append(
                     SegmentRef(first, frames.until, entry.size, len(frames), entry.created_ms)
                 )
-        return found
+        return segments
 
     def blocks(self, lane: int) -> list[BlockRef]:
-        """Return a lane's blocks by their offsets, without lost ones.
+        """Return a lane's blocks in order of offsets, without lost blocks.
 
-        Their headers are read: damage is found by reading, or by `verify`.
+        Reads only headers: damaged records are detected by `read` or `verify`.
         """
-        found = []
+        blocks = []
         with self.lane_files(lane) as files:
             index = files.index()
             for segment in index.segments:
@@ -177,14 +179,14 @@ class Journal:
                 for number, latest_ms in enumerate(frames.rows["latest_ms"].tolist()):
                     first, until = frames.range_of(number)
                     size = frames.end_of(number) - int(frames.places[number])
-                    found.append(BlockRef(first, until, size, latest_ms))
-        return found
+                    blocks.append(BlockRef(first, until, size, latest_ms))
+        return blocks
 
     def allocated_bytes(self) -> int:
-        """Return the bytes that all lanes take on the storage.
+        """Return the bytes that all lanes occupy on the storage.
 
-        On a disk a file takes whole blocks of its file system, 4 KiB for one of a few bytes. It
-        costs a `stat` for each file.
+        On a disk, a file occupies whole blocks of the file system: a file of a few bytes occupies
+        4 KiB. Costs a `stat` for each file.
         """
         with as_journal_error(f"The journal {self.storage.url} cannot be read"):
             return sum(
@@ -194,7 +196,7 @@ class Journal:
             )
 
     def lost(self, lane: int) -> list[Lost]:
-        """The offsets of a lane that were declared lost, ascending."""
+        """Return the ranges of a lane that were declared lost, ascending."""
         with self.lane_files(lane) as files:
             return files.losses(files.index())
 
@@ -206,26 +208,26 @@ class Journal:
         on_loss: OnLoss | None = None,
         after: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """Records in the columns and types of Kafka's source, in order, in batches of whole blocks.
+        """Read a range of offsets as Arrow batches in the columns and types of Kafka's source.
 
-        Without compression, keys, values and headers of a large block are views of what was read.
-        Each block is checked whole; offsets that were declared lost are skipped. The arguments are
-        checked at once, the blocks as the batches are asked for.
+        Records come in order. Each block is checked whole, and offsets declared lost are skipped.
+        Keys, values and headers of a large, uncompressed block are views, not copies. The arguments
+        are checked at once, blocks when the caller requests the batches.
 
         Args:
             offsets: The offsets to read.
-            columns: Columns of ``ARROW_SCHEMA``, in any order; only these are read.
-            on_loss: Receives offsets that were declared lost or pruned, and why, before they are
-                skipped; it may raise.
-            after: The checksum that the block with the record before them had when that was read; 0
-                where it is not known.
+            columns: Columns of ``ARROW_SCHEMA``, in any order; other columns are not read.
+            on_loss: Receives offsets that were declared lost or pruned, and the reason, before they
+                are skipped; may raise.
+            after: Checksum of the block that ends before ``offsets``, as of an earlier read; 0 if
+                unknown.
 
         Raises:
-            OptionError: There is no such column, or the offsets are another journal's.
-            DataLossError: Some of the offsets were pruned, and there is no ``on_loss``; or the
-                record before them is another one than ``after`` says.
-            CorruptionError: A block is not what was written, or is not there.
-            JournalError: The lane ends before, or the storage fails.
+            OptionError: A column does not exist, or the offsets belong to another journal.
+            DataLossError: Offsets were pruned and ``on_loss`` is None, or the block before the
+                offsets has another checksum than ``after``.
+            CorruptionError: A block is damaged or missing.
+            JournalError: The lane ends before the offsets do, or the storage fails.
         """
         check_columns(columns)
         if offsets.topic != self.name:
@@ -243,20 +245,22 @@ class Journal:
             yield from read_lane(files, offsets, columns, on_loss, after=after)
 
     def read_back(self, lane: int) -> Iterator[tuple[int, Records]]:
-        """A lane's records with all they have, newest first, and each part's first offset.
+        """Yield a lane's records in chunks, newest first, each with its first offset.
+
+        The records have all columns.
 
         Raises:
-            JournalError: A block is damaged, or the storage fails; what came before is right.
+            JournalError: A block is damaged, or the storage fails. Chunks yielded before are valid.
         """
         with self.lane_files(lane) as files:
             for first, batch in read_back(files):
                 yield first, Records(batch)
 
     def records(self, lane: int, first: int) -> Records:
-        """The records of one block with all they have, their ids as well.
+        """Return the records of the block that begins at ``first``, with all columns and ids.
 
         Raises:
-            JournalError: No block begins at that offset, or it is damaged, or the storage fails.
+            JournalError: No block begins at ``first``, the block is damaged, or the storage fails.
         """
         with self.lane_files(lane) as files:
             index = files.index()
@@ -273,14 +277,14 @@ class Journal:
         )
 
     def writer(self, lane: int, *, compression: Compression = "lz4") -> LaneWriter:
-        """Claim a lane to write it; raises as `LaneWriter`."""
+        """Claim a lane and return its writer; errors as in `LaneWriter`."""
         return LaneWriter(self.storage, self.identity, lane, compression=compression)
 
     def remove_before(self, lane: int, offset: int) -> int:
-        """Remove the segments that end at or before an offset; answers where the lane begins then.
+        """Remove the segments that end at or before an offset; return the lane's new first offset.
 
-        The last one stays, for it says where the lane goes on. The oldest one goes first: a crash
-        leaves the newest ones. Several may do it at once.
+        The last segment stays, because it records the lane's end. Segments are removed oldest
+        first, so a crash leaves a contiguous lane. Several processes may call this at once.
         """
         with self.lane_files(lane) as files:
             index = files.index()
@@ -299,18 +303,18 @@ class Journal:
 
     @contextmanager
     def lane_files(self, lane: int) -> Iterator[Lane]:
-        """A lane's files; within, an OSError becomes a JournalError."""
+        """Yield a lane's files; an OSError within the ``with`` block becomes a JournalError."""
         files = Lane(self.storage, self.identity, checked_lane(lane))
         with as_journal_error(f"Lane {lane} of the journal {self.storage.url} cannot be read"):
             yield files
 
 
 class _TornIdentityError(CorruptionError):
-    """The identity is no JSON: it is damaged, or its maker is not through with it."""
+    """The identity is not JSON: it is damaged, or its creator is still writing it."""
 
 
 def _storage_at(url: str) -> tuple[str, Storage]:
-    """The name of the journal at a URL, and its storage."""
+    """Return the name and the storage of the journal at a URL."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme not in ("file", *_OBJECTS, *_HDFS):
         raise OptionError(
@@ -338,20 +342,20 @@ def _hdfs_at(scheme: str, place: str) -> tuple[str, Storage]:
 
 
 def _identity(storage: Storage) -> bytes:
-    """The id of the journal that is there."""
+    """Return the id of the journal in a storage."""
     text = storage.read(IDENTITY, 0, _MOST_IDENTITY_BYTES).to_pybytes()
-    told = (
+    reason = (
         f"{storage.url}/{IDENTITY} is damaged: it does not say which journal this is; put it "
         "back, as JSON with format, id and created_ms (each segment's bytes 8 to 24 are the id)."
     )
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise _TornIdentityError(told) from error
+        raise _TornIdentityError(reason) from error
     try:
         version, journal_id = values["format"], bytes.fromhex(values["id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(told) from error
+        raise CorruptionError(reason) from error
     if version == _OF_BLOCKS:
         raise CorruptionError(
             f"{storage.url} is a journal whose blocks are files of their own, as a Headrace before"
@@ -367,9 +371,9 @@ def _identity(storage: Storage) -> bytes:
 
 
 def _made(storage: Storage) -> bytes:
-    """Make a journal; answers its id, or that of one who was faster.
+    """Create a journal and return its id, or the id from a concurrent creator.
 
-    There is no lane yet, so an identity that is no JSON was left by a crash of its maker.
+    No lane exists yet, so an identity that is not JSON was left by a crash of its creator.
     """
     values = {"format": FORMAT, "id": uuid.uuid4().hex, "created_ms": wall_clock_ms()}
     with storage.making():
@@ -385,7 +389,7 @@ def _made(storage: Storage) -> bytes:
 
 
 def _identity_beside(storage: Storage, lane: str) -> bytes:
-    """The id of a journal that has a lane: one that was made just now, or has lost its id."""
+    """Return the id of a journal that has lanes; CorruptionError if its identity is missing."""
     try:
         return _identity(storage)
     except FileNotFoundError:

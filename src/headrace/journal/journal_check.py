@@ -1,6 +1,6 @@
-"""The check that a journal is whole: every block is read, and each must begin where one ends.
+"""Verification of a journal: reads every block, and checks that blocks are contiguous.
 
-`journal_repair` mends the findings.
+`journal_repair` repairs the findings.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,18 +24,18 @@ class JournalFindingKind(StrEnum):
     """Kinds of findings in a journal's files, the worst first."""
 
     DAMAGED = "damaged"
-    """Bytes are not as they were written, or not under their own name."""
+    """Bytes differ from the bytes written, or are in the wrong file."""
     GAP = "gap"
     """No file has these offsets."""
     OVERLAP = "overlap"
-    """A file has offsets that the one before it has; ``first`` and ``until`` are of its others."""
+    """A file repeats offsets of the file before; ``first`` and ``until`` bound its new offsets."""
     MIXED = "mixed"
-    """A block was written behind another one than the file before it: blocks of two copies of the
-    lane are mixed. No `repair` knows which are the right ones."""
+    """A block's ``previous`` checksum is not the checksum of the block before: blocks of two copies
+    of the lane are mixed. `repair` cannot decide between the copies."""
     LOST = "lost"
     """These offsets were declared lost by a repair."""
     FOREIGN = "foreign"
-    """A file or folder that no journal makes; it is never read."""
+    """A file or folder that does not belong to a journal, and is never read."""
 
 
 DEFECTS: Final = (
@@ -44,19 +44,19 @@ DEFECTS: Final = (
     JournalFindingKind.OVERLAP,
     JournalFindingKind.MIXED,
 )
-"""Findings of a journal that is not whole; `repair` mends all but the last."""
+"""Kinds of findings that make a journal incomplete; `repair` repairs all but the last kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalFinding:
-    """Something found.
+    """Finding of a verification.
 
     Attributes:
         kind: Kind of finding.
-        path: The file's, within the journal; for a gap, that of the file which is missing.
-        lane: Lane; None for a file that is in no lane.
-        first: The first offset concerned; None for what has none.
-        until: The one after the last; None where nothing says how far the lane went.
+        path: Path of the file within the journal; for a gap, the path of the missing file.
+        lane: Number of the lane; None for a file outside lanes.
+        first: First offset concerned; None for a foreign file.
+        until: Offset after the last one concerned; None if the lane's end is unknown.
         reason: Description of the defect, as a sentence.
     """
 
@@ -70,7 +70,7 @@ class JournalFinding:
 
 @dataclass(frozen=True, slots=True)
 class LaneSummary:
-    """A lane: its bounds, its blocks that are whole, and their records."""
+    """Summary of a lane: its bounds, its valid blocks, and the number of their records."""
 
     lane: int
     start: int
@@ -81,26 +81,25 @@ class LaneSummary:
 
 @dataclass(frozen=True, slots=True)
 class JournalVerification:
-    """Findings of a journal."""
+    """Result of verifying a journal."""
 
     lanes: tuple[LaneSummary, ...]
     findings: tuple[JournalFinding, ...]
 
     @property
     def whole(self) -> bool:
-        """Whether all blocks are as written, but for declared losses."""
+        """Whether all blocks are valid, except for declared losses."""
         return not any(finding.kind in DEFECTS for finding in self.findings)
 
 
 def verify(journal: Journal, reached: Mapping[int, int] | None = None) -> JournalVerification:
-    """Read every block of a journal; nothing is changed.
+    """Read and check every block of a journal, without changing anything.
 
-    It may be done while the journal is written, read and pruned: each lane is read as of one
-    moment.
+    Writers, readers and pruning may run at the same time: each lane is checked as of one moment.
 
     Args:
         journal: The journal.
-        reached: Offsets that lanes are known to have reached, from whoever has read them.
+        reached: Highest offset that any reader has reported for each lane.
 
     Raises:
         JournalError: The storage fails.
@@ -117,22 +116,22 @@ def verify(journal: Journal, reached: Mapping[int, int] | None = None) -> Journa
 
 
 def known_lanes(journal: Journal, reached: Mapping[int, int] | None) -> list[int]:
-    """The lanes that are there, or that were."""
+    """Return the lanes that exist or are listed in ``reached``."""
     return sorted({*journal.lanes(), *(reached or ())})
 
 
 @dataclass(frozen=True, slots=True)
 class LaneCheck:
-    """Findings of a lane."""
+    """Summary and findings of a lane."""
 
     summary: LaneSummary
     findings: list[JournalFinding]
 
 
 def check_lane(lane: Lane, reached: int = 0) -> LaneCheck:
-    """Read every block of a lane, which has reached an offset at least.
+    """Read and check every block of a lane that has reached offset ``reached`` or more.
 
-    Findings are by offset, foreign files first.
+    Findings are sorted by offset, after the foreign files.
     """
     names = lane.storage.names(lane.folder)
     walk = _Walk(lane, LaneIndex.of(names))
@@ -148,10 +147,10 @@ def check_lane(lane: Lane, reached: int = 0) -> LaneCheck:
 
 
 class _Walk:
-    """A walk along a lane: the offset that it has come to, and what it has found.
+    """State of a check of one lane: the current offset and the findings so far.
 
-    ``at`` is None behind a last piece of which nothing says how far it went; ``checksum`` is that
-    of the block before, 0 where it is not known.
+    ``at`` is the current offset, or None after a last piece with an unknown end. ``checksum`` is
+    the checksum of the previous block, or 0 if unknown.
     """
 
     def __init__(self, lane: Lane, index: LaneIndex) -> None:
@@ -163,7 +162,7 @@ class _Walk:
         self.findings: list[JournalFinding] = []
 
     def run(self) -> None:
-        """Walk from the lane's start to its end."""
+        """Check the lane from its start to its end."""
         pieces = sorted(
             [(first, LOST) for first in self.index.lost]
             + [(first, SEGMENT) for first in self.index.segments]
@@ -178,7 +177,7 @@ class _Walk:
                 self._reach(stop if stop is not None else first, 0)
 
     def gap(self, until: int) -> None:
-        """Note that no file has the offsets before one."""
+        """Record a gap from the current offset to ``until``."""
         gap = f"No file has the offsets [{self.at}, {until}) of lane {self.lane.lane}."
         self._note(JournalFindingKind.GAP, self.lane.path(self.at or 0), self.at or 0, until, gap)
         self._reach(until, 0)
@@ -211,7 +210,7 @@ class _Walk:
         self._reach(until, 0)
 
     def _segment(self, first: int, stop: int | None) -> None:
-        """Walk along a segment, up to the piece behind it."""
+        """Check a segment up to the next piece."""
         path = self.lane.path(first)
         data = self.lane.storage.read(path).to_pybytes()
         begin = self.at if self.at is not None else first
@@ -221,7 +220,7 @@ class _Walk:
                 self._overlap(path, data, place, stop)
                 return
             if stop is not None and stop <= begin:
-                return  # all of it was declared lost
+                return  # the whole segment was declared lost
         can_tear = stop is None and self.lane.storage.appends
         checked = check_segment(data, place, is_last=can_tear)
         for row in salvaged(data, place):
@@ -233,7 +232,7 @@ class _Walk:
             self._damage(path, end)
 
     def _overlap(self, path: str, data: bytes, place: Place, stop: int | None) -> None:
-        """Note a segment that begins below the end of the one before; only its others count."""
+        """Record a segment that begins before the current offset, with its later offsets."""
         at = self.at or 0
         end = check_segment(data, place, is_last=True).frames.until
         until = max(at, end if stop is None else min(end, stop))
@@ -248,13 +247,13 @@ class _Walk:
         self._reach(until, 0)
 
     def _row(self, path: str, data: bytes, row: Frames, stop: int | None) -> None:
-        """Walk along whole frames in a row."""
+        """Check consecutive frames."""
         for number in range(len(row)):
             first, until = row.range_of(number)
             if stop is not None and first >= stop:
-                return  # the piece behind it has it
+                return  # the next piece has this offset
             if self.at is not None and until <= self.at:
-                continue  # it was declared lost
+                continue  # declared lost
             if self.at is not None and first > self.at:
                 self._damage(path, first)
             previous = int(row.rows["previous"][number])
@@ -277,7 +276,7 @@ class _Walk:
             self._reach(until, int(row.rows["checksum"][number]))
 
     def _claimed_end(self, data: bytes, found: Frames, stop: int | None) -> int | None:
-        """Return the end that a damaged segment has had, as the piece behind or headers say."""
+        """Return a damaged segment's end, from the next piece or from headers; None if unknown."""
         if stop is not None:
             return stop
         place = found.follows

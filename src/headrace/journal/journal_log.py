@@ -1,4 +1,8 @@
-"""A journal as a log: its lanes are the partitions of one topic."""
+"""A journal as a `Log` for the planner: one topic, with the lanes as partitions.
+
+The journal's name is the topic's name, and its id is the topic's id. So offsets, batch keys, the
+ledger, failure policies, backfill and `verify` use the same code for journals and Kafka.
+"""
 
 import math
 from bisect import bisect_left
@@ -18,21 +22,21 @@ from headrace.journal.reading import check_unchanged
 from headrace.journal.storage import as_journal_error
 
 _MOST_SEGMENTS: Final = 64
-"""So many segments are looked at in one answer; on an object store each is a request."""
+"""Maximum segments that one estimate reads, because each costs a request to an object store."""
 
 
 class Ahead(NamedTuple):
-    """Records that come next: how many, and their bytes."""
+    """Number of the next records, and their bytes."""
 
     records: float
     bytes: float
 
 
 def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
-    """Estimate the records from an offset on that have so many bytes together, by the headers.
+    """Estimate from headers how many records after an offset have ``most_bytes`` in total.
 
-    In a block that is not taken whole, records count as if all had its mean size. It stops at the
-    lane's end, and after 64 segments. Offsets that were declared lost have no records.
+    A block that does not fit counts in proportion, by its mean record size. The estimate ends at
+    the lane's end, or after 64 segments. Offsets that were declared lost have no records.
     """
     records, taken_bytes = 0.0, 0.0
     with journal.lane_files(lane) as files:
@@ -55,36 +59,35 @@ def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
 
 
 def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
-    """The first offset with a record of this time (ms) or later.
+    """Return the first offset with a timestamp (ms) of ``timestamp_ms`` or later.
 
-    None where all records are older. A receiver gives records the time at which they came, so that
-    blocks follow each other in time; where its clock was set back in between, the answer is in one
-    of the blocks at which they reach the time asked for. It costs a listing, the headers of a
-    segment for each halving of the lane, and a block.
+    None if all records are older. The search is binary, because receivers set timestamps to the
+    time of arrival, in order. If the clock was set back, the result is one of several blocks that
+    reach the timestamp. Costs a listing, the headers of log2(n) segments, and a block.
     """
     with journal.lane_files(lane) as files:
         index = files.index()
 
         def latest_ms(segment: int) -> int:
-            found = files.frames_of(index, segment)
-            return found.latest_ms if len(found) else timestamp_ms
+            frames = files.frames_of(index, segment)
+            return frames.latest_ms if len(frames) else timestamp_ms
 
         place = bisect_left(index.segments, timestamp_ms, key=latest_ms)
         for segment in index.segments[place:]:
-            found = files.frames_of(index, segment)
-            for number in np.flatnonzero(found.rows["latest_ms"] >= timestamp_ms).tolist():
-                first, _ = found.range_of(number)
-                _, _, batch = files.read_run(segment, found, number, number + 1, ["timestamp"])
+            frames = files.frames_of(index, segment)
+            for number in np.flatnonzero(frames.rows["latest_ms"] >= timestamp_ms).tolist():
+                first, _ = frames.range_of(number)
+                _, _, batch = files.read_run(segment, frames, number, number + 1, ["timestamp"])
                 times = np.asarray(batch.column("timestamp").cast(pa.int64()))
                 return first + int(np.argmax(times >= timestamp_ms))
     return None
 
 
 class JournalLog:
-    """The `headrace.gate.source.log.Log` of one source; nothing is read before the first question.
+    """The `headrace.gate.source.log.Log` of a journal, which opens the journal on first use.
 
-    Every method raises ``JournalError`` where the journal cannot be read. A bounded read looks at
-    each lane once.
+    Every method raises ``JournalError`` if the journal cannot be read. A bounded read inspects each
+    lane once.
     """
 
     name = "The journal"
@@ -104,7 +107,7 @@ class JournalLog:
         )
 
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
-        """The journal, with its lanes."""
+        """Return the journal's name with its id and lanes."""
         journal = self._find()
         if journal is None:
             if must_exist:
@@ -141,7 +144,7 @@ class JournalLog:
         }
 
     def _look(self, tp: TopicPartition) -> LaneLook:
-        """Look at a lane: now for a stream, once for a bounded read."""
+        """Return a lane's snapshot: a new one for a stream, a cached one for a bounded read."""
         if self._options.streaming:
             return self._open().look(tp.partition)
         if tp not in self._looks:
@@ -158,14 +161,14 @@ class JournalLog:
         return {tp: journal.look(tp.partition).end.until for tp in partitions}
 
     def checksums(self, positions: Positions) -> Checksums:
-        """Return the checksums of the blocks before the positions; in a lane it reads a header."""
+        """Return the checksums of the blocks before the positions; reads a header per lane."""
         with as_journal_error(f"The journal {self.servers} cannot be read"):
-            found = {
+            checksums = {
                 tp: self._looks[tp].checksum_before(position)
                 for tp, position in positions.items()
                 if tp in self._looks
             }
-        return {tp: checksum for tp, checksum in found.items() if checksum}
+        return {tp: checksum for tp, checksum in checksums.items() if checksum}
 
     def check_continues(self, after: ChecksumsBefore) -> None:
         for (tp, offset), checksum in after.items():
@@ -176,21 +179,25 @@ class JournalLog:
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
-        """The first offset with a record at or after the time (ms)."""
+        """Return the first offset with a record at or after the time (ms)."""
         journal = self._open()
         return {tp: first_at(journal, tp.partition, ms) for tp, ms in timestamps_ms.items()}
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
-        """The mean over the records that fit into ``maxBytesPerTrigger``, as headers tell it."""
+        """Return the mean size of the records that fit ``maxBytesPerTrigger``, from headers."""
         journal = self._open()
         behind = [tp for tp, end in latest.items() if current[tp] < end]
         most_bytes = (self._options.shared.limits.max_bytes or math.inf) / max(1, len(behind))
-        found = [ahead(journal, tp.partition, current[tp], most_bytes) for tp in behind]
-        records = sum(each.records for each in found)
-        return {journal.name: sum(each.bytes for each in found) / records} if records else {}
+        estimates = [ahead(journal, tp.partition, current[tp], most_bytes) for tp in behind]
+        records = sum(estimate.records for estimate in estimates)
+        return (
+            {journal.name: sum(estimate.bytes for estimate in estimates) / records}
+            if records
+            else {}
+        )
 
     def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the ranges among these that a repair has declared lost."""
+        """Return the sub-ranges of ``ranges`` that a repair has declared lost."""
         return [
             shared
             for r in ranges
@@ -205,17 +212,17 @@ class JournalLog:
             return self._look(tp).lost()
 
     def readable_until(self, latest: Positions) -> Positions:
-        """All of it: every record in a journal can be read."""
+        """Return ``latest``: every record in a journal can be read."""
         return latest
 
     def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
         return ()
 
     def processed(self, positions: Positions) -> None:
-        """Does nothing: the ledger knows which blocks may be pruned."""
+        """Do nothing: `prune` reads the processed offsets from the ledger."""
 
     def close(self) -> None:
-        """Nothing: it holds nothing open."""
+        """Do nothing: a `Journal` keeps no open files."""
 
     def _find(self) -> Journal | None:
         try:

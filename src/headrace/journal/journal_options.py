@@ -19,15 +19,15 @@ FORMAT: Final = "headrace-journal"
 
 _BOTH: Final = ("path", "lanes")
 OPTIONS: Final = (*_BOTH, *SHARED)
-"""Every option, as documented."""
+"""Names of all options."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
-    """The options of one source, checked.
+    """Checked options of one source.
 
-    A ``streaming`` source retries records later that it cannot read yet. Without ``lanes`` it reads
-    all there are, new ones too.
+    A ``streaming`` source retries records that it cannot read yet. Without ``lanes``, the source
+    reads all lanes, including new lanes.
     """
 
     shared: SourceOptions
@@ -37,14 +37,11 @@ class JournalOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> JournalOptions:
-    """Check every option by itself and all against each other.
+    """Parse and check all options.
 
-    Unlike Kafka's, a stream begins with the earliest record there is, for its sender has an
-    acknowledgement.
-
-    Raises:
-        OptionError: an option is unknown, of the wrong type, out of range or contradicts another;
-            names it, its value and what is allowed.
+    A stream begins with the earliest record, unlike Kafka's, because senders have received an
+    acknowledgement for it. OptionError, with the option, its value and the allowed values, if an
+    option is unknown, of the wrong type, out of range or contradicts another.
     """
     raw = exactly_named(FORMAT, options, streaming=streaming, both=_BOTH)
     if not raw.get("path", "").strip():
@@ -63,15 +60,15 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> JournalOpti
 def _lanes(raw: Mapping[str, str]) -> tuple[int, ...] | None:
     if "lanes" not in raw:
         return None
-    numbers = [each.strip() for each in raw["lanes"].split(",")]
-    if not all(each.isascii() and each.isdecimal() for each in numbers):
+    numbers = [number.strip() for number in raw["lanes"].split(",")]
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
         raise OptionError(
             f"lanes is {raw['lanes']!r}; it must be the numbers of lanes, such as 0,1."
         )
     return tuple(sorted(set(map(int, numbers))))
 
 
-# Options of a stream for the journal's address and for the split into tasks.
+# Options of a stream that its bounded reads keep: the journal's address and the split into tasks.
 _KEPT: Final = frozenset({"path", "includeheaders", "minpartitions", "maxrecordsperpartition"})
 
 

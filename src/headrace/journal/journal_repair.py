@@ -1,8 +1,9 @@
-"""The repair of a journal that is not whole, which deletes no record.
+"""Repair of an incomplete journal, which deletes no record.
 
-Damaged or missing offsets are declared lost by a file that says which and why: readers skip and
-count them, and no offset is used twice. The damaged bytes stay where they are, before that file;
-whole blocks behind them are put into a segment of their own.
+A loss is always explicit: nothing skips a damaged block by itself. `repair` writes a file that
+declares damaged or missing offsets lost, with the reason. These offsets are never used again.
+Readers stop at lost offsets or count them, as ``failOnDataLoss`` says. Damaged bytes stay in their
+file, and valid blocks after them are copied into a new segment.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,19 +29,18 @@ _DAMAGED: Final = "What declared these offsets lost was damaged, and with it the
 def repair(
     journal: Journal, reached: Mapping[int, int] | None = None
 ) -> tuple[JournalFinding, ...]:
-    """Declare damaged and missing blocks lost; return the mended findings.
+    """Declare damaged and missing blocks lost; return the repaired findings.
 
-    `lost_records` counts what is lost by it. Each lane is verified under its writer's lock first.
-    After a crash it may be run again. It leaves alone a lane of which nothing says how far it went
-    unless its reached offset is known, and mixed blocks of two copies of a lane, of which the right
-    ones are unknown.
+    Each lane is verified first, under its writer's lock. `lost_records` counts the lost records of
+    the findings. A repair may run again after a crash. Not repaired are a lane with an unknown end
+    and no offset in ``reached``, and mixed blocks of two copies of a lane.
 
     Args:
         journal: The journal.
-        reached: Offsets that lanes are known to have reached, from whoever has read them.
+        reached: Highest offset that any reader has reported for each lane.
 
     Raises:
-        JournalError: A lane is being written: stop its writer first; or the storage fails.
+        JournalError: A lane has a running writer, which must stop first, or the storage fails.
     """
     repaired: list[JournalFinding] = []
     with as_journal_error(f"The journal {journal.storage.url} cannot be repaired"):
@@ -49,24 +49,26 @@ def repair(
             journal.storage.create_folder(files.folder)
             with journal.storage.lock(files.folder):
                 reached_offset = (reached or {}).get(lane, 0)
-                found = check_lane(files, reached_offset).findings
+                findings = check_lane(files, reached_offset).findings
                 repaired += [
-                    done
-                    for each in found
-                    if (done := _repair(files, each, reached_offset)) is not None
+                    repaired_finding
+                    for finding in findings
+                    if (repaired_finding := _repair(files, finding, reached_offset)) is not None
                 ]
     return tuple(repaired)
 
 
 def lost_records(findings: Iterable[JournalFinding]) -> int:
-    """Count the offsets that a repair has declared lost, or would, by the findings of either."""
+    """Return the number of lost offsets in the findings of `verify` or `repair`."""
     kinds = (JournalFindingKind.DAMAGED, JournalFindingKind.GAP, JournalFindingKind.OVERLAP)
-    counted = [each for each in findings if each.kind in kinds and each.until is not None]
-    return sum(max(0, (each.until or 0) - (each.first or 0)) for each in counted)
+    counted = [
+        finding for finding in findings if finding.kind in kinds and finding.until is not None
+    ]
+    return sum(max(0, (finding.until or 0) - (finding.first or 0)) for finding in counted)
 
 
 def _repair(lane: Lane, finding: JournalFinding, reached: int) -> JournalFinding | None:
-    """Repair one thing; returns it if that is possible, with the offsets that are lost by it."""
+    """Repair one finding; return it with the lost offsets, or None if it cannot be repaired."""
     first, until, reason = finding.first, finding.until, finding.reason
     if finding.kind not in DEFECTS or finding.kind is JournalFindingKind.MIXED or first is None:
         return None
@@ -74,7 +76,7 @@ def _repair(lane: Lane, finding: JournalFinding, reached: int) -> JournalFinding
     if finding.path.endswith(f".{LOST}"):
         if not until:
             return None
-        # The damaged declaration has the name of the new one. A crash between leaves a gap.
+        # The new declaration needs the damaged one's name. A crash in between leaves a gap.
         lane.set_aside(finding.path)
         reason = _DAMAGED
     elif finding.kind is not JournalFindingKind.OVERLAP:
@@ -89,22 +91,23 @@ def _repair(lane: Lane, finding: JournalFinding, reached: int) -> JournalFinding
 
 
 def _keep_behind(lane: Lane, path: str, until: int) -> None:
-    """Put the whole blocks behind a damaged place into a segment of their own.
+    """Copy the valid blocks after damaged bytes into a new segment.
 
-    It comes before the declaration of the loss, or a writer would begin where that ends.
+    The copy precedes the declaration of the loss: otherwise, after a crash in between, a writer
+    would append at the loss's end.
     """
-    known = parsed(path.rpartition("/")[2])
+    piece = parsed(path.rpartition("/")[2])
     index = lane.index()
-    if known is None or known[1] != SEGMENT or known[0] not in index.segments:
+    if piece is None or piece[1] != SEGMENT or piece[0] not in index.segments:
         return
     if until in index.segments:
         return
     data = lane.storage.read(path).to_pybytes()
-    for row in salvaged(data, lane.place(known[0])):
+    for row in salvaged(data, lane.place(piece[0])):
         number = row.holding(until)
         if number is not None and row.range_of(number)[0] == until:
             begin = int(row.places[number])
             aside = f"{lane.folder}/{corrupt_name(file_name(until, SEGMENT))}"
             lane.storage.put(aside, [data[begin : row.end]])
-            lane.storage.set_aside(aside, lane.path(until))  # whole, or not there
+            lane.storage.set_aside(aside, lane.path(until))  # atomic, unlike `put`
             return

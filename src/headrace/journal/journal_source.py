@@ -1,4 +1,4 @@
-"""``format("headrace-journal")``: Spark's face of the source, streaming and bounded."""
+"""``format("headrace-journal")``: the Spark data source, for streaming and bounded reads."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn
@@ -28,12 +28,12 @@ def cut_at_blocks(
     firsts: Callable[[OffsetRange], Sequence[int]],
     parallelism: int,
 ) -> list[OffsetRange]:
-    """The ranges in chunks that are worth a task each, as far as blocks allow it.
+    """Split ranges into chunks of whole blocks, one for each task.
 
-    A lane has one writer and so there may be one lane only: its records are read by as many tasks
-    as there are cores, if there are enough of them. A block is split only where a range begins or
-    ends in it, so that no block is read by two tasks. ``firsts`` answers, for a range, the first
-    offset of each block in it, rising; it is asked where there are several tasks.
+    A journal may have a single lane, so one lane's records are split among up to ``parallelism``
+    tasks. Each task gets enough records to be worth its start. Blocks are split only at the ends of
+    a range, so no two tasks read the same block. ``firsts`` returns the first offsets of the blocks
+    in a range, ascending; it is called only for several tasks.
 
     >>> range_ = OffsetRange("a", 0, 10_000, 250_000)
     >>> [str(r) for r in cut_at_blocks([range_], lambda r: range(0, 400_000, 30_000), 4)]
@@ -49,26 +49,26 @@ def cut_at_blocks(
 
 
 class JournalSource(SourceFormat):
-    """A journal, read under a gate."""
+    """Data source of a journal that is read under a gate."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def reading(self, columns: tuple[str, ...], *, streaming: bool) -> "JournalReading":
-        """As `SourceFormat.reading`."""
+        """Return the reader for these columns, as in `SourceFormat.reading`."""
         options = parse_options(dict(self.options), streaming=streaming)
         return JournalReading(options, columns, self.parallelism)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse: a journal is written by receivers."""
+        """Raise OptionError: only receivers write to a journal."""
         raise OptionError(
             f"{FORMAT} cannot be written with a DataFrame's writer; have `headrace receive` or"
             " headrace.journal.Journal.writer append records."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse, as `writer` does."""
+        """Raise OptionError, as `writer` does."""
         self.writer(schema, overwrite)
 
 
@@ -84,15 +84,15 @@ class JournalReading:
 
     @property
     def options(self) -> SourceOptions:
-        """Options that every source has."""
+        """Options shared by all sources."""
         return self._options.shared
 
     def log(self) -> JournalLog:
-        """Return the journal's log, to plan by."""
+        """Return the journal's log for the planner."""
         return JournalLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange], log: Log) -> list[tuple[OffsetRange, ...]]:
-        """Split these ranges into those of each task: whole blocks, but at the ends of a range."""
+        """Return the ranges of each task; blocks are split only at the ends of a range."""
         minimum, most = self.options.min_partitions, self.options.max_records_per_partition
         chunks = ranges
         if ranges and minimum is None and most is None:
@@ -103,19 +103,18 @@ class JournalReading:
         )
 
     def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker; of a journal none is ever left out silently.
+        """Yield the records of one task, in a Spark worker; no record is skipped silently.
 
-        Raises:
-            CorruptionError: a block is damaged.
-            DataLossError: records are lost, and that is not to be skipped.
+        CorruptionError if a block is damaged; DataLossError if records are lost and losses are not
+        to be skipped.
         """
         journal, on_loss = self._journal(), task.losses.pass_over
-        for each in task.ranges:
-            if task.topic_ids.get(each.topic, journal.id) != journal.id:
-                on_loss(each, "the journal was recreated since the batch was planned")
+        for range_ in task.ranges:
+            if task.topic_ids.get(range_.topic, journal.id) != journal.id:
+                on_loss(range_, "the journal was recreated since the batch was planned")
             else:
-                after = task.after.get((each.topic_partition, each.start), 0)
-                yield from journal.read(each, self._columns, on_loss=on_loss, after=after)
+                after = task.after.get((range_.topic_partition, range_.start), 0)
+                yield from journal.read(range_, self._columns, on_loss=on_loss, after=after)
 
     def _journal(self) -> Journal:
         return Journal.open(self._options.path)
@@ -130,8 +129,8 @@ def _bounded_log(options: Mapping[str, str]) -> JournalLog:
 
 
 def _servers(options: Mapping[str, str]) -> str:
-    given = {name.lower(): value for name, value in options.items()}
-    return given["path"]
+    lowered = {name.lower(): value for name, value in options.items()}
+    return lowered["path"]
 
 
 def _located(options: Mapping[str, str], path: str | None) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""One lane, read and checked: common code of its writer, its readers, `verify` and `repair`.
+"""One lane's files: code shared by its writer, its readers, `verify` and `repair`.
 
-A lane is a row of pieces, named by their first offsets: segments, and declarations that a range is
-lost. A loss counts before a segment, so what is within one can be declared lost; behind it another
-segment begins.
+A lane is a sequence of pieces named by their first offsets: segments, and files that declare a
+range lost. A loss takes precedence over a segment, so `repair` can declare offsets within a segment
+lost. A new segment begins after the loss.
 """
 
 import json
@@ -34,12 +34,13 @@ from headrace.journal.layout import LOST, SEGMENT, corrupt_name, file_name, pars
 from headrace.journal.storage import Storage
 
 RUN_BYTES: Final = 2**20
-"""Bytes of frames that are read at once, unless one alone is larger."""
+"""Maximum bytes of consecutive frames per read; a larger frame is read alone."""
 
 _MOST_LOST_BYTES: Final = 65_536
+"""Maximum size of a file that declares a loss (bytes)."""
 
 _MOST_CACHED: Final = 4
-"""Segments whose headers are remembered; of one with frames of one record these take 13 MB."""
+"""Number of segments whose headers are cached; at one record per frame, a segment takes 13 MB."""
 
 _cached: Final[OrderedDict[str, Frames]] = OrderedDict()
 _cache_lock: Final = threading.Lock()
@@ -47,7 +48,7 @@ _cache_lock: Final = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A journal's name, and its id of 16 bytes: a later journal of the same name has another."""
+    """A journal's name and its id of 16 bytes; a recreated journal has another id."""
 
     name: str
     id: bytes
@@ -55,19 +56,19 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The declaration that the records of some offsets cannot be read any more, and why."""
+    """Declaration that the records of a range are lost, with the reason."""
 
     first: int
     until: int
     reason: str
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """Return the stored form (JSON)."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
-        """Parse a stored loss; raises ValueError, KeyError or TypeError if it is none."""
+        """Parse a stored loss; ValueError, KeyError or TypeError if ``text`` is invalid."""
         values = json.loads(text)
         lost = cls(values["first"], values["until"], values["reason"])
         if (type(lost.first), type(lost.until), type(lost.reason)) != (int, int, str):
@@ -76,7 +77,7 @@ class Lost:
 
 
 class LaneEnd(NamedTuple):
-    """End of a lane: the offset after the last, and the last frame's checksum; 0 if unknown."""
+    """End of a lane: the offset after its last record, and the last frame's checksum or 0."""
 
     until: int
     checksum: int = 0
@@ -84,28 +85,28 @@ class LaneEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneIndex:
-    """A lane's pieces by their first offsets, ascending; both may begin at the same."""
+    """First offsets of a lane's segments and losses, ascending; a loss may begin with a segment."""
 
     segments: Sequence[int]
     lost: Sequence[int]
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
-        """Parse these names; foreign ones are ignored."""
-        known = sorted(piece for name in names if (piece := parsed(name)) is not None)
+        """Return the index of the given file names; foreign names are ignored."""
+        pieces = sorted(piece for name in names if (piece := parsed(name)) is not None)
         return cls(
-            [first for first, kind in known if kind == SEGMENT],
-            [first for first, kind in known if kind == LOST],
+            [first for first, kind in pieces if kind == SEGMENT],
+            [first for first, kind in pieces if kind == LOST],
         )
 
     @property
     def firsts(self) -> list[int]:
-        """The first offsets of all pieces, ascending."""
+        """First offsets of all pieces, ascending."""
         return sorted({*self.segments, *self.lost})
 
     @property
     def start(self) -> int:
-        """Start of the lane; 0 where it has no piece."""
+        """First offset of the lane; 0 if the lane is empty."""
         return min(chain(self.segments[:1], self.lost[:1]), default=0)
 
     @property
@@ -114,30 +115,30 @@ class LaneIndex:
         return bool(self.lost) and (not self.segments or self.lost[-1] >= self.segments[-1])
 
     def segment_of(self, offset: int) -> int | None:
-        """Return the first offset of the only segment that can hold an offset."""
+        """Return the first offset of the only segment that can hold an offset; None if none can."""
         place = bisect_right(self.segments, offset)
         return self.segments[place - 1] if place else None
 
     def after(self, first: int) -> int | None:
-        """Return the first offset of the segment behind one; None for the last."""
+        """Return the first offset of the segment after ``first``; None for the last segment."""
         place = bisect_right(self.segments, first)
         return self.segments[place] if place < len(self.segments) else None
 
     def stop_of(self, segment: int) -> int | None:
-        """Return the first offset of the piece behind a segment, or of a loss in its place."""
+        """Return the offset at which a segment ends: the next segment, or the first loss in it."""
         place = bisect_left(self.lost, segment)
         pieces = [self.after(segment), *self.lost[place : place + 1]]
         return min((first for first in pieces if first is not None), default=None)
 
     def before(self, first: int) -> int | None:
-        """Return the first offset of the segment before an offset; None where there is none."""
+        """Return the first offset of the segment before an offset; None without one."""
         return self.segment_of(first - 1)
 
 
 class Lane:
     """The files of one lane.
 
-    Every method may raise ``OSError``, and ``CorruptionError`` if a file does not belong there.
+    Every method may raise ``OSError``, and ``CorruptionError`` if a file does not belong here.
     """
 
     def __init__(self, storage: Storage, identity: Identity, lane: int) -> None:
@@ -148,7 +149,7 @@ class Lane:
 
     @property
     def what(self) -> str:
-        """The lane as an error names it."""
+        """Description of the lane for error messages."""
         return f"lane {self.lane} of the journal {self.storage.url}"
 
     def index(self) -> LaneIndex:
@@ -156,104 +157,104 @@ class Lane:
         return LaneIndex.of(self.storage.names(self.folder))
 
     def path(self, first: int, kind: str = SEGMENT) -> str:
-        """Return the path of the piece that begins at an offset."""
+        """Return the path of the file for a first offset and a kind."""
         return f"{self.folder}/{file_name(first, kind)}"
 
     def place(self, first: int, previous: int | None = None) -> Place:
-        """Return where a frame of this lane belongs."""
+        """Return the `Place` of a frame of this lane."""
         return Place(self.identity.id, self.lane, first, previous)
 
     def set_aside(self, path: str) -> None:
-        """Give a file another name, under which no reader finds it."""
+        """Rename a file so that readers ignore it."""
         folder, _, name = path.rpartition("/")
         self.storage.set_aside(path, f"{folder}/{corrupt_name(name)}")
 
     def shown(self, path: str) -> str:
-        """A path as an error names it."""
+        """Return a full path for error messages."""
         return f"{self.storage.url}/{path}"
 
     def named(self, segment: int, offset: int) -> str:
-        """A frame as an error names it: by its file and its first offset."""
+        """Return a frame's file and first offset for error messages."""
         return f"{self.shown(self.path(segment))} (offset {offset} of lane {self.lane})"
 
     def offsets(self, start: int, until: int) -> OffsetRange:
-        """Some of the lane's offsets."""
+        """Return a range of this lane's offsets."""
         return OffsetRange(self.identity.name, self.lane, start, until)
 
     def frames(self, segment: int) -> Frames:
-        """Return the durable frames of a segment, by its first offset.
+        """Return the durable frames of the segment that begins at offset ``segment``.
 
-        Their headers are read, once by this process. A frame that was not durable when the last one
-        was written is checked whole: a power failure may have left its header alone.
+        Headers are cached, so a process reads each header once. Frames that the last header does
+        not report as synced are checked whole: a power failure may have left only their headers.
         """
         path = self.path(segment)
         if not self.storage.appends:
             return self._put_whole(segment, path)
         key = self.shown(path)
         with _cache_lock:
-            found = _cached.get(key)
-        if found is None or not self._is_still(path, found):
-            found = Frames.none(self.place(segment))
+            durable = _cached.get(key)
+        if durable is None or not self._is_still(path, durable):
+            durable = Frames.none(self.place(segment))
         size = self.storage.synced_size(path)
-        if size > found.end or not len(found):
+        if size > durable.end or not len(durable):
             more = frames(
                 lambda at, count: self.storage.read(path, at, count).to_pybytes(),
                 size,
-                found.end,
-                found.follows,
+                durable.end,
+                durable.follows,
             )
-            found = found.with_more(self._checked(path, more))
+            durable = durable.with_more(self._checked(path, more))
         with _cache_lock:
-            _cached[key] = found
+            _cached[key] = durable
             _cached.move_to_end(key)
             if len(_cached) > _MOST_CACHED:
                 _cached.popitem(last=False)
-        return found
+        return durable
 
     def frames_of(self, index: LaneIndex, segment: int) -> Frames:
-        """Return the frames of a segment that no piece behind it has, be it a loss or a segment.
+        """Return a segment's frames before the next segment or loss in ``index``.
 
-        There is none if it was pruned since it was listed.
+        Empty if the segment was pruned after ``index`` was listed.
         """
         try:
-            found = self.frames(segment)
+            durable = self.frames(segment)
         except FileNotFoundError:
             return Frames.none(self.place(segment))
         stop = index.stop_of(segment)
-        number = len(found) if stop is None else int(np.searchsorted(found.rows["first"], stop))
-        return found.before(number) if number < len(found) else found
+        number = len(durable) if stop is None else int(np.searchsorted(durable.rows["first"], stop))
+        return durable.before(number) if number < len(durable) else durable
 
     def firsts_within(self, start: int, until: int) -> list[int]:
         """Return the first offsets of the blocks and losses within a range, ascending."""
         index = self.index()
         begin = index.segment_of(start) or 0
         segments = [first for first in index.segments if begin <= first < until]
-        found = {first for first in index.lost if start <= first < until}
+        firsts = {first for first in index.lost if start <= first < until}
         for segment in segments:
-            # Elsewhere a segment has one block, which its name tells.
+            # A segment that was put whole has one block, at the offset in its name.
             rows = (
                 self.frames_of(index, segment).rows["first"].tolist()
                 if self.storage.appends
                 else []
             )
-            found.update(first for first in [segment, *rows] if start <= first < until)
-        return sorted(first for first in found if start <= first < until)
+            firsts.update(first for first in [segment, *rows] if start <= first < until)
+        return sorted(first for first in firsts if start <= first < until)
 
     def _put_whole(self, segment: int, path: str) -> Frames:
-        """The frame of a segment that was put whole, by its header: it is whole or damaged."""
+        """Return the only frame of a segment that was put whole, from its header."""
         name = self.named(segment, segment)
         row = self.storage.read(path, 0, HEADER_BYTES).to_pybytes()
         size = HEADER_BYTES + decode_header(row, name).payload_bytes
-        found = frames(lambda _at, _size: row, size, 0, self.place(segment))
-        if not len(found):
+        whole = frames(lambda _at, _size: row, size, 0, self.place(segment))
+        if not len(whole):
             raise CorruptionError(
-                f"{name} is not the frame of its place; put back the file that was there, or let"
-                " `headrace journal repair` declare it lost."
+                f"{name} is not the frame that belongs there; put back the file that was there, or"
+                " let `headrace journal repair` declare it lost."
             )
-        return found
+        return whole
 
     def _is_still(self, path: str, found: Frames) -> bool:
-        """Whether a segment has the frames that it had, and not those of another copy."""
+        """Whether a segment still has these cached frames, and was not replaced by another copy."""
         if not len(found):
             return False
         row = self.storage.read(path, int(found.places[-1]), HEADER_BYTES).to_pybytes()
@@ -262,7 +263,7 @@ class Lane:
         return bool(np.frombuffer(row, ROW).item() == found.rows[-1].item())
 
     def _checked(self, path: str, found: Frames) -> Frames:
-        """The frames before the first one that was neither durable nor is whole."""
+        """Return the frames before the first damaged one; frames reported as synced are trusted."""
         synced = int(found.rows["synced"][-1]) if len(found) else 0
         for number in range(len(found)):
             if found.range_of(number)[1] > synced:
@@ -279,12 +280,14 @@ class Lane:
         if not index.segments:
             return LaneEnd(0)
         last = index.segments[-1]
-        found = self.frames(last)
-        if len(found):
-            return LaneEnd(found.until, found.checksum)
+        last_frames = self.frames(last)
+        if len(last_frames):
+            return LaneEnd(last_frames.until, last_frames.checksum)
         before = index.before(last)
-        there = self.frames(before) if before is not None else None
-        return LaneEnd(last, there.checksum if there is not None and there.until == last else 0)
+        earlier = self.frames(before) if before is not None else None
+        return LaneEnd(
+            last, earlier.checksum if earlier is not None and earlier.until == last else 0
+        )
 
     def look(self) -> "LaneLook":
         """Return the present state of the lane."""
@@ -292,11 +295,11 @@ class Lane:
         return LaneLook(self, index, self.end(index))
 
     def losses(self, index: LaneIndex) -> list[Lost]:
-        """The offsets that were declared lost, ascending; each costs a small file."""
+        """Return the ranges that were declared lost, ascending; reads a small file for each."""
         return [self.lost(first) for first in index.lost]
 
     def lost(self, first: int) -> Lost:
-        """The declaration of lost offsets."""
+        """Return the loss that begins at an offset."""
         path = self.path(first, LOST)
         text = self.storage.read(path, 0, _MOST_LOST_BYTES).to_pybytes()
         place = f"{self.shown(path)} (offset {first} of lane {self.lane})"
@@ -315,7 +318,7 @@ class Lane:
         return lost
 
     def loss_of(self, index: LaneIndex, offset: int) -> Lost | None:
-        """Return the loss that has an offset."""
+        """Return the loss that includes an offset; None without one."""
         place = bisect_right(index.lost, offset)
         if not place:
             return None
@@ -325,9 +328,10 @@ class Lane:
     def read_run(
         self, segment: int, found: Frames, begin: int, end: int, columns: Sequence[str]
     ) -> tuple[FrameHeader, int, pa.RecordBatch]:
-        """Return the first header of frames in a row, their end, and the records of all.
+        """Read frames ``begin`` to before ``end``.
 
-        Each frame is checked whole. Without columns Arrow does not count the records.
+        Return the first frame's header, the last frame's end offset, and the records of all. Each
+        frame is checked whole. Without columns, Arrow does not count the records.
         """
         at = int(found.places[begin])
         data = self.storage.read(self.path(segment), at, found.end_of(end - 1) - at)
@@ -350,7 +354,7 @@ class Lane:
     def decoded(
         self, segment: int, first: int, frame: pa.Buffer, columns: Sequence[str]
     ) -> tuple[FrameHeader, pa.RecordBatch]:
-        """Decode the frame at the beginning of some bytes, which should begin at an offset."""
+        """Decode the frame at the start of ``frame``, which must have the offset ``first``."""
         name = self.named(segment, first)
         start = frame.slice(0, min(HEADER_BYTES, frame.size)).to_pybytes()
         header = decode_header(start, name)
@@ -358,7 +362,7 @@ class Lane:
         if says != (self.identity.id, self.lane, first) or header.count == 0:
             of_another = header.journal_id != self.identity.id
             raise CorruptionError(
-                f"{name} is not the frame of its place: it holds lane {header.lane} "
+                f"{name} is not the frame that belongs there: it holds lane {header.lane} "
                 f"[{header.first}, {header.until}){' of another journal' if of_another else ''}; "
                 "put back the file that was there, or let `headrace journal repair` set this one "
                 "aside."
@@ -369,26 +373,26 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class LaneLook:
-    """A lane at one moment: its file names, and its end."""
+    """Snapshot of a lane: its file names and its end."""
 
     lane: Lane
     index: LaneIndex
     end: LaneEnd
 
     def lost(self) -> list[Lost]:
-        """The offsets that were declared lost, ascending; each costs a small file."""
+        """Return the ranges that were declared lost, ascending; reads a small file for each."""
         return self.lane.losses(self.index)
 
     def checksum_before(self, offset: int) -> int:
-        """The checksum of the frame that has the record before an offset; 0 if none has it."""
+        """Return the checksum of the frame with the record before an offset; 0 without a frame."""
         if offset == self.end.until:
             return self.end.checksum
         segment = self.index.segment_of(offset - 1)
         if offset <= self.index.start or segment is None:
             return 0
         try:
-            found = self.lane.frames_of(self.index, segment)
+            segment_frames = self.lane.frames_of(self.index, segment)
         except (FileNotFoundError, CorruptionError):
-            return 0  # pruned since; or damaged, which whoever reads it finds
-        number = found.holding(offset - 1)
-        return int(found.rows["checksum"][number]) if number is not None else 0
+            return 0  # pruned since the listing, or damaged, which a read will report
+        number = segment_frames.holding(offset - 1)
+        return int(segment_frames.rows["checksum"][number]) if number is not None else 0

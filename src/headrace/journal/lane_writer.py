@@ -1,7 +1,9 @@
-"""The writer of a lane: one frame for each append, acknowledged when no crash can lose it.
+"""The writer of a lane: each append writes one frame and acknowledges it once it is durable.
 
-Where a file can be appended to, an append is one ``writev`` and one ``fdatasync`` of the lane's
-last segment. Elsewhere a segment is put whole, with one frame in it.
+In a directory, an append is one ``writev`` and one ``fdatasync`` of the lane's last segment. A
+crash leaves whole frames and at most one torn tail, which the next writer cuts off. Tests check
+this against every state that a power failure can leave (``tests/journal/shim.py``). In HDFS and
+object stores, an append puts a new segment with one frame.
 """
 
 import logging
@@ -21,11 +23,11 @@ from headrace.journal.records import Records, message_ids
 from headrace.journal.storage import Appending, Storage, as_journal_error
 
 SEGMENT_BYTES: Final = 64 * 2**20
-"""Size from which on a new segment is begun. Larger: what is pruned is freed later, and a writer
-takes longer to open. Smaller: more files."""
+"""Size at which a segment is full (bytes). Larger: pruning frees space later, and a writer takes
+longer to open. Smaller: more files."""
 
 SEGMENT_S: Final = 3600.0
-"""Time for which a segment is appended to (s), so that a slow lane can be pruned as well."""
+"""Time after which a new segment is begun (s), so that a slow lane can be pruned too."""
 
 _WRITER_BYTES: Final = 16
 
@@ -33,16 +35,16 @@ _LOG: Final = logging.getLogger("headrace.journal")
 
 
 class LaneWriter:
-    """Appends to one lane, whose offsets are dense from 0 on. Not for several threads at once.
+    """Writer of one lane, whose offsets are dense from 0. Not thread-safe.
 
-    While it is open, no other writer can have the lane: in a directory a lock prevents that, which
-    is released when the process ends; elsewhere, a writer that finds the next name taken by another
-    stops for good. A lane from 0 to 99999 is made where it is not there. What a crash has left of
-    an append that was never acknowledged is cut off.
+    A lane has one writer. In a directory, a lock excludes a second writer until the process ends.
+    Elsewhere, a writer stops for good if another writer has taken the next name. A missing lane (0
+    to 99999) is created. Opening cuts off the unacknowledged rest of an append after a crash.
 
     Raises:
-        OptionError: There is no such lane.
-        JournalError: Another writes it, acknowledged bytes are damaged, or it cannot be read.
+        OptionError: The lane's number is not from 0 to 99999.
+        JournalError: The lane has another writer, has damaged acknowledged bytes, or cannot be
+            read.
     """
 
     def __init__(
@@ -68,26 +70,25 @@ class LaneWriter:
 
     @property
     def lane(self) -> int:
-        """The lane that it writes."""
+        """Number of the lane."""
         return self._files.lane
 
     @property
     def end(self) -> int:
-        """The offset after the last acknowledged record, or after those found at the beginning."""
+        """Offset after the last acknowledged record, or after the records found at opening."""
         return self._end
 
     def append(self, records: Records) -> OffsetRange:
-        """Write records as one block; answers their offsets when no crash can lose them.
+        """Write records as one block; return their offsets once they are durable.
 
-        After an error nothing is acknowledged. In a directory nothing of it is left. Elsewhere the
-        records may be in the lane nevertheless, whole, where only the answer was lost: sent again
-        they are there twice, unless the caller asks ``settle`` first. The next append may be tried
-        at once: it looks up first where the lane ends.
+        After an error nothing is acknowledged, and the next append may be tried at once. In a
+        directory, the failed block is removed. Elsewhere the block may be in the lane, if only the
+        response was lost. Call ``settle`` before sending the records again, to avoid duplicates.
 
         Raises:
             OptionError: There is no record, or there are more than 16777216.
-            LaneTakenError: The lane is another writer's by now, and never this one's again.
-            JournalError: They are not durable.
+            LaneTakenError: Another writer has taken over the lane; this writer stays unusable.
+            JournalError: The records are not durable.
         """
         block = self._encoded(records)
         header = block.header
@@ -104,23 +105,23 @@ class LaneWriter:
         return self._files.offsets(header.first, header.until)
 
     def settle(self) -> list[tuple[Sequence[str | None], OffsetRange]]:
-        """Find out which blocks are in the lane although their appends have failed.
+        """Find blocks that are in the lane although their appends failed.
 
-        A storage may still perform a request that timed out: such a block can come for as long as
-        no other has its offset. The next append fails then, and `settle` returns it after that.
+        A storage may still perform a request that timed out, until another block has its offset.
+        If so, the next append fails, and the next `settle` returns the late block.
 
         Returns:
-            The message ids and the offsets of each that has any, in order; each is returned once.
+            The message ids and the offsets of each block with ids, in order, each block once.
 
         Raises:
-            JournalError: That cannot be known now, or the lane is another writer's by now.
+            JournalError: The lane cannot be read now, or another writer has taken over the lane.
         """
         self._make_ready()
-        found, self._found = self._found, []
-        return found
+        late, self._found = self._found, []
+        return late
 
     def close(self) -> None:
-        """Let another writer have the lane."""
+        """Release the lane for another writer."""
         self._closed = True
         self._let_go()
         self._lock.close()
@@ -132,11 +133,11 @@ class LaneWriter:
         self.close()
 
     def _encoded(self, records: Records) -> Block:
-        """Records as the lane's next block."""
+        """Encode records as the lane's next block."""
         if not 1 <= records.count <= MAX_RECORDS:
             raise OptionError(
                 f"A block of {records.count} records cannot be written; 1 to {MAX_RECORDS} are "
-                "allowed: append in parts."
+                "allowed: append in chunks."
             )
         self._make_ready()
         if self._end + records.count > MAX_OFFSET:
@@ -168,10 +169,9 @@ class LaneWriter:
             self._failed = False
 
     def _append(self, block: Block) -> None:
-        """Append a frame to the last segment, or to a new one.
+        """Append a frame to the last segment, or to a new segment.
 
-        After an error the frame is cut off at once, if that can be done, so that no reader plans
-        by it.
+        After an error, try to cut the frame off at once, so that no reader plans with it.
         """
         try:
             if self._file is None or self._size >= SEGMENT_BYTES or self._is_old():
@@ -193,7 +193,7 @@ class LaneWriter:
         return time.monotonic() - self._begun_s >= SEGMENT_S
 
     def _put(self, block: Block) -> None:
-        """Put a segment with one frame; its name may be taken by a request that came twice."""
+        """Put a segment with one frame, unless a repeated request has already stored it."""
         header = block.header
         path = self._files.path(header.first)
         try:
@@ -201,11 +201,11 @@ class LaneWriter:
             self._segment = header.first
         except FileExistsError:
             start = self._files.storage.read(path)
-            there, _ = self._files.decoded(header.first, header.first, start, [])
-            if there == header:
+            stored, _ = self._files.decoded(header.first, header.first, start, [])
+            if stored == header:
                 self._segment = header.first
-                return  # a client library sent it twice, for the first answer was lost
-            if there.writer != self._writer:
+                return  # the HTTP client repeated the request after losing the first response
+            if stored.writer != self._writer:
                 raise self._other_writer() from None
             raise FileExistsError(
                 "an earlier block of the same writer, taken for failed, is there"
@@ -217,7 +217,7 @@ class LaneWriter:
             file.close()
 
     def _recover(self) -> None:
-        """Find the lane's end, and cut off a torn tail; at most two segments are read."""
+        """Find the lane's end and cut off a torn tail, reading at most two segments."""
         index = self._files.index()
         if index.ends_lost:
             self._end = self._files.lost(index.lost[-1]).until
@@ -226,34 +226,34 @@ class LaneWriter:
             return
         last = index.segments[-1]
         checked = self._checked(last, is_last=True)
-        found = checked.frames
-        self._segment, self._size, self._end = last, found.end, found.until
-        self._checksum = found.checksum or self._checksum_of(index.before(last), last)
+        frames = checked.frames
+        self._segment, self._size, self._end = last, frames.end, frames.until
+        self._checksum = frames.checksum or self._checksum_of(index.before(last), last)
         if checked.torn_bytes:
             _LOG.warning(
                 "%d bytes behind byte %d of %s are cut off: an append that was not acknowledged"
                 " left them.",
                 checked.torn_bytes,
-                found.end,
+                frames.end,
                 self._files.shown(self._files.path(last)),
             )
         self._go_on()
 
     def _checksum_of(self, segment: int | None, until: int) -> int:
-        """The checksum of the last frame of a segment before an empty one."""
+        """Return the checksum of a segment's last frame, if the frame ends at ``until``, or 0."""
         if segment is None:
             return 0
-        found = self._checked(segment, is_last=False).frames
-        return found.checksum if found.until == until else 0
+        frames = self._checked(segment, is_last=False).frames
+        return frames.checksum if frames.until == until else 0
 
     def _go_on(self) -> None:
-        """Append to the last segment from now on, behind the lane's known end."""
+        """Open the last segment for appends after the lane's known end."""
         if self._files.storage.appends and self._segment is not None:
             self._file = self._files.storage.go_on(self._files.path(self._segment), self._size)
             self._begun_s = time.monotonic()
 
     def _checked(self, segment: int, *, is_last: bool) -> Checked:
-        """Read a segment whole; raise CorruptionError where acknowledged bytes are damaged."""
+        """Read and check a whole segment; CorruptionError if acknowledged bytes are damaged."""
         path = self._files.path(segment)
         data = self._files.storage.settled(path)
         can_tear = is_last and self._files.storage.appends
@@ -262,17 +262,17 @@ class LaneWriter:
             raise CorruptionError(
                 f"{self._files.named(segment, checked.frames.until)} is damaged from byte"
                 f" {checked.frames.end} on: {checked.defect}; nothing of it was cut off:"
-                " `headrace journal verify` tells all, and `headrace journal repair` declares lost"
-                " what cannot be read."
+                " `headrace journal verify` lists all damage, and `headrace journal repair`"
+                " declares unreadable offsets lost."
             )
         return checked
 
     def _cut_own(self) -> None:
-        """Cut off what this writer has appended behind the lane's known end."""
+        """Cut off this writer's bytes after the lane's known end."""
         self._let_go()
         index, storage = self._own_index(), self._files.storage
         if self._end in index.segments and self._segment != self._end:
-            self._segment, self._size = self._end, 0  # it was begun, and not appended to
+            self._segment, self._size = self._end, 0  # a new segment without frames
         if self._segment is None:
             return
         path = self._files.path(self._segment)
@@ -284,7 +284,7 @@ class LaneWriter:
         self._go_on()
 
     def _find_own(self) -> None:
-        """Note the blocks of this writer that came although they failed."""
+        """Add blocks that arrived after their appends failed to the lane's known end."""
         for first in [first for first in self._own_index().segments if first >= self._end]:
             data = self._files.storage.read(self._files.path(first))
             header, batch = self._files.decoded(first, first, data, ["id"])
@@ -295,7 +295,7 @@ class LaneWriter:
             self._segment, self._end, self._checksum = first, header.until, header.checksum
 
     def _own_index(self) -> LaneIndex:
-        """List the lane; its last acknowledged segment must be there, and none of another's."""
+        """List the lane; raise unless the last acknowledged segment exists and is the last."""
         index = self._files.index()
         if self._segment is not None and self._segment not in index.segments:
             raise self._gone()

@@ -1,4 +1,10 @@
-"""Reading a lane's records, in the columns of Kafka's source, names and types the same."""
+"""Reading a lane's records in the columns and types of Kafka's source.
+
+A checksum detects a lane that was restored from an older copy and then written to. Each frame has
+the checksum of the previous frame, and a stream's offset has the checksum of the block before each
+position. Reading compares both (`check_unchanged`), in headers that it reads anyway. A plan reads
+one more header in each lane whose end it does not reach.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -19,11 +25,11 @@ _CREATE_TIME: Final = 0
 _STORED: Final = ("key", "value", "timestamp", "headers")
 
 OnLoss = Callable[[OffsetRange, str], None]
-"""Receives offsets that were declared lost or pruned, and why; it may raise."""
+"""Callback for offsets that were declared lost or pruned, with the reason; may raise."""
 
 
 def check_columns(columns: Sequence[str]) -> None:
-    """Raise OptionError where a journal does not have one of these columns."""
+    """Raise OptionError if a journal lacks one of these columns."""
     for column in columns:
         if column not in ARROW_SCHEMA.names:
             raise OptionError(
@@ -34,7 +40,7 @@ def check_columns(columns: Sequence[str]) -> None:
 def _as_kafka(
     batch: pa.RecordBatch, offsets: OffsetRange, columns: Sequence[str]
 ) -> pa.RecordBatch:
-    """Records with the columns asked for; keys, values and headers are shared, not copied."""
+    """Return records in ``columns`` of Kafka's source; keys, values and headers are shared."""
     count = offsets.count
 
     def column(name: str) -> pa.Array:
@@ -64,21 +70,21 @@ def read_lane(
     *,
     after: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Read these offsets of a lane, as `Journal.read` says; raises OSError besides.
+    """Read a range of a lane; parameters and errors as in `Journal.read`, and OSError.
 
-    Small frames in a row are one batch.
+    Consecutive small frames are one batch.
     """
     stored = [column for column in columns if column in _STORED]
     at, checksum, finder = offsets.start, after, _Finder(lane, stored, offsets.until)
     while at < offsets.until:
-        found = finder.at(at)
-        if isinstance(found, Lost):
-            stop, checksum = min(offsets.until, found.until), 0
+        run_or_loss = finder.at(at)
+        if isinstance(run_or_loss, Lost):
+            stop, checksum = min(offsets.until, run_or_loss.until), 0
             if on_loss is not None:
-                reason = f"declared lost by a repair: {found.reason}"
+                reason = f"declared lost by a repair: {run_or_loss.reason}"
                 on_loss(replace(offsets, start=at, until=stop), reason)
-        elif found:
-            header, until, batch = found
+        elif run_or_loss:
+            header, until, batch = run_or_loss
             if checksum and at == offsets.start:
                 now = header.previous if header.first == at else header.checksum
                 check_unchanged(lane, at, now, checksum)
@@ -95,11 +101,11 @@ def read_lane(
 
 
 _Run = tuple[FrameHeader, int, pa.RecordBatch]
-"""The first header of frames in a row, their end, and the records of all."""
+"""Consecutive frames: the first header, the end offset, and the records of all."""
 
 
 class _Finder:
-    """Finds the frames that hold an offset; it lists the lane when it must, or what it has ends."""
+    """Finder of the frames that hold an offset, which lists the lane as rarely as possible."""
 
     def __init__(self, lane: Lane, columns: Sequence[str], until: int) -> None:
         self._lane = lane
@@ -108,17 +114,17 @@ class _Finder:
         self._index: LaneIndex | None = None
 
     def at(self, offset: int) -> _Run | Lost | None:
-        """The frames from the one that holds an offset on, or the loss that does."""
+        """Return the frames from an offset on, or the loss that includes the offset, or None."""
         if self._index is None and not self._lane.storage.appends:
             try:
-                return self._whole(offset)  # of many blocks in a row none has to be listed
+                return self._whole(offset)  # consecutive blocks need no listing
             except (FileNotFoundError, CorruptionError):
-                pass  # the offset is within one, or one was declared lost
+                pass  # the offset is within a block, or was declared lost
         try:
-            if self._index is not None and (found := self._listed(self._index, offset)):
-                return found
+            if self._index is not None and (run := self._listed(self._index, offset)):
+                return run
         except FileNotFoundError:
-            pass  # it was pruned since it was listed
+            pass  # pruned since the listing
         self._index = index = self._lane.index()
         try:
             return self._listed(index, offset)
@@ -134,37 +140,37 @@ class _Finder:
         if not self._lane.storage.appends:
             run = self._whole(segment)
             return run if offset < run[0].until else None
-        found = self._lane.frames_of(index, segment)
-        number = found.holding(offset)
+        frames = self._lane.frames_of(index, segment)
+        number = frames.holding(offset)
         if number is None:
             return None
-        last = found.holding(min(self._until, found.until) - 1)
-        _, end = next(found.runs(number, (number if last is None else last) + 1, RUN_BYTES))
-        return self._lane.read_run(segment, found, number, end, self._columns)
+        last = frames.holding(min(self._until, frames.until) - 1)
+        _, end = next(frames.runs(number, (number if last is None else last) + 1, RUN_BYTES))
+        return self._lane.read_run(segment, frames, number, end, self._columns)
 
     def _whole(self, segment: int) -> _Run:
-        """The frame of a segment that was put whole."""
+        """Return the only frame of a segment that was put whole."""
         data = self._lane.storage.read(self._lane.path(segment))
         header, batch = self._lane.decoded(segment, segment, data, self._columns)
         return header, header.until, batch
 
 
 def read_back(lane: Lane) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """A lane's records with all they have, the newest first, and where each batch begins.
+    """Yield a lane's records with all columns, newest batch first, and each batch's first offset.
 
-    Small frames in a row are one batch; offsets that were declared lost are left out. Raises
-    OSError, and ``CorruptionError`` at a frame that is damaged.
+    Consecutive small frames are one batch. Offsets that were declared lost are skipped. OSError, or
+    ``CorruptionError`` at a damaged frame.
     """
     index = lane.index()
     until = lane.end(index).until
     losses = lane.losses(index)
     for segment in reversed(index.segments):
-        found = lane.frames_of(index, segment)
-        is_lost = any(lost.first <= found.until < lost.until for lost in losses)
-        if found.until < until and not is_lost:
-            raise _missing(lane, found.until)
-        for begin, end in reversed(list(found.runs(0, len(found), RUN_BYTES))):
-            for first, batch in _run_back(lane, segment, found, begin, end):
+        frames = lane.frames_of(index, segment)
+        is_lost = any(lost.first <= frames.until < lost.until for lost in losses)
+        if frames.until < until and not is_lost:
+            raise _missing(lane, frames.until)
+        for begin, end in reversed(list(frames.runs(0, len(frames), RUN_BYTES))):
+            for first, batch in _run_back(lane, segment, frames, begin, end):
                 yield first, batch.slice(0, until - first)
                 until = first
 
@@ -172,7 +178,7 @@ def read_back(lane: Lane) -> Iterator[tuple[int, pa.RecordBatch]]:
 def _run_back(
     lane: Lane, segment: int, found: Frames, begin: int, end: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The frames of a run: together, or, if one is damaged, those behind it, the newest first."""
+    """Yield a run of frames as one batch; if a frame is damaged, yield the later frames singly."""
     batch = None
     with suppress(CorruptionError):
         _, _, batch = lane.read_run(segment, found, begin, end, SCHEMA.names)
@@ -185,25 +191,21 @@ def _run_back(
 
 
 def check_unchanged(lane: Lane, offset: int, now: int, after: int) -> None:
-    """Refuse a lane in which another block is before an offset than was read there.
+    """Raise DataLossError if the block before an offset is not the block that was read.
 
-    The two checksums are those of that block now and then; 0 where it is not known.
-
-    Raises:
-        DataLossError: They differ.
+    ``now`` and ``after`` are the block's checksums now and when it was read, or 0 if unknown.
     """
     if 0 not in (after, now) and now != after:
         raise DataLossError(
             f"{lane.what[0].upper()}{lane.what[1:]} is not the one that this query has read up to"
-            f" offset {offset}: another record is before that offset now, as after a backup that"
-            " was put back and written on; put back the lane as it was, or start the query with a"
-            " new checkpoint, and with startingOffsets from which on it is to read what the lane"
-            " has."
+            f" offset {offset}: another record is before that offset now, as after a backup was"
+            " restored and written to; restore the lane as it was, or start the query with a new"
+            " checkpoint, and set startingOffsets to the offsets from which to read."
         )
 
 
 def _missing(lane: Lane, offset: int) -> HeadraceError:
-    """Why no frame holds an offset."""
+    """Return the error for an offset that no frame holds."""
     index = lane.index()
     if offset < index.start:
         return DataLossError(

@@ -1,4 +1,4 @@
-"""Records on their way into a journal, and out of it: columns, no object for each."""
+"""Records of a journal as Arrow columns, without a Python object for each record."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -23,25 +23,26 @@ SCHEMA: Final = pa.schema(
         ("id", pa.string()),
     ]
 )
-"""Every column of a record; ``id`` is its sender's id for it, and may be null."""
+"""All columns of a record; ``id`` is the message id that the sender chose, or null."""
 
 _NAMES: Final = tuple(SCHEMA.names)
 _TIME: Final = SCHEMA.field("timestamp").type
 
 _FEW: Final = 16
+"""Maximum length of a cached column of nulls."""
 
 _MAX_BYTES: Final = 2**31 - 1
-"""Most bytes of the values of one Arrow column together: their offsets have 32 bits."""
+"""Maximum bytes of all values in one Arrow column, because Arrow's offsets have 32 bits."""
 
 
 def message_ids(batch: pa.RecordBatch) -> list[str | None] | None:
-    """The message ids of records; None where none of them has one."""
+    """Return the message id of each record; None if no record has an id."""
     column = batch.column("id")
     return None if column.null_count == len(column) else column.to_pylist()
 
 
 class Records:
-    """Records in order, which nothing changes any more; wraps one Arrow record batch.
+    """Immutable sequence of records that wraps one Arrow record batch.
 
     Args:
         batch: Records in the schema ``SCHEMA``. The buffers are shared, not copied.
@@ -63,13 +64,14 @@ class Records:
         headers: Sequence[Headers | None] | None = None,
         ids: Sequence[str | None] | None = None,
     ) -> "Records":
-        """One record for each value; None is a null, as in Kafka.
+        """Return one record for each value; a value of None is a null, as in Kafka.
 
-        All get the same time, since the epoch; without one, that of the call. Keys, headers and
-        their sender's ids are as many as the values, or None where no record has one.
+        All records get the same timestamp, in milliseconds since the epoch. Default: the time of
+        the call. ``keys``, ``headers`` and ``ids`` are as long as ``values``, or None if no record
+        has a key, headers or an id.
 
         Raises:
-            OptionError: The columns are not of one length, or hold more than 2 GiB.
+            OptionError: The columns differ in length, or a column holds more than 2 GiB.
         """
         rows = None if headers is None else [_pairs(row) for row in headers]
         raw = {"key": keys, "value": values, "headers": rows, "id": ids}
@@ -82,12 +84,12 @@ class Records:
 
     @classmethod
     def of_buffers(cls, values: Sequence[bytes], *, timestamp_ms: int) -> "Records":
-        """One record for each value: bytes, or another object with a buffer and a length.
+        """Return one record for each value: bytes, or another object with a buffer and a length.
 
-        A single value is shared, not copied; of several, no further object is made for each.
+        A single value is shared, not copied. Several values are copied into one buffer.
 
         Raises:
-            OptionError: They hold more than 2 GiB.
+            OptionError: The values hold more than 2 GiB.
         """
         count = len(values)
         sizes = np.fromiter(map(len, values), np.int64, count)
@@ -100,7 +102,7 @@ class Records:
             data = values[0]
         else:
             data = bytearray()
-            for value in values:  # `join` would hold a view of each at the same time
+            for value in values:  # `join` would hold a view of every value at the same time
                 data += value
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
         column = pa.Array.from_buffers(pa.binary(), count, buffers)
@@ -108,7 +110,7 @@ class Records:
 
     @classmethod
     def of_columns(cls, count: int, *, timestamp_ms: int, **columns: pa.Array) -> "Records":
-        """Records of some of the columns, in the types of ``SCHEMA``; the others are null."""
+        """Return records from columns in the types of ``SCHEMA``; absent columns are null."""
         times = pa.py_buffer(np.full(count, timestamp_ms, np.int64))
         columns["timestamp"] = pa.Array.from_buffers(_TIME, count, [None, times])
         arrays = [columns[name] if name in columns else _nulls(name, count) for name in _NAMES]
@@ -116,10 +118,10 @@ class Records:
 
     @classmethod
     def of_lines(cls, data: bytes, *, timestamp_ms: int) -> "Records":
-        r"""One record for each line, without its end, ``\n`` or ``\r\n``; the last may lack one.
+        r"""Return one record for each line, without its line end (``\n`` or ``\r\n``).
 
-        An empty line is a record with an empty value. No object is made for a line: some
-        gigabyte a second.
+        The last line may lack a line end. An empty line is a record with an empty value. No Python
+        object is made for a line, so the rate is about 1 GB/s.
 
         Raises:
             OptionError: The data has 2 GiB or more.
@@ -127,15 +129,16 @@ class Records:
         if len(data) > _MAX_BYTES:
             raise OptionError(
                 f"{len(data)} bytes of lines are more than the {_MAX_BYTES} that can be taken at "
-                "once; hand them in in parts."
+                "once; pass them in chunks."
             )
-        if b"\r" in data and b"\r\n" in data:  # a single byte is found ten times as fast
+        # Searching for a single byte is ten times as fast as searching for two.
+        if b"\r" in data and b"\r\n" in data:
             data = data.replace(b"\r\n", b"\n")
         if data and not data.endswith(b"\n"):
             data += b"\n"
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
         count = len(ends)
-        # The ends are taken out of the text: before the end of line i there were i others.
+        # The text below has no line ends: before the end of line i, i line ends are removed.
         offsets = np.zeros(count + 1, np.int32)
         np.subtract(ends, np.arange(count), out=offsets[1:], casting="unsafe")
         text = pa.py_buffer(data.replace(b"\n", b""))
@@ -144,10 +147,10 @@ class Records:
 
     @classmethod
     def concat(cls, parts: Iterable["Records"]) -> "Records":
-        """All of them, one after the other.
+        """Return the records of all ``parts`` in order.
 
         Raises:
-            OptionError: Together they hold more than 2 GiB.
+            OptionError: A column holds more than 2 GiB in all.
         """
         batches = [part.batch for part in parts]
         if len(batches) == 1:
@@ -166,7 +169,7 @@ class Records:
 
     @property
     def bytes(self) -> int:
-        """Size of keys, values and headers together, without any framing."""
+        """Total size of keys, values and headers (bytes), without framing."""
         if self._bytes is None:
             headers = self.batch.column("headers")
             sizes = [_bytes_of(self.batch.column(name)) for name in ("key", "value")]
@@ -178,18 +181,18 @@ class Records:
 
     @property
     def ids(self) -> tuple[int, int]:
-        """Number of records that have ids, and the size of these together (bytes)."""
+        """Number of records with an id, and the total size of the ids (bytes)."""
         column = self.batch.column("id")
         return len(column) - column.null_count, _bytes_of(column)
 
     def with_ids(self, ids: "Sequence[str | None] | pa.StringArray") -> "Records":
-        """The same records with these ids, as many as there are records."""
+        """Return the same records with these ids, one for each record."""
         place = SCHEMA.get_field_index("id")
         column = ids if isinstance(ids, pa.StringArray) else _array(ids, self.count, "id")
         return Records(self.batch.set_column(place, SCHEMA.field("id"), column))
 
     def slice(self, start: int, until: int) -> "Records":
-        """Return the records from place ``start`` to before place ``until``, as a view."""
+        """Return a view of the records from index ``start`` to before index ``until``."""
         return Records(self.batch.slice(start, until - start))
 
     def __len__(self) -> int:
@@ -205,7 +208,7 @@ class Records:
 
 
 def _nulls(name: str, count: int) -> pa.Array:
-    """Return a column of nulls; short columns are cached, for nobody changes them."""
+    """Return a column of nulls; short columns are cached, because Arrow arrays are immutable."""
     return _few_nulls(name, count) if count <= _FEW else pa.nulls(count, SCHEMA.field(name).type)
 
 
@@ -224,13 +227,13 @@ def _array(values: Sequence[Any], count: int, name: str) -> pa.Array:
         array = pa.array(values, SCHEMA.field(name).type)
     except pa.ArrowCapacityError as error:
         raise _too_large() from error
-    if isinstance(array, pa.ChunkedArray):  # what does not fit one array comes in several
+    if isinstance(array, pa.ChunkedArray):  # Arrow splits a column that exceeds one array
         raise _too_large()
     return array
 
 
 def _pairs(headers: Headers | None) -> list[dict[str, Any]] | None:
-    """As in Kafka's source, a record without headers has null, not an empty list."""
+    """Return headers as Arrow structs; None, not an empty list, without headers, as in Kafka."""
     return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
@@ -238,11 +241,11 @@ def _bytes_of(column: pa.Array) -> int:
     nulls, count = column.null_count, len(column)
     if nulls == count:
         return 0
-    if nulls:  # which may have bytes of their own beneath
+    if nulls:  # a null may still have bytes in the buffer
         return int(pc.sum(pc.binary_length(column)).as_py() or 0)
     offsets = np.frombuffer(column.buffers()[1], np.int32)
     return int(offsets[column.offset + count] - offsets[column.offset])
 
 
 def _too_large() -> OptionError:
-    return OptionError("Records of more than 2 GiB cannot be held together; use smaller parts.")
+    return OptionError("Records of more than 2 GiB cannot be held together; use smaller chunks.")

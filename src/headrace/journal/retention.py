@@ -1,4 +1,4 @@
-"""Pruning of segments that nobody needs any more."""
+"""Pruning: removal of segments that every gate has processed."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 class KeptReason(StrEnum):
-    """Why a lane's first segment that is kept is kept."""
+    """Reason why a lane's first remaining segment is kept."""
 
     NEEDED = "needed"
-    """A gate has still to read it, or may have to."""
+    """A gate must still read the segment, or may have to."""
     YOUNG = "young"
-    """It is younger than the minimum age."""
+    """The segment is younger than the minimum age."""
     LAST = "last"
-    """It is the lane's last segment, which says where the lane goes on."""
+    """The segment is the lane's last, which records the lane's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanePruning:
-    """Blocks that a pruning removes from a lane, or would; the lane begins at ``until`` then.
+    """Blocks that pruning removes, or would remove, from a lane, whose new start is ``until``.
 
-    ``kept`` says why the first of the ``kept_blocks`` is kept; None where there is no block. If it
-    is ``needed``, ``needed_by`` is the gate that needs it, with its batch.
+    ``kept`` is the reason why the first of the ``kept_blocks`` is kept, or None without blocks. If
+    ``kept`` is ``needed``, ``needed_by`` is the gate that needs the block, with its batch.
     """
 
     lane: int
@@ -54,26 +54,25 @@ def prune(
     unread: bool = False,
     dry_run: bool = False,
 ) -> tuple[LanePruning, ...]:
-    """Remove a journal's blocks that every gate is through with, and that are old enough.
+    """Remove blocks that every gate has processed and that are old enough; return the removals.
 
-    The right to read the ledger is enough. It may be done while the journal is written and read,
-    and again after a crash at any point. Blocks go from each lane's beginning on: where one is
-    kept, all behind it are. `Ledger.processed_until` returns the gates' progress; the ledger does
-    not know readers without a gate, or under another ledger.
+    Needs only read access to the ledger. Writers and readers may run at the same time, and pruning
+    may run again after a crash. Blocks are removed from each lane's start: all blocks after a kept
+    block are kept. Readers without a gate, or with another ledger, are not considered.
 
     Args:
         journal: The journal.
-        ledger: The ledger of the gates that read it.
-        min_age_ms: Time that a block is kept at least, from when it was written.
-        now_ms: The time (ms since the epoch).
-        only: The lanes to prune; None for all.
-        without: Gates that do not read it any more, and are not asked.
-        unread: Whether old blocks are to be removed although no gate has read the journal.
-        dry_run: Return what would be removed, and remove nothing.
+        ledger: The ledger of the gates that read the journal.
+        min_age_ms: Minimum age of removed blocks (ms), since their segment was last written.
+        now_ms: The current time (ms since the epoch).
+        only: The lanes to prune. Default: all lanes.
+        without: Gates to ignore, because they no longer read the journal.
+        unread: Whether to remove old blocks although no gate has read the journal.
+        dry_run: Return the blocks that would be removed, and remove nothing.
 
     Raises:
-        JournalError: No gate has read the journal, and ``unread`` is not set; it has not the lanes
-            that are named; or it cannot be read or changed.
+        JournalError: No gate has read the journal and ``unread`` is not set; a lane in ``only``
+            does not exist; or the journal cannot be read or changed.
         LedgerError: The ledger cannot be read.
     """
     lanes = _lanes(journal, only)
@@ -84,15 +83,15 @@ def prune(
             "ledger knows, so nothing of it has been processed; name the ledger of the gates that "
             "read it, or add --unread (unread=True) if it is to go unread."
         )
-    found = []
+    prunings = []
     for lane in lanes:
-        needs = [each for each in processed if each.partition == lane]
+        needs = [need for need in processed if need.partition == lane]
         lane_pruning = _planned(journal, lane, needs, now_ms - min_age_ms)
         if not dry_run:
-            # Also if there are none: a crash may have left files of an earlier pruning behind.
+            # Also without blocks to remove: a crash may have left files of an earlier pruning.
             journal.remove_before(lane, lane_pruning.until)
-        found.append(lane_pruning)
-    return tuple(found)
+        prunings.append(lane_pruning)
+    return tuple(prunings)
 
 
 def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
@@ -100,9 +99,9 @@ def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
     if only is None:
         return lanes
     if missing := sorted({*only}.difference(lanes)):
-        there = ", ".join(map(str, lanes)) or "none"
+        existing = ", ".join(map(str, lanes)) or "none"
         raise JournalError(
-            f"The journal {journal.storage.url} has no lane {missing[0]}; it has: {there}."
+            f"The journal {journal.storage.url} has no lane {missing[0]}; it has: {existing}."
         )
     return sorted({*only})
 
@@ -110,10 +109,10 @@ def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
 def _planned(
     journal: Journal, lane: int, needs: "Iterable[Processed]", before_ms: int
 ) -> LanePruning:
-    """Return the pruning of a lane's segments that were written by ``before_ms``."""
+    """Return the removals from a lane of segments last written by ``before_ms``."""
     start, _ = journal.lane_bounds(lane)
     segments = journal.segments(lane)
-    least = min(needs, key=lambda each: each.until, default=None)
+    least = min(needs, key=lambda need: need.until, default=None)
     count, kept = _removable(segments, least, before_ms)
     removed, rest = segments[:count], segments[count:]
     return LanePruning(
@@ -133,7 +132,7 @@ def _planned(
 def _removable(
     segments: Sequence[SegmentRef], least: "Processed | None", before_ms: int
 ) -> tuple[int, KeptReason | None]:
-    """Return the number of a lane's removable first segments, and why the next one is kept."""
+    """Return how many segments can be removed, and why the next segment is kept."""
     for number, segment in enumerate(segments):
         if least is not None and segment.until > least.until:
             return number, KeptReason.NEEDED

@@ -10,9 +10,8 @@ from headrace.errors import OptionError
 from headrace.gate.execution.policy import Last, OnFailure
 from headrace.gate.ledger.records import DeadLetterRecord
 from headrace.gate.ledger.transitions import Status
-from headrace.operate.status.attention import take_snapshot
-from headrace.operate.status.needs import Need
-from headrace.operate.status.observer import read_histories
+from headrace.operate.status.moment import read_histories, take_snapshot
+from headrace.operate.status.states import Need
 from headrace.testing import Crash, MemoryLog, StreamHarness
 
 REASON = "it lacks the field nosuch"

@@ -16,7 +16,7 @@ from headrace.gate.execution.gate import Gate
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import BatchRecord
 from headrace.gate.ledger.transitions import Status
-from headrace.operate.status.limiting import drain_state
+from headrace.operate.status.actions import drain_state
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.batch_reader import SparkBatchReader
 from headrace.gate.execution.gate import Gate
 from headrace.gate.execution.policy import Last, OnFailure
-from headrace.gate.execution.verdicts import unreachable_source, unreadable
+from headrace.gate.execution.verdicts import ends_query, unreachable_source
 from headrace.gate.kafka.kafka_source import KAFKA
 from headrace.gate.ledger.dead_letters import Headers
 from headrace.gate.ledger.error_report import ErrorReport
@@ -185,7 +185,7 @@ def test_records_that_are_gone_or_brokers_that_are_away_are_not_the_batch_s_faul
     reasons = {(orders.name, 0, 1): WHY}
     with pytest.raises(DataLossError, match="was deleted and recreated") as gone:
         reader_of(spark, orders).rejected(recreated, reasons)
-    assert unreadable(gone.value) is gone.value
+    assert ends_query(gone.value) is gone.value
     nowhere = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafkaConsumer.pollTimeoutMs": "500"}
     away = reader_of(spark, orders, **nowhere)
     caplog.set_level(logging.CRITICAL)

@@ -9,14 +9,14 @@ from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import Unresolved
 
 
-def test_the_pulse_changes_when_a_gate_does_and_only_there(ledger: Ledger) -> None:
+def test_the_revision_changes_when_a_gate_does_and_only_there(ledger: Ledger) -> None:
     declare_clicks(ledger)
 
-    before = ledger.moments.pulse()
+    before = ledger.moments.revision()
 
     def changed() -> set[str]:
         nonlocal before
-        now = ledger.moments.pulse()
+        now = ledger.moments.revision()
         different = {
             name
             for name, seen in now.gates.items()

@@ -27,10 +27,9 @@ from headrace.gate.ledger.records import PlannedBatch, PlannedRange, RateSample,
 from headrace.gate.ledger.transitions import Status
 from headrace.operate.cli.gate_view import GateView
 from headrace.operate.cli.status import status_view
-from headrace.operate.status.attention import take_snapshot
 from headrace.operate.status.lags import GateLag
-from headrace.operate.status.observer import read_histories
-from headrace.operate.status.sentences import headline
+from headrace.operate.status.moment import read_histories, take_snapshot
+from headrace.operate.status.needs import headline
 from headrace.operate.status.states import GateHistory, GateState
 
 

@@ -67,8 +67,9 @@ from headrace.operate.cli.journal_command import journal_view, pruned_table
 from headrace.operate.cli.printing import middle_cut
 from headrace.operate.cli.status import stages_view, status_view
 from headrace.operate.cli.verify import verification_view
-from headrace.operate.status.attention import gate_needs, take_snapshot
 from headrace.operate.status.lags import GateLag
+from headrace.operate.status.moment import take_snapshot
+from headrace.operate.status.needs import gate_needs
 from headrace.operate.status.stages import stages_of
 from headrace.operate.status.states import GateHistory
 

@@ -7,16 +7,18 @@ from tests.operate.cli.histories import NOW_MS, learnt, with_lags
 from tests.operate.dashboard.histories import add_batch
 from tests.operate.dashboard.test_failure_lists import regions
 
+from headrace.gate.control.hold import SinkOutage
 from headrace.gate.control.limits import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.gate.ledger.gates import GateClaim, GateQuery
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import QueryEnd
 from headrace.operate.dashboard.fleet import Fleet
-from headrace.operate.dashboard.gate_page import beyond_state, by_lag, cells_of, impossible_actions
+from headrace.operate.dashboard.gate_page import beyond_state, by_lag, cells_of
 from headrace.operate.dashboard.pages import environment
-from headrace.operate.status.attention import take_snapshot
-from headrace.operate.status.sentences import headline
-from headrace.operate.status.snapshot import PartitionSnapshot
+from headrace.operate.status.gate_actions import impossible_actions
+from headrace.operate.status.moment import take_snapshot
+from headrace.operate.status.needs import headline
+from headrace.operate.status.snapshot import PartitionSnapshot, QuerySnapshot
 from headrace.operate.status.states import GateState
 
 
@@ -39,11 +41,14 @@ def test_an_action_that_would_change_nothing_is_not_offered(
 ) -> None:
     held, limited = (None if kind is None else action(kind) for kind in (hold, limit))
     operator_limits = OperatorLimits("orders", NOW_MS, held, limited)
-    nothing = impossible_actions(operator_limits, waits=False, has_ceiling=False)
+    ended = take_snapshot(with_lags(0), NOW_MS)
+    running = replace(ended, query=QuerySnapshot("a program", None, NOW_MS))
+    nothing = impossible_actions(operator_limits, running)
     assert set(nothing) == impossible | {"retry-sink", "lift-ceiling"}
-    ended = impossible_actions(operator_limits, waits=False, runs=False)
-    assert set(ended) - set(nothing) == {"stop"}
-    assert set(impossible_actions(operator_limits, waits=True, has_ceiling=True)) == impossible
+    assert set(impossible_actions(operator_limits, ended)) - set(nothing) == {"stop"}
+    outage = SinkOutage("a batch", NOW_MS, 1, NOW_MS, "refused", is_certain=True)
+    waiting = replace(running, waiting=outage, ceiling="1,000 records")
+    assert set(impossible_actions(operator_limits, waiting)) == impossible
 
 
 @pytest.mark.parametrize("state", GateState)

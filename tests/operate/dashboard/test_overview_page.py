@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.operate.cli.histories import NOW_MS, with_lags
 
 from headrace.operate.dashboard.overview_page import COLUMNS_CSS, Choice, page_columns
-from headrace.operate.status.attention import take_snapshot
 from headrace.operate.status.facts import GATE_COLUMNS
+from headrace.operate.status.moment import take_snapshot
 
 BEHIND = take_snapshot(with_lags(9_000, 9_500, 10_000), NOW_MS)
 """The gate ``orders``, which falls behind."""

@@ -4,7 +4,7 @@ import pytest
 from tests.operate.metrics.fleets import done
 
 from headrace.gate.ledger.ledger import Ledger
-from headrace.gate.ledger.records import GateNow
+from headrace.gate.ledger.records import GateMoment
 from headrace.operate.metrics.families import Totals
 from headrace.testing import ManualClock, temporary_ledger
 
@@ -17,7 +17,7 @@ def in_memory(clock: ManualClock) -> Iterator[Ledger]:
         yield ledger
 
 
-def successes(totals: Totals, ledger: Ledger, gates: Sequence[GateNow]) -> float:
+def successes(totals: Totals, ledger: Ledger, gates: Sequence[GateMoment]) -> float:
     """Return the batches that have succeeded, of gates as they were a moment ago."""
     families = totals.collect(ledger, gates, ledger.moments.open_batches())
     samples = next(family.samples for family in families if family.name.endswith("_batches"))

@@ -11,7 +11,7 @@ from headrace.gate.ledger.error_report import ErrorReport
 from headrace.gate.ledger.gates import GateClaim
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import PlannedBatch, PlannedRange
-from headrace.operate.status.limiting import FlowDrain, drain_state
+from headrace.operate.status.actions import FlowDrain, drain_state
 from headrace.testing import ManualClock
 
 

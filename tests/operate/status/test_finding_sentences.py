@@ -6,7 +6,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.gate.ledger.error_report import ErrorReport, query_stopped
 from headrace.gate.ledger.proof import Finding, FindingKind
 from headrace.gate.ledger.transitions import Status
-from headrace.operate.status.sentences import finding_sentences
+from headrace.operate.status.findings import finding_sentences
 
 
 def open_findings(*offsets: OffsetRange, interrupted: bool = False) -> list[Finding]:

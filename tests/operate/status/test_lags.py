@@ -5,7 +5,7 @@ import pytest
 
 from headrace.core.ranges import TopicPartition
 from headrace.gate.control.limits import OperatorLimits
-from headrace.gate.ledger.records import GateNow
+from headrace.gate.ledger.records import GateMoment
 from headrace.operate.status.lags import KEPT_MS, Lags
 from headrace.operate.status.sources import PartitionAnswer, SourceAnswer
 from headrace.testing import temporary_ledger
@@ -15,9 +15,9 @@ PLANNED = 100
 EVERY_MS = 2_000
 
 
-def gate(number: int, arrivals: int) -> GateNow:
+def gate(number: int, arrivals: int) -> GateMoment:
     """A gate after so many batches, one every two seconds, while records arrive between them."""
-    return GateNow(
+    return GateMoment(
         name="orders",
         source="kafka",
         interval_ms=1_000,

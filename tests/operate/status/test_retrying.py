@@ -13,7 +13,7 @@ from headrace.gate.ledger.gates import GateClaim
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.gate.ledger.transitions import Status
-from headrace.operate.status.limiting import RetryQueue, is_queued
+from headrace.operate.status.actions import RetryQueue, is_queued
 from headrace.testing import ManualClock
 
 IDLE = RetryQueue("orders", (), None, has_query=True)

@@ -20,16 +20,14 @@ from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.transitions import Status
 from headrace.operate.cli.app import app
 from headrace.operate.dashboard.action_forms import perform
-from headrace.operate.dashboard.gate_page import impossible_actions
 from headrace.operate.dashboard.live import LedgerLink
 from headrace.operate.dashboard.pages import Site, environment
 from headrace.operate.metrics.scrape import exposition
-from headrace.operate.status.attention import take_snapshot
+from headrace.operate.status.actions import drain_state
 from headrace.operate.status.explanation import explain
 from headrace.operate.status.lags import GateLag
-from headrace.operate.status.limiting import drain_state
-from headrace.operate.status.observer import read_histories
-from headrace.operate.status.sentences import headline
+from headrace.operate.status.moment import read_histories, take_snapshot
+from headrace.operate.status.needs import headline
 from headrace.operate.status.states import GateHistory, GateState, Urgency
 
 REFUSED = "psycopg.OperationalError: 127.0.0.1:5432 refused"
@@ -170,7 +168,6 @@ def test_why_and_metrics_say_it_too(ledger: Ledger) -> None:
 
 
 def test_somebody_tries_at_once_by_a_command_or_on_the_page(ledger: Ledger, url: str) -> None:
-    assert "retry-sink" not in impossible_actions(ledger.operator_limits.of("orders"), waits=True)
     command = ["retry", "orders", "--ledger", url, "--by", "ada", "--json"]
     done = CliRunner().invoke(app, command)
     assert json.loads(done.stdout) == {"gate": "orders", "sink": True, "batches": 0}
@@ -185,7 +182,6 @@ def test_somebody_tries_at_once_by_a_command_or_on_the_page(ledger: Ledger, url:
     assert ledger.sink_outages.is_asked("orders")
     assert {each.by for each in ledger.operator_limits.history(None)} == {"ada", "Ada"}
     ledger.sink_outages.end("orders")
-    assert "retry-sink" in impossible_actions(ledger.operator_limits.of("orders"), waits=False)
     with pytest.raises(OptionError, match="does not wait for its sink any more"):
         perform(site, "retry-sink", form, "Ada")
     refused = CliRunner().invoke(app, command)

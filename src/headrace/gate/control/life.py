@@ -292,6 +292,12 @@ class Life:
         elif held is not None:
             self._pause = Pause(0, held=held)
 
+    @property
+    def records_left(self) -> int:
+        """Offsets that the isolation has left to a backfill; 0 without an isolation."""
+        left = [] if self.isolated is None else self.isolated.left
+        return sum(size(self._terms.records, part) for part, _ in left)
+
     # What to do.
 
     def next(self, passes: int, *, is_down: bool) -> Step:

@@ -42,6 +42,29 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 _LOOK_S: Final = 0.5
 
+OWNER_POLL_S: Final = 0.5
+"""Interval at which another owner's lease is checked for its end (s)."""
+
+
+class BatchLeases(LeaseRenewal):
+    """Keeps batches for their owner, however long they take; within ``with``."""
+
+    def __init__(self, ledger: Ledger, owner: str, lease_ms: int, *batches: str) -> None:
+        self.owner: Final = owner
+
+        def renew(batch_key: str) -> bool:
+            return ledger.batches.renew(batch_key, owner, lease_ms)
+
+        super().__init__("headrace-leases", renew, lease_ms, "batch {}", _LOG)
+        self.keep(*batches)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.stop(wait=True)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
@@ -80,6 +103,10 @@ class RunContext:
     def record_reader(self) -> RecordReader | None:
         """Reader of what the handler rejects."""
         return self.reader if self.records is None else self.records
+
+    def leases(self, *batches: str) -> BatchLeases:
+        """The owner's leases of batches, renewed within ``with``."""
+        return BatchLeases(self.ledger, self.owner, self.lease_ms, *batches)
 
     def failure(self, error: Exception, *, has_asked: bool = False) -> Failure:
         """What a call that raised this means for its batch."""
@@ -144,30 +171,6 @@ class BatchPart:
     def ranges(self) -> Ranges:
         """The offsets that are read."""
         return tuple(planned.offsets for planned in self.planned)
-
-
-OWNER_POLL_S: Final = 0.5
-"""Interval at which another owner's lease is checked for its end (s)."""
-
-
-class BatchLeases(LeaseRenewal):
-    """Keeps batches for their owner, however long they take; within ``with``."""
-
-    def __init__(self, ledger: Ledger, owner: str, lease_ms: int, *batches: str) -> None:
-        self.owner: Final = owner
-
-        def renew(batch_key: str) -> bool:
-            return ledger.batches.renew(batch_key, owner, lease_ms)
-
-        super().__init__("headrace-leases", renew, lease_ms, "batch {}", _LOG)
-        self.keep(*batches)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self.stop(wait=True)
 
 
 class HandlerCalls:

@@ -1,7 +1,8 @@
 """The codes, names and texts by which drivers and Java say that something cannot be reached.
 
-Each question has three answers: True, it is away; False, it is there and refuses (or Spark lost a
-process of its own); None, this sign says neither, and what led to it may.
+An exception has a code in this process, and none but in its text where a task raised it; both are
+looked up in the same sets. A verdict is True, it is away; False, it is there and refuses (or Spark
+lost a process of its own); or None, this sign says neither, and what led to it may.
 """
 
 import errno
@@ -30,8 +31,9 @@ STORE_STATUSES: Final = HTTP_STATUSES | {500}
 responses", Google Cloud Storage's "Retry strategy")."""
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
-_SQLSTATE_AWAY: Final = re.compile(
-    r"08...|53[0-3]..|57P0[123]|25006|58000|58030"  # not 53400: a limit of the statement's own
+_SQLSTATES: Final = (
+    *("08", "530", "531", "532", "533"),  # not 53400: a limit of the statement's own
+    *("57P01", "57P02", "57P03", "25006", "58000", "58030"),
 )
 
 _POSTGRESQL_AWAY: Final = frozenset(
@@ -48,11 +50,11 @@ _POSTGRESQL_AWAY: Final = frozenset(
 """The same states, by the classes of psycopg and psycopg2, which are all that a task leaves."""
 
 # https://dev.mysql.com/doc/mysql-errors/8.4/en/: client 2xxx, server 1xxx.
-_MYSQL_AWAY: Final = frozenset({2002, 2003, 2005, 2006, 2013, 2055, 1021, 1040, 1053, 1290, 1836})
-_MYSQL_DRIVERS: Final = frozenset({"MySQLdb", "aiomysql", "asyncmy", "mariadb", "mysql", "pymysql"})
+MYSQL: Final = frozenset({2002, 2003, 2005, 2006, 2013, 2055, 1021, 1040, 1053, 1290, 1836})
+MYSQL_DRIVERS: Final = frozenset({"MySQLdb", "aiomysql", "asyncmy", "mariadb", "mysql", "pymysql"})
 
 # https://www.sqlite.org/rescode.html, primary codes
-_SQLITE_AWAY: Final = frozenset(
+SQLITE: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_CANTOPEN,
@@ -67,7 +69,7 @@ _SQLITE_TEXT: Final = re.compile(
 )
 
 # librdkafka's rdkafka.h; broker codes from https://kafka.apache.org/protocol#protocol_error_codes
-_KAFKA_AWAY: Final = frozenset(
+KAFKA: Final = frozenset(
     {
         *(KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE),
         *(KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE),
@@ -96,12 +98,8 @@ NETWORK_NAMES: Final = frozenset(
         *("ServerTimeoutError", "ConnectionTimeoutError"),
         *("HTTPClientError", "EndpointConnectionError", "ConnectionClosedError"),  # botocore
         *("ConnectionFailure", "AutoReconnect", "ServerSelectionTimeoutError"),  # pymongo
-        *("NoHostAvailable", "OperationTimedOut"),  # cassandra
         *("IncompleteRead", "ProtocolError"),  # http.client, urllib3: an answer that broke off
-        *("SMTPServerDisconnected", "SMTPConnectError"),
-        *("NoBrokersAvailable", "KafkaTimeoutError", "KafkaConnectionError"),  # kafka-python
-        *("NodeNotReadyError", "NotEnoughReplicasError", "NotEnoughReplicasAfterAppendError"),
-        *("LeaderNotAvailableError", "NotLeaderForPartitionError", "RequestTimedOutError"),
+        "NoBrokersAvailable",  # kafka-python
     }
 )
 """Names of exceptions in Python itself and in clients, none of which has a code that says more."""
@@ -115,53 +113,10 @@ REFUSALS: Final = frozenset(
 """PEP 249's: the database answered, and what it was given is at fault."""
 
 
-def sqlstate_says(state: str) -> bool:
-    """Whether an SQLSTATE says that the database is away."""
-    return _SQLSTATE_AWAY.fullmatch(state) is not None
-
-
-def mysql_says(package: str, number: object) -> bool | None:
-    """The verdict of an error number; None if the package is no driver of MySQL's."""
-    if package not in _MYSQL_DRIVERS or not isinstance(number, int):
-        return None
-    return number in _MYSQL_AWAY
-
-
-def sqlite_says(code: int) -> bool:
-    """Whether one of SQLite's result codes, extended or not, says that the file is away."""
-    return code & 0xFF in _SQLITE_AWAY
-
-
-def kafka_says(code: int) -> bool:
-    """Whether one of librdkafka's or Kafka's codes says that the brokers are away."""
-    return code in _KAFKA_AWAY
-
-
-def aws_says(code: str) -> bool:
-    """Whether a code of AWS says that the service is away, or throttles its callers."""
-    return code in _AWS_AWAY
-
-
-def name_says(module: str, name: str) -> bool | None:
-    """The verdict of a class's name, for exceptions that have no code."""
-    if module.partition(".")[0] in _NOT_REACHED_BY_OURSELVES:
-        return None
-    return True if name in NETWORK_NAMES else None
-
-
-_OS_ERROR: Final = re.compile(r"\[Errno (\d+)\] ")
-_KAFKA_ERROR: Final = re.compile(r"KafkaError\{(?:[A-Z,]+,)?code=\w+,val=(-?\d+),")
-_MYSQL_ERROR: Final = re.compile(r"\(?(\d{4})(?:, | \(|: )")
-_HTTP_ERROR: Final = re.compile(
-    r"(?P<requests>\d{3}) (?:Client|Server) Error: |HTTP Error (?P<urllib>\d{3}): "
-    r"|(?:Client|Server) error '(?P<httpx>\d{3}) |(?P<aiohttp>\d{3}), message="
-)
-_HTTP_CLASSES: Final = frozenset({"HTTPError", "HTTPStatusError", "ClientResponseError"})
-_AWS_ERROR: Final = re.compile(r"An error occurred \((\w{1,40})\) when calling the \w+ operation")
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html, and the SDKs' own lists of
 # codes to retry; most come with HTTP 400. A service's limit of its own, such as
 # LimitExceededException, is none: it may stay.
-_AWS_AWAY: Final = frozenset(
+AWS: Final = frozenset(
     {
         *("503", "SlowDown", "InternalError", "ServiceUnavailable", "RequestLimitExceeded"),
         *("Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled"),
@@ -172,41 +127,55 @@ _AWS_AWAY: Final = frozenset(
 )
 
 
-def python_says(name: str, message: str) -> bool | None:
-    """The verdict of an exception of Python's that a task has left as text.
+def sqlstate_says(state: str) -> bool:
+    """Whether an SQLSTATE says that the database is away."""
+    return state.startswith(_SQLSTATES)
+
+
+def name_says(module: str, name: str) -> bool | None:
+    """The verdict of a class's name, for exceptions that have no code."""
+    if module.partition(".")[0] in _NOT_REACHED_BY_OURSELVES:
+        return None
+    if name in REFUSALS:
+        return False
+    return True if name == "OperationalError" or name in NETWORK_NAMES else None
+
+
+_MYSQL_TEXT: Final = re.compile(r"\(?(\d{4})(?:, | \(|: )")
+
+_CODES_IN_TEXT: Final[tuple[tuple[str, frozenset[int] | frozenset[str]], ...]] = (
+    (r"OSError: \[Errno (\d+)\] ", ERRNOS),
+    (r"HTTPError: (\d{3}) (?:Client|Server) Error: ", HTTP_STATUSES),  # requests
+    (r"HTTPError: HTTP Error (\d{3}): ", HTTP_STATUSES),  # urllib
+    (r"HTTPStatusError: (?:Client|Server) error '(\d{3}) ", HTTP_STATUSES),  # httpx
+    (r"ClientResponseError: (\d{3}), message=", HTTP_STATUSES),  # aiohttp
+    (r"ClientError: An error occurred \((\w{1,40})\) when calling the \w+ operation", AWS),
+    (r"KafkaException: KafkaError\{(?:[A-Z,]+,)?code=\w+,val=(-?\d+),", KAFKA),
+)
+"""What a package writes before any value, with its code, and the codes that say "away"."""
+
+
+def python_says(name: str, message: str) -> bool:
+    """Whether an exception of Python's that a task has left as text says that its sink is away.
 
     Args:
-        name: its class, with its module unless that is ``builtins``.
-        message: its message, of which only what its package writes before any value is read.
+        name: Its class, with its module unless that is ``builtins``.
+        message: Its message, of which only what its package writes before any value is read.
     """
     module, _, short = name.rpartition(".")
     package = module.partition(".")[0]
-    verdict: bool | None
     if package in {"psycopg", "psycopg2"}:
-        verdict = short in _POSTGRESQL_AWAY
-    elif package in _MYSQL_DRIVERS:
-        number = _MYSQL_ERROR.match(message)
-        verdict = None if number is None else mysql_says(package, int(number[1]))
-    elif package == "sqlite3":
-        verdict = short == "OperationalError" and _SQLITE_TEXT.match(message) is not None
-    elif short in _HTTP_CLASSES and (status := _HTTP_ERROR.match(message)) is not None:
-        verdict = int(status[status.lastgroup or 0]) in HTTP_STATUSES
-    elif short == "ClientError" and (code := _AWS_ERROR.match(message)) is not None:
-        verdict = aws_says(code[1])
-    elif short == "KafkaException":
-        number = _KAFKA_ERROR.match(message)
-        verdict = None if number is None else kafka_says(int(number[1]))
-    elif short in REFUSALS:
-        verdict = False
-    elif short == "OSError" and (number := _OS_ERROR.match(message)) is not None:
-        verdict = int(number[1]) in ERRNOS
-    elif (name, message[:11]) == ("PermissionError", "[Errno 13] "):
-        verdict = "'" in message  # of a path
-    elif short == "OperationalError" and package != "sqlalchemy":
-        verdict = True
-    else:
-        verdict = name_says(module, short)
-    return verdict
+        return short in _POSTGRESQL_AWAY
+    if package == "sqlite3":
+        return short == "OperationalError" and _SQLITE_TEXT.match(message) is not None
+    if name == "PermissionError":
+        return message.startswith("[Errno 13] ") and "'" in message  # of a path
+    if package in MYSQL_DRIVERS and (number := _MYSQL_TEXT.match(message)) is not None:
+        return int(number[1]) in MYSQL
+    for pattern, away in _CODES_IN_TEXT:
+        if (code := re.match(pattern, f"{short}: {message}")) is not None:
+            return code[1] in map(str, away)
+    return name_says(module, short) is True
 
 
 _JAVA_AWAY: Final = re.compile(
@@ -226,10 +195,6 @@ _JAVA_AWAY: Final = re.compile(
     r"|CoordinatorNotAvailable|CoordinatorLoadInProgress|LeaderNotAvailable|NotLeaderOrFollower"
     r"|NotEnoughReplicas|NotEnoughReplicasAfterAppend|KafkaStorage|ThrottlingQuotaExceeded"
     r"|BootstrapResolution)Exception"
-    r"|com\.mongodb\.Mongo(?:Timeout|Socket\w*|NodeIsRecovering|NotPrimary)Exception"
-    r"|com\.datastax\.oss\.driver\.api\.core\.AllNodesFailedException"
-    r"|redis\.clients\.jedis\.exceptions\.JedisConnectionException"
-    r"|org\.elasticsearch\.hadoop\.rest\.EsHadoopNoNodesLeftException"
 )
 
 _OS_TEXT: Final = (

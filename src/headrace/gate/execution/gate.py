@@ -293,7 +293,7 @@ class Gate:
             OptionError: the gate is not declared yet: no query has started behind it.
         """
         # Above this package: what operators see is worked out from all that is below it.
-        from headrace.operate import Observer  # noqa: PLC0415
+        from headrace.operate import snapshots  # noqa: PLC0415
 
         with Ledger.open(self._ledger_url, create=False) as ledger:
             record = ledger.gates.get(self.name)
@@ -302,7 +302,7 @@ class Gate:
                     f"The gate {self.name!r} is not declared in its ledger yet; start its query"
                     " once."
                 )
-            return Observer(ledger).look([record])[0]
+            return snapshots(ledger, [record])[0]
 
     def _derived(
         self,

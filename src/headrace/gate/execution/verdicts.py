@@ -80,8 +80,9 @@ def failure_of(
     if (wrong := ends_query(error)) is not None:
         goes_on = passes_over_losses and isinstance(wrong, DataLossError)
         return Failure(Verdict.WRONG, error, wrong, is_blameless=True, goes_on=goes_on)
-    unread, source = not_the_records(error), unreachable_source(error)
+    source = unreachable_source(error)
     is_source_away = source is not None and not isinstance(source, RejectionError)
+    unread = error if isinstance(error, NotProcessedError) else source or _broken_machinery(error)
     if took_too_much(error):
         verdict = Verdict.TOO_LARGE if unread is None else Verdict.UNREAD
     elif is_source_away or sink_is_away(error):
@@ -98,46 +99,50 @@ def failure_of(
     )
 
 
+# Exceptions and their causes.
+
+
+def with_causes(error: BaseException, *, hidden: bool = True) -> Iterator[BaseException]:
+    """Yield an exception and those that led to it, outermost first; hidden are ``from None``'s."""
+    seen: set[int] = set()
+    now: BaseException | None = error
+    while now is not None and id(now) not in seen:
+        yield now
+        seen.add(id(now))
+        is_shown = hidden or not now.__suppress_context__
+        now = now.__cause__ or (now.__context__ if is_shown else None)
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    return isinstance(error, Py4JJavaError | PySparkException)
+
+
+def _spark_text(error: BaseException) -> str:
+    return text_of(error) if _is_of_spark(error) else ""
+
+
+def text_of(error: BaseException) -> str:
+    """Return Spark's message, for which it may ask its JVM; empty if the JVM is gone."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  (whatever a JVM that ends makes of it)
+        return ""
+
+
 # The source, the program, a machine.
 
-_UNREADABLE: Final = (DataLossError, CorruptionError)
-_PROGRAMS: Final = (OptionError, SetupError)
-_KINDS: Final = {kind.__name__: kind for kind in (*_UNREADABLE, *_PROGRAMS)}
+_ENDING: Final = (DataLossError, CorruptionError, OptionError, SetupError)
 
 # Spark has a task's exception as text: the traceback, as the Python worker wrote it.
 _IN_A_TASK: Final = re.compile(
-    rf"^{re.escape(HeadraceError.__module__)}\.({'|'.join(_KINDS)}): (.+)$", re.MULTILINE
+    r"^headrace\.errors\.((?:DataLoss|Corruption|Option|Setup)Error): (.+)$", re.MULTILINE
 )
-
 _WHILE_READING: Final = re.compile(
-    rf"^(?:{re.escape(HeadraceError.__module__)}\.(\w+): )?(.+)\n{re.escape(READ)}$", re.MULTILINE
+    rf"^(?:headrace\.errors\.(\w+): )?(.+)\n{re.escape(READ)}$", re.MULTILINE
 )
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _FULL_IN_TEXT: Final = re.compile(r"No space left on device|Disk quota exceeded")
-
-
-def unreadable(error: BaseException) -> HeadraceError | None:
-    """Why the source could not be read, in one sentence, if that is what was raised.
-
-    Only what Spark raises is searched, and what led to it: what a handler says by itself may have a
-    record's text in it.
-
-    Returns:
-        A ``DataLossError`` or ``CorruptionError`` as the task raised it; None for anything else.
-    """
-    return _raised(error, _UNREADABLE)
-
-
-def program_error(error: BaseException) -> HeadraceError | None:
-    """Why the program cannot run as it is, in one sentence, if that is what was raised.
-
-    A schema or an option is wrong, a machine lacks a package, or a jar does not suit this Spark: no
-    record is at fault, and no sink is away. Spark's exceptions are searched by their text, as in
-    `unreadable`.
-    """
-    return _raised(error, _PROGRAMS) or _unsuited_jar(error) or _untrusted(error)
-
 
 _NOT_TRUSTED: Final = re.compile(
     r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|PKIX path (?:building|validation) failed"
@@ -151,12 +156,9 @@ _TLS_IN_TEXT: Final = re.compile(
 
 def _untrusted(error: BaseException) -> SetupError | None:
     for cause in with_causes(error):
-        text = text_of(cause)
-        if isinstance(cause, Py4JJavaError | PySparkException):
-            lines = _TLS_IN_TEXT.findall(text)
-        else:
-            is_tls = isinstance(cause, OSError) or type(cause).__name__ == "OperationalError"
-            lines = [text] if is_tls else []
+        lines = _TLS_IN_TEXT.findall(_spark_text(cause))
+        if isinstance(cause, OSError) or type(cause).__name__ == "OperationalError":
+            lines = [text_of(cause)]
         for line in lines:
             if _NOT_TRUSTED.search(line):
                 return SetupError(
@@ -182,7 +184,7 @@ _OF_DELTA: Final = re.compile(
 
 def _unsuited_jar(error: BaseException) -> SetupError | None:
     for each in with_causes(error):
-        text = text_of(each) if isinstance(each, Py4JJavaError | PySparkException) else ""
+        text = _spark_text(each)
         if (found := _LINKAGE.search(text)) is None:
             continue
         fault = f"{found[1]}: {found[2].strip()}"
@@ -200,19 +202,19 @@ def _unsuited_jar(error: BaseException) -> SetupError | None:
 
 
 def ends_query(error: BaseException) -> HeadraceError | None:
-    """Why the query is to stop, whatever its policy: the source or the program is at fault."""
-    return unreadable(error) or program_error(error)
+    """Return why the query is to stop, whatever its policy; None where it need not.
 
-
-def _raised(error: BaseException, kinds: tuple[type[HeadraceError], ...]) -> HeadraceError | None:
+    Its source has lost records, or the program cannot run as it is: a schema or an option is wrong,
+    a machine lacks a package, a jar does not suit this Spark, or a certificate is not trusted. No
+    record is at fault, and no sink is away. Only what Spark raises is searched, and what led to it:
+    what a handler says by itself may have a record's text in it.
+    """
     for each in with_causes(error):
-        if type(each) in kinds:
+        if type(each) in _ENDING:
             return cast(HeadraceError, each)
-        if isinstance(each, Py4JJavaError | PySparkException):
-            found = _IN_A_TASK.search(text_of(each))
-            if found is not None and _KINDS[found[1]] in kinds:
-                return _KINDS[found[1]](found[2])
-    return None
+        if (found := _IN_A_TASK.search(_spark_text(each))) is not None:
+            return cast(HeadraceError, getattr(errors, found[1])(found[2]))
+    return _unsuited_jar(error) or _untrusted(error)
 
 
 def unreachable_source(error: BaseException) -> HeadraceError | None:
@@ -232,29 +234,9 @@ def unreachable_source(error: BaseException) -> HeadraceError | None:
             return each
         if isinstance(each, HeadraceError) and READ in getattr(each, "__notes__", ()):
             return each
-        if isinstance(each, Py4JJavaError | PySparkException):
-            found = _WHILE_READING.search(text_of(each))
-            if found is not None:
-                kind = getattr(errors, found[1] or "", SourceError)
-                return cast(HeadraceError, kind(found[2]))
-    return None
-
-
-def not_the_records(error: BaseException) -> HeadraceError | None:
-    """Why a handler's exception says nothing of its records; None where it may.
-
-    The source could not be read, the program is wrong, a disk is full, the ledger failed, or the
-    JVM is gone.
-    """
-    if isinstance(error, NotProcessedError):
-        return error
-    found = ends_query(error) or unreachable_source(error)
-    if found is not None:
-        return found
-    for each in with_causes(error):
-        what = _broken_machinery(each)
-        if what is not None:
-            return machinery_error(what, each)
+        if (found := _WHILE_READING.search(_spark_text(each))) is not None:
+            kind = getattr(errors, found[1] or "", SourceError)
+            return cast(HeadraceError, kind(found[2]))
     return None
 
 
@@ -262,15 +244,12 @@ _UNREACHED: Final = drivers.NETWORK_NAMES | {"InterfaceError", "OperationalError
 """Names of exceptions in Python itself, in databases' drivers (PEP 249), and in HTTP's clients."""
 
 
-def no_connection(error: BaseException | ErrorReport) -> bool:
+def no_connection(error: BaseException) -> bool:
     """Whether what was raised says that something else could not be reached, or was too slow.
 
     The record is no cause of that, be it the only one that fails: its part of the sink may be down.
     More says so than for `sink_is_away`: also a database's deadlock and its lock timeout.
     """
-    if isinstance(error, ErrorReport):
-        name, message = error.error_class, error.message
-        return bool(drivers.python_says(name, message) or drivers.java_says(name, message))
     return sink_is_away(error) or any(
         kind.__name__ in _UNREACHED for each in with_causes(error) for kind in type(each).__mro__
     )
@@ -284,15 +263,18 @@ def machinery_error(what: str, cause: BaseException) -> MachineryError:
     return error
 
 
-def _broken_machinery(error: BaseException) -> str | None:
-    if isinstance(error, OSError) and error.errno in _FULL:
-        return "A disk is full"
-    if isinstance(error, LedgerError) and _is_the_databases(error):
-        return "The ledger failed while the batch ran"
-    if isinstance(error, Py4JNetworkError):
-        return "Spark's JVM does not answer"
-    spark_says = text_of(error) if isinstance(error, Py4JError | PySparkException) else ""
-    return "A disk is full" if _FULL_IN_TEXT.search(spark_says) else None
+def _broken_machinery(error: BaseException) -> MachineryError | None:
+    """Return the error that a disk, the ledger or the JVM has failed; None for anything else."""
+    for each in with_causes(error):
+        is_full = isinstance(each, OSError) and each.errno in _FULL
+        spark_says = text_of(each) if isinstance(each, Py4JError | PySparkException) else ""
+        if is_full or _FULL_IN_TEXT.search(spark_says):
+            return machinery_error("A disk is full", each)
+        if isinstance(each, LedgerError) and _is_the_databases(each):
+            return machinery_error("The ledger failed while the batch ran", each)
+        if isinstance(each, Py4JNetworkError):
+            return machinery_error("Spark's JVM does not answer", each)
+    return None
 
 
 def _is_the_databases(error: LedgerError) -> bool:
@@ -303,16 +285,6 @@ def _is_the_databases(error: LedgerError) -> bool:
     causes = [each for each in with_causes(error) if isinstance(each, SQLAlchemyError)]
     refused = any(isinstance(each, IntegrityError | DataError) for each in causes)
     return bool(causes) and not refused and not was_open_too_long(error)
-
-
-def with_causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception, and those that led to it."""
-    seen: set[int] = set()
-    now: BaseException | None = error
-    while now is not None and id(now) not in seen:
-        yield now
-        seen.add(id(now))
-        now = now.__cause__ or now.__context__
 
 
 _TOO_MUCH: Final = re.compile(
@@ -372,12 +344,11 @@ def sink_is_away(error: BaseException) -> bool:
     False as well for the end of a process of Spark's own, by a record or not, and for what was
     raised while Headrace read its source.
 
-    Args:
-        error: what a handler raised. Where it is Spark's, its JVM is asked for the causes.
+    If it is Spark's, its JVM is asked for the causes.
     """
     if isinstance(error, BaseExceptionGroup):
         return all(sink_is_away(each) for each in error.exceptions)
-    causes = list(_causes(error))
+    causes = list(with_causes(error, hidden=False))
     if any(_is_of_the_source(each) for each in causes):
         return False
     if any(isinstance(each, SinkAwayError) for each in causes):
@@ -385,32 +356,8 @@ def sink_is_away(error: BaseException) -> bool:
     return next((said for each in causes if (said := _verdict(each)) is not None), False)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception and those that led to it, outermost first, without those that are hidden."""
-    seen: set[int] = set()
-    now: BaseException | None = error
-    while now is not None and id(now) not in seen:
-        yield now
-        seen.add(id(now))
-        now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
-
-
 def _is_of_the_source(error: BaseException) -> bool:
-    if READ in getattr(error, "__notes__", ()):
-        return True
-    return _is_of_spark(error) and f"\n{READ}" in text_of(error)
-
-
-def _is_of_spark(error: BaseException) -> bool:
-    return isinstance(error, Py4JJavaError | PySparkException)
-
-
-def text_of(error: BaseException) -> str:
-    """Return Spark's message, for which it may ask its JVM; empty if the JVM is gone."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001  (whatever a JVM that ends makes of it)
-        return ""
+    return READ in getattr(error, "__notes__", ()) or f"\n{READ}" in _spark_text(error)
 
 
 def _verdict(error: BaseException) -> bool | None:
@@ -422,27 +369,37 @@ def _verdict(error: BaseException) -> bool | None:
         return False
     if _is_of_spark(error):
         return _spark_verdict(error)
-    for judge in (_kafka_verdict, _http_verdict, _database_verdict, _system_verdict):
-        if (verdict := judge(error)) is not None:
-            return verdict
-    return None
+    by_code = _code_says(error)
+    return _system_verdict(error) if by_code is None else by_code
 
 
-def _kafka_verdict(error: BaseException) -> bool | None:
-    if isinstance(error, KafkaException):
-        code: Any = error.args[0] if error.args else None
-        if isinstance(code, KafkaError):
-            return drivers.kafka_says(code.code()) or bool(code.retriable())
-    return None
+def _code_says(error: BaseException) -> bool | None:
+    """The verdict of the code that a driver or a client gives its exceptions; None without one.
 
-
-def _http_verdict(error: BaseException) -> bool | None:
-    status, statuses = _http_status(error), drivers.HTTP_STATUSES
-    if _package(error) in {"botocore", "boto3"}:
-        statuses = drivers.STORE_STATUSES
-        if drivers.aws_says(_aws_code(error)):
-            return True
-    return None if status is None else status in statuses
+    SQLAlchemy's are left to the driver's exception, which is their cause.
+    """
+    package, first = _package(error), error.args[0] if error.args else None
+    number, status = getattr(error, "errno", first), _http_status(error)
+    state = first if package == "pyodbc" else sqlstate_of(error)
+    verdict: bool | None = None
+    if isinstance(error, KafkaException) and isinstance(first, KafkaError):
+        verdict = first.code() in drivers.KAFKA or bool(first.retriable())
+    elif _aws_code(error) in drivers.AWS:
+        verdict = True
+    elif status is not None:
+        is_store = package in {"botocore", "boto3"}
+        verdict = status in (drivers.STORE_STATUSES if is_store else drivers.HTTP_STATUSES)
+    elif package == "sqlalchemy":
+        # Where the server has said why it ended the connection, the driver's exception has it.
+        was_cut = getattr(error, "connection_invalidated", False)
+        verdict = True if was_cut and sqlstate_of(getattr(error, "orig", None)) is None else None
+    elif package in drivers.MYSQL_DRIVERS and isinstance(number, int):
+        verdict = number in drivers.MYSQL
+    elif isinstance(state, str) and len(state) == 5:
+        verdict = drivers.sqlstate_says(state)
+    elif isinstance(code := getattr(error, "sqlite_errorcode", None), int):
+        verdict = code & 0xFF in drivers.SQLITE  # it may be an extended code
+    return verdict
 
 
 def _aws_code(error: BaseException) -> str:
@@ -464,35 +421,6 @@ def _http_status(error: BaseException) -> int | None:
     return int(status) if isinstance(status, int) and status >= 400 else None
 
 
-def _database_verdict(error: BaseException) -> bool | None:
-    """By the SQLSTATE or the number of a database's error, or by its class where it has neither.
-
-    SQLAlchemy's are left to the driver's exception, which is their cause.
-    """
-    names = {kind.__name__ for kind in type(error).__mro__}
-    package, first = _package(error), error.args[0] if error.args else None
-    state = sqlstate_of(error)
-    if package == "pyodbc" and isinstance(first, str) and len(first) == 5:
-        state = first
-    number = getattr(error, "errno", first)
-    verdict: bool | None
-    if package == "sqlalchemy":
-        # Where the server has said why it ended the connection, the driver's exception has it.
-        was_cut = getattr(error, "connection_invalidated", False)
-        verdict = True if was_cut and sqlstate_of(getattr(error, "orig", None)) is None else None
-    elif (mysql := drivers.mysql_says(package, number)) is not None:
-        verdict = mysql
-    elif isinstance(state, str):
-        verdict = drivers.sqlstate_says(state)
-    elif isinstance(code := getattr(error, "sqlite_errorcode", None), int):
-        verdict = drivers.sqlite_says(code)
-    elif names & drivers.REFUSALS:
-        verdict = False
-    else:
-        verdict = True if "OperationalError" in names else None
-    return verdict
-
-
 def _system_verdict(error: BaseException) -> bool | None:
     if isinstance(error, URLError) and isinstance(error.reason, BaseException):
         return _verdict(error.reason)
@@ -502,9 +430,8 @@ def _system_verdict(error: BaseException) -> bool | None:
         return True
     if isinstance(error, PermissionError):
         return True if error.errno == errno.EACCES and error.filename is not None else None
-    kinds = type(error).__mro__
-    is_named = any(drivers.name_says(kind.__module__, kind.__name__) for kind in kinds)
-    return True if is_named else None
+    said = {drivers.name_says(kind.__module__, kind.__name__) for kind in type(error).__mro__}
+    return False if False in said else True if True in said else None
 
 
 def _package(error: BaseException) -> str:
@@ -621,7 +548,7 @@ _RAISED: Final = re.compile(
 )
 _INNERMOST_FRAME: Final = re.compile(r'.*^  File "([^"\n]*)"', re.DOTALL | re.MULTILINE)
 _OWN_FRAME: Final = re.compile(r"[/\\](?:pyspark|py4j)[/\\]")
-_AWAY: Final = f"{SinkAwayError.__module__}.{SinkAwayError.__name__}"
+_AWAY: Final = "headrace.errors.SinkAwayError"
 
 
 def _task_verdict(text: str) -> bool:
@@ -643,7 +570,7 @@ def _task_verdict(text: str) -> bool:
     is_own = innermost is not None and _OWN_FRAME.search(innermost[1]) is not None
     if is_own or not drivers.REFUSALS.isdisjoint(later):
         return False
-    return drivers.python_says(name, message or "") is True
+    return drivers.python_says(name, message or "")
 
 
 _HEADER: Final = "Traceback (most recent call last):\n"

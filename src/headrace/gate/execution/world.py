@@ -35,9 +35,9 @@ from headrace.gate.control.life import (
     Waited,
     live,
 )
-from headrace.gate.control.parts import WHOLE, Progress, ranges_of, size
+from headrace.gate.control.parts import WHOLE, Progress, ranges_of
 from headrace.gate.execution.batch_reader import BatchReader
-from headrace.gate.execution.call import BatchLeases, BatchPart, HandlerCalls, RunContext
+from headrace.gate.execution.call import BatchPart, HandlerCalls, RunContext
 from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE, ErrorReport, query_stopped
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.records import Attached, BatchRecord, PlannedRange, without
@@ -115,6 +115,8 @@ class BatchRunner:
         """
         batch, policy = attached.batch, self._context.policy
         held = self._hold.resume(batch)
+        first = (df, number, attached.sequence if held is None else None)
+        world = _World(self._context, self._calls, self._hold, batch, attached.ranges, first=first)
         terms = Terms(
             batch.planned_records,
             policy.last,
@@ -123,13 +125,11 @@ class BatchRunner:
             policy.budget,
             keeps_key=self._calls.is_unknown(batch),
         )
-        first = (df, number, attached.sequence if held is None else None)
-        world = _World(self._context, self._calls, self._hold, batch, attached.ranges, first=first)
-        with world.leases():
+        with self._context.leases(batch.batch_key):
             end, life = self._live(terms, world, held)
             self.had_no_sink = waited = held is not None or self._hold.outage is not None
             if not end.is_stopped:
-                self._hold.end(batch, end, life)
+                self._hold.note_end(batch, end, life)
             world.end_live(end, life)
         return not (world.failures or waited or batch.progress is not None)
 
@@ -150,6 +150,17 @@ class BatchRunner:
         policy, is_final = self._context.policy, why_dead(batch, self.limits) is not None
         # A whole that a backfill has run keeps its key, so that its sink knows it again.
         goes_whole = batch.progress is None and batch.backfills > 0
+        max_records = sys.maxsize if goes_whole else allowed
+        world = _World(
+            self._context,
+            self._calls,
+            self._hold,
+            batch,
+            self._ledger.batches.ranges(batch.batch_key),
+            gone=tuple(gone),
+            control_wait_s=self._control_wait_s,
+            max_records=max_records,
+        )
         terms = Terms(
             batch.planned_records,
             policy.last,
@@ -157,23 +168,12 @@ class BatchRunner:
             is_live=False,
             keeps_key=self._calls.is_unknown(batch),
             unknown_failed=is_final or batch.backfills + 1 >= _SURELY_RAISES,
-            max_records=sys.maxsize if goes_whole else allowed,
+            max_records=max_records,
             is_final=is_final,
             can_wait=self._control_wait_s > 0
             and not self._context.health.is_idle(self._control_wait_s),
         )
-        planned = self._ledger.batches.ranges(batch.batch_key)
-        world = _World(
-            self._context,
-            self._calls,
-            self._hold,
-            batch,
-            planned,
-            gone=tuple(gone),
-            control_wait_s=self._control_wait_s,
-            max_records=terms.max_records,
-        )
-        with world.leases():
+        with self._context.leases(batch.batch_key):
             try:
                 return world.end_again(*self._live(terms, world))
             except LedgerError:
@@ -241,7 +241,7 @@ class _Hold:
         )
         return self.outage.held
 
-    def end(self, batch: BatchRecord, end: End, life: Life) -> None:
+    def note_end(self, batch: BatchRecord, end: End, life: Life) -> None:
         """Note that nothing waits any more: the sink is back, or the policy has its say."""
         passed = end.kind is Ending.SUCCESS
         passed = passed or (life.isolated is not None and life.isolated.has_passed)
@@ -258,7 +258,7 @@ class _Hold:
                 batch.gate,
                 waited,
                 outage.batch,
-                _left(batch, life),
+                life.records_left,
                 outage.error,
             )
         elif passed:
@@ -322,11 +322,6 @@ class _World:
         self._logged_ms = 0
         self._parts = ExitStack()
         self._reader: BatchReader | None = None
-
-    def leases(self) -> BatchLeases:
-        """The lease of the batch, renewed as long as its block."""
-        key, context = self.batch.batch_key, self._context
-        return BatchLeases(self._ledger, context.owner, context.lease_ms, key)
 
     @property
     def passes(self) -> int:
@@ -665,13 +660,8 @@ class _World:
                 batch.gate,
                 isolated.runs,
                 len(isolated.alone),
-                _left(batch, life),
+                life.records_left,
             )
-
-
-def _left(batch: BatchRecord, life: Life) -> int:
-    left = [] if life.isolated is None else life.isolated.left
-    return sum(size(batch.planned_records, part) for part, _ in left)
 
 
 def _span(ms: int) -> str:

@@ -16,7 +16,7 @@ from headrace.gate.control.pressure import RateLimit
 from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.error_report import storable
 from headrace.gate.ledger.operator_limits import in_force
-from headrace.gate.ledger.records import BatchRecord, GateNow, GateRecord, QueryEnd, batch_from
+from headrace.gate.ledger.records import BatchRecord, GateMoment, GateRecord, QueryEnd, batch_from
 from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import new_call_id
 
@@ -235,14 +235,14 @@ class GateStore(Store):
             _query_from(found[0]) if row["query_lives"] else None,
         )
 
-    def now(self, gate_name: str) -> GateNow | None:
+    def now(self, gate_name: str) -> GateMoment | None:
         """One gate at this moment, with all that bounds its next batch; None if not declared."""
         return next(iter(self.all_now(gate_name)), None)
 
-    def all_now(self, gate_name: str | None = None) -> tuple[GateNow, ...]:
+    def all_now(self, gate_name: str | None = None) -> tuple[GateMoment, ...]:
         """All gates at one moment, by name, or one; a statement, however many there are."""
 
-        def now(connection: Connection) -> tuple[GateNow, ...]:
+        def now(connection: Connection) -> tuple[GateMoment, ...]:
             rows = execute(connection, _SQL["gates_now"], {"gate": gate_name}).all()
             operators = in_force(connection, rows)
             return tuple(_now_from(row, operators[row.name]) for row in rows)
@@ -286,14 +286,14 @@ def _query_from(row: Row[Any]) -> GateQuery:
     return GateQuery(**{name: values[f"query_{name}"] for name in _QUERY})
 
 
-def _now_from(row: Row[Any], operator: OperatorLimits) -> GateNow:
+def _now_from(row: Row[Any], operator: OperatorLimits) -> GateMoment:
     values = row._asdict()
     throttle = [values.pop(name) for name in _THROTTLE]
     for name in _OF_OPERATORS:
         del values[name]
     values["has_query"] = bool(row.has_query)  # SQLite has no truth values
     rate_limit = None if row.throttle_per_s is None else RateLimit(*throttle)
-    return GateNow(**values, rate_limit=rate_limit, operator=operator)
+    return GateMoment(**values, rate_limit=rate_limit, operator=operator)
 
 
 def refuse_but(connection: Connection, gate_name: str, query: str) -> None:

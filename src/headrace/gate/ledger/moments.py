@@ -50,7 +50,7 @@ Counts = dict[Kind, Sums]
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class Revision:
     """State of all gates that is compared with the previous one, to see what has changed.
 
     Attributes:
@@ -94,11 +94,11 @@ class SeriesPoint:
 class MomentStore(Store):
     """All gates of a ledger at one moment, and the history of one, at the cost of what is shown."""
 
-    def pulse(self) -> Pulse:
-        """Read the pulse of all gates: four statements, however many gates there are."""
-        rows = self._database.rows(_SQL["pulse"])
+    def revision(self) -> Revision:
+        """Read the revision of all gates: four statements, however many gates there are."""
+        rows = self._database.rows(_SQL["revision"])
         elsewhere = tuple(self._database.rows(_SQL["elsewhere"])[0])
-        return Pulse(
+        return Revision(
             gates={row.name: tuple(row) for row in rows},
             unresolved=self.unresolved(None),
             elsewhere=elsewhere[:2],

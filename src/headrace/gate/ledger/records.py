@@ -266,7 +266,7 @@ class QueryEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateNow(GateRecord):
+class GateMoment(GateRecord):
     """A gate at one moment, with what is in force for it then, and its newest batch."""
 
     lost_offsets: int

@@ -28,7 +28,7 @@ from headrace.gate.ledger.connection import OF_A_QUERY, Timeouts, redact_url
 from headrace.gate.ledger.gates import GateClaim, GateQuery
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.proof import FindingKind
-from headrace.gate.ledger.records import GateNow, PlannedBatch, PlannedRange
+from headrace.gate.ledger.records import GateMoment, PlannedBatch, PlannedRange
 from headrace.gate.ledger.transitions import Status
 from headrace.gate.source.losses import LossAccount, MissingOffsets
 from headrace.gate.source.resumption import GateMemory, unknown_outcome
@@ -128,7 +128,7 @@ class GateLedger:
             )
         self._clock.sleep(seconds)
 
-    def admission(self) -> GateNow | None:
+    def admission(self) -> GateMoment | None:
         """Return the gate, after the report of its last batch if that comes soon.
 
         None while it is not declared. Operators' actions since the last time are marked as seen.
@@ -156,7 +156,7 @@ class GateLedger:
             operator.describe() or "under no limit and not paused",
         )
 
-    def _after_report(self) -> GateNow | None:
+    def _after_report(self) -> GateMoment | None:
         now = self._ledger.gates.now(self._gate.name)
         if self._begun is None:
             return now
@@ -375,7 +375,7 @@ _LOOK_S: Final = 0.1
 _LOG: Final = logging.getLogger("headrace.source")
 
 
-def _reported(now: GateNow | None) -> str | None:
+def _reported(now: GateMoment | None) -> str | None:
     return None if now is None else now.reported
 
 

@@ -1,4 +1,4 @@
-"""Interface of a journal's storage."""
+"""Interface of a journal's storage: directories, HDFS and object stores."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -12,7 +12,7 @@ from headrace.journal.layout import PROBE
 
 
 class Entry(NamedTuple):
-    """A file of a folder: its name, its bytes, when it was made, and what it takes on a disk."""
+    """A file of a folder: name, size (bytes), time of the last write (ms), and bytes on disk."""
 
     name: str
     size: int
@@ -25,111 +25,104 @@ class Appending(Protocol):
 
     @property
     def size(self) -> int:
-        """Its bytes that are durable."""
+        """Number of durable bytes."""
 
     def append(self, parts: Sequence[Part]) -> None:
-        """Write bytes behind the others, and make them durable.
+        """Append bytes and make them durable.
 
-        After an error the file is closed for good: a second sync of pages whose first one failed
-        may lie.
-
-        Raises:
-            FileExistsError: Another writer has appended to the file.
-            OSError: The bytes are not durable.
+        An error closes the file for good, because a sync after a failed sync may report success
+        although pages are lost. FileExistsError if another writer has appended to the file; OSError
+        if the bytes are not durable.
         """
 
     def close(self) -> None:
-        """Let go of the file; it may be called again."""
+        """Close the file; later calls do nothing."""
 
 
 class Storage(Protocol):
     """Files in folders; the folder ``""`` is the root.
 
-    Paths are relative to the root. Every method may raise ``OSError``; only the errors listed below
-    have a meaning of their own.
+    Paths are relative to the root. Every method may raise ``OSError``; callers distinguish only the
+    errors named below.
     """
 
     appends: bool
-    """Whether a file can be appended to; elsewhere a segment is put whole, with one frame in it."""
+    """Whether files can be appended to; if not, each segment is put whole, with one frame."""
 
     @property
     def url(self) -> str:
-        """Address of the storage, to be shown; it holds no secret."""
+        """Address of the storage for messages, without secrets."""
 
     def create(self) -> None:
-        """Make the root where it is not there, and the names in it durable."""
+        """Create the root if it is missing, and make the names in it durable."""
 
     def create_folder(self, folder: str) -> None:
-        """Make a folder, durably, where it is not there."""
+        """Create a folder durably if it is missing."""
 
     def folders(self) -> list[str]:
-        """The names of the root's folders, in no order; none where there is no root."""
+        """Return the names of the root's folders, unsorted; empty without a root."""
 
     def names(self, folder: str) -> list[str]:
-        """The names of what is in a folder, in no order; none where there is no such folder.
+        """Return the names in a folder, unsorted; empty if the folder is missing.
 
         A listed name is durable: no crash removes a file that a reader has seen.
         """
 
     def entries(self, folder: str) -> list[Entry]:
-        """The files of a folder, with their sizes and times."""
+        """Return the files of a folder, with their sizes and times."""
 
     def read(self, path: str, at: int = 0, size: int | None = None) -> pa.Buffer:
-        """Read at most so many bytes of a file from a place on; all of them by default.
+        """Read at most ``size`` bytes of a file from position ``at``. Default: the whole file.
 
-        Raises FileNotFoundError if the file is gone.
+        FileNotFoundError if the file is missing.
         """
 
     def synced_size(self, path: str) -> int:
-        """Make a file's bytes durable, and return how many these are; errors as `read`."""
+        """Make a file's bytes durable and return their number; errors as in `read`."""
 
     def put(self, path: str, parts: Sequence[Part]) -> None:
-        """Write a whole file, durably, under a name that must be free.
+        """Write a whole file durably under a new name.
 
-        Raises:
-            FileExistsError: There is one of that name; it is left as it is.
+        FileExistsError if the name is taken; the existing file stays unchanged.
         """
 
     def begin(self, path: str) -> Appending:
-        """Begin a file that is appended to; errors as `put`. Only where ``appends``."""
+        """Create a file for appends; errors as in `put`. Only with ``appends``."""
         raise OSError(f"{path} cannot be appended to")
 
     def go_on(self, path: str, size: int) -> Appending:
-        """Append to a file behind so many bytes; others are cut off. Only where ``appends``."""
+        """Cut a file to ``size`` bytes and open it for appends. Only with ``appends``."""
         raise OSError(f"{path} cannot be appended to behind {size} bytes")
 
     def settled(self, path: str) -> bytes:
-        """Read a whole file that nobody writes, as the disk has it."""
+        """Read a whole file from the disk, not from caches; the file must have no writer."""
         return bytes(self.read(path).to_pybytes())
 
     def set_aside(self, path: str, to: str) -> None:
-        """Give a file another name, durably; a crash may leave it with both.
+        """Rename a file durably; a crash may leave it under both names.
 
-        Raises:
-            FileExistsError: There is one of that name; nothing is changed.
+        FileExistsError if the name is taken; nothing is changed.
         """
 
     def remove(self, folder: str, names: Sequence[str]) -> None:
-        """Remove files durably, in this order; a missing file is no error."""
+        """Remove files durably, in this order; missing files are ignored."""
 
     def making(self) -> AbstractContextManager[None]:
-        """Let one process at a time make the journal; by default nothing keeps others out."""
+        """Exclude other processes that create the journal. Default: no exclusion."""
         return nullcontext()
 
     def lock(self, folder: str) -> ExitStack:
-        """Claim the right to write a lane, until the stack is closed or this process ends.
+        """Claim a lane for writing, until the stack is closed or this process ends.
 
-        Default: nothing is locked; of two writers, the second finds a name taken.
-
-        Raises:
-            LaneTakenError: Another has it.
+        Default: no lock, because a second writer fails at a name that is taken. LaneTakenError if
+        another process holds the lock.
         """
         return ExitStack()
 
 
 @contextmanager
 def as_journal_error(what: str) -> Iterator[None]:
-    """Raise an ``OSError`` from within as a ``JournalError`` that begins with these words."""
+    """Convert an ``OSError`` in the ``with`` block to a ``JournalError`` about ``what``."""
     try:
         yield
     except OSError as error:
@@ -141,13 +134,9 @@ def as_journal_error(what: str) -> Iterator[None]:
 
 
 def probe(storage: Storage, folder: str, size_bytes: int) -> None:
-    """Write a file of so many bytes, durably, and remove it.
-
-    Raises:
-        JournalError: It cannot be written, or not be removed.
-    """
+    """Write a file of ``size_bytes`` durably, then remove it; JournalError if that fails."""
     with as_journal_error(f"Nothing can be stored in the journal {storage.url}"):
-        storage.remove(folder, [PROBE])  # a crash may have left one
+        storage.remove(folder, [PROBE])  # a crash may have left the probe file
         try:
             storage.put(f"{folder}/{PROBE}", [bytes(size_bytes)])
         finally:

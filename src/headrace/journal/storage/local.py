@@ -1,8 +1,9 @@
-"""A journal in a directory of this machine, or of anything that is mounted like one.
+"""A journal in a local or mounted directory.
 
-A segment is appended to: one ``writev`` and one ``fdatasync``. Only after that are its new bytes
-durable. A reader may see them before: so it syncs the segment before it plans by what it saw there,
-and a listing syncs the directory.
+An append is one ``writev`` and one ``fdatasync`` of a segment, after which the new bytes are
+durable. A reader may see the bytes earlier, and a power failure could then lose offsets that were
+planned. So a reader syncs a segment before planning with its frames, and a listing syncs the
+directory.
 """
 
 import errno
@@ -21,11 +22,11 @@ from headrace.journal.block import Part
 from headrace.journal.layout import LOCK
 from headrace.journal.storage import Entry, Storage
 
-_MOST_PARTS: Final = 512  # POSIX lets a system take no more than 1024 at once
+_MOST_PARTS: Final = 512  # systems limit the buffers of one `writev`, often to 1024 (IOV_MAX)
 
 
 _SECTOR_BYTES: Final = 512
-"""The unit of `st_blocks` (POSIX), whatever a file system's blocks are."""
+"""Unit of `st_blocks` (bytes), independent of the file system's block size."""
 
 
 _APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
@@ -34,29 +35,29 @@ _datasync = getattr(os, "fdatasync", os.fsync)  # macOS has none
 
 
 class Disk:
-    """The machine's file system, one system call a method; every method raises ``OSError``.
+    """System calls for files, one per method; every method raises ``OSError``.
 
-    It is a class of its own so that tests can record, fail and replay a journal's operations.
+    A separate class, so that tests can record, fail and replay a journal's operations.
     """
 
     def create(self, path: Path) -> int:
-        """Return a new file's descriptor, to append to; the name must be free."""
+        """Create a file and return its descriptor for appends; the name must be free."""
         return os.open(path, os.O_CREAT | os.O_EXCL | _APPEND, 0o666)
 
     def open(self, path: Path) -> int:
-        """Return the descriptor of a file, no link, to append to."""
+        """Return a file's descriptor for appends; symbolic links are refused."""
         return os.open(path, os.O_NOFOLLOW | _APPEND)
 
     def size(self, descriptor: int) -> int:
-        """Return how many bytes a file has."""
+        """Return a file's size (bytes)."""
         return os.fstat(descriptor).st_size
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """Cut off the bytes of a file behind so many."""
+        """Cut a file to ``size`` bytes."""
         os.ftruncate(descriptor, size)
 
     def write(self, descriptor: int, parts: Sequence[Part]) -> int:
-        """Write some of the bytes of some of the parts, at least one; answers how many."""
+        """Write the beginning of ``parts``; return the number of written bytes, at least 1."""
         return os.writev(descriptor, parts[:_MOST_PARTS])
 
     def sync(self, descriptor: int) -> None:
@@ -64,7 +65,7 @@ class Disk:
         _datasync(descriptor)
 
     def sync_path(self, path: Path) -> int:
-        """Make durable the bytes that a file has now, whoever wrote them; return how many."""
+        """Make a file's present bytes durable and return their number."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
@@ -74,7 +75,7 @@ class Disk:
         return size
 
     def close(self, descriptor: int) -> None:
-        """Give a descriptor back; it is gone even if this fails."""
+        """Close a descriptor; after an error it is closed too."""
         os.close(descriptor)
 
     def link(self, path: Path, to: Path) -> None:
@@ -82,15 +83,15 @@ class Disk:
         os.link(path, to)
 
     def unlink(self, path: Path) -> None:
-        """Take a name from a file."""
+        """Remove a name of a file."""
         path.unlink()
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder, which must not be there."""
+        """Create a folder; the name must be free."""
         path.mkdir()
 
     def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder durable, and their absence."""
+        """Make added and removed names in a folder durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -99,7 +100,7 @@ class Disk:
 
 
 def write_all(disk: Disk, descriptor: int, parts: Sequence[Part]) -> None:
-    """Write all of it, in as many calls as the file system needs."""
+    """Write all ``parts``, with as many calls as the file system needs."""
     left = [view for part in parts if (view := memoryview(part)).nbytes]
     while left:
         written = disk.write(descriptor, left)
@@ -112,10 +113,11 @@ def write_all(disk: Disk, descriptor: int, parts: Sequence[Part]) -> None:
 
 
 _MOST_OWNER_BYTES: Final = 200
+"""Bytes of a lock file that name the owner in an error."""
 
 
 class LocalStorage(Storage):
-    """A directory, the journal's own; ``disk`` changes it."""
+    """Storage in a directory, which only the journal uses, through the system calls of ``disk``."""
 
     appends = True
 
@@ -128,7 +130,7 @@ class LocalStorage(Storage):
         return str(self._root)
 
     def create(self) -> None:
-        """Make the root and its parents, durably."""
+        """Create the root and its parents durably."""
         missing = [path for path in (self._root, *self._root.parents) if not path.exists()]
         for path in reversed(missing):
             self._make(path)
@@ -136,10 +138,10 @@ class LocalStorage(Storage):
             try:
                 self._disk.sync_folder(path)
             except PermissionError:
-                break  # whoever may not even list a folder has made none in it
+                break  # a process that may not list a folder has created nothing in it
 
     def create_folder(self, folder: str) -> None:
-        """Make a folder, durably, also where a crash has left it undurable."""
+        """Create a folder durably; also sync a folder that a crash left unsynced."""
         path = self._root / folder
         self._make(path)
         self._disk.sync_folder(path.parent)
@@ -152,10 +154,10 @@ class LocalStorage(Storage):
                 raise
 
     def folders(self) -> list[str]:
-        """The names of the root's folders; listed means durable."""
+        """Return the names of the root's folders; listed names are durable."""
         try:
-            with os.scandir(self._root) as found:
-                folders = [entry.name for entry in found if entry.is_dir()]
+            with os.scandir(self._root) as entries:
+                folders = [entry.name for entry in entries if entry.is_dir()]
         except FileNotFoundError:
             return []
         if folders:
@@ -163,19 +165,19 @@ class LocalStorage(Storage):
         return folders
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder; listed means durable."""
+        """Return the names in a folder; listed names are durable."""
         path = self._root / folder
         try:
-            names = os.listdir(path)  # noqa: PTH208  (ten times as fast as a Path for each)
+            names = os.listdir(path)  # noqa: PTH208  (ten times as fast as `Path.iterdir`)
         except FileNotFoundError:
             return []
         self._disk.sync_folder(path)
         return names
 
     def entries(self, folder: str) -> list[Entry]:
-        """The names with sizes and times; a file that is removed meanwhile is left out."""
+        """Return files with sizes and times, without files that are removed meanwhile."""
         path = self._root / folder
-        found: list[Entry] = []
+        entries: list[Entry] = []
         try:
             with os.scandir(path) as listing:
                 for entry in listing:
@@ -187,32 +189,31 @@ class LocalStorage(Storage):
                         continue
                     made_ms = status.st_mtime_ns // 1_000_000
                     allocated = status.st_blocks * _SECTOR_BYTES
-                    found.append(Entry(entry.name, status.st_size, made_ms, allocated))
+                    entries.append(Entry(entry.name, status.st_size, made_ms, allocated))
         except FileNotFoundError:
             return []
         self._disk.sync_folder(path)
-        return found
+        return entries
 
     def read(self, path: str, at: int = 0, size: int | None = None) -> pa.Buffer:
-        """Read a part of a file. A mapped one would end this process where it is cut off."""
+        """Read bytes of a file with ``preadv``; mapping a file that is truncated raises SIGBUS."""
         with (self._root / path).open("rb", buffering=0) as file:
             left = max(0, os.fstat(file.fileno()).st_size - at)
             data = bytearray(left if size is None else min(size, left))
-            view, done = memoryview(data), 0
-            while done < len(data) and (
-                count := os.preadv(file.fileno(), [view[done:]], at + done)
+            view, count_read = memoryview(data), 0
+            while count_read < len(data) and (
+                count := os.preadv(file.fileno(), [view[count_read:]], at + count_read)
             ):
-                done += count
-        return pa.py_buffer(data).slice(0, done)
+                count_read += count
+        return pa.py_buffer(data).slice(0, count_read)
 
     def synced_size(self, path: str) -> int:
         return self._disk.sync_path(self._root / path)
 
     def settled(self, path: str) -> bytes:
-        """Read a file without the system's cached pages.
+        """Read a file from the disk instead of the page cache.
 
-        After a sync that failed these count as written although they are not, whichever process it
-        was that failed.
+        After a failed sync in any process, the kernel may mark pages clean that were never written.
         """
         where = self._root / path
         self._refuse_link(where)
@@ -223,7 +224,7 @@ class LocalStorage(Storage):
             return file.read()
 
     def put(self, path: str, parts: Sequence[Part]) -> None:
-        """Write a file under its name; a crash may leave a part of it."""
+        """Write a file under its final name; a crash may leave an incomplete file."""
         where = self._root / path
         self._begun(where, parts).close()
 
@@ -244,7 +245,7 @@ class LocalStorage(Storage):
         return file
 
     def go_on(self, path: str, size: int) -> "AppendedFile":
-        """Append to a file, of which nothing is left behind so many bytes when this returns."""
+        """Cut a file to ``size`` bytes durably and open it for appends."""
         where = self._root / path
         self._refuse_link(where)
         descriptor = self._disk.open(where)
@@ -262,7 +263,7 @@ class LocalStorage(Storage):
             raise OSError(errno.ELOOP, f"{path} is a symbolic link in place of a segment")
 
     def set_aside(self, path: str, to: str) -> None:
-        """Give a file another name, durably, before it loses the one it has."""
+        """Rename a file; the new name is durable before the old name is removed."""
         source, target = self._root / path, self._root / to
         self._disk.link(source, target)
         self._disk.sync_folder(target.parent)
@@ -270,16 +271,16 @@ class LocalStorage(Storage):
         self._disk.sync_folder(source.parent)
 
     def remove(self, folder: str, names: Sequence[str]) -> None:
-        """Remove files, each durably before the next one: a crash leaves the last ones."""
+        """Remove files durably one by one, so that a crash leaves the last files."""
         path = self._root / folder
         for name in names:
-            with suppress(FileNotFoundError):  # which another has removed, durably or not
+            with suppress(FileNotFoundError):  # another process has removed it, perhaps not durably
                 self._disk.unlink(path / name)
             self._disk.sync_folder(path)
 
     @contextmanager
     def making(self) -> Iterator[None]:
-        """Lock the journal's directory; the system releases the lock when the process ends."""
+        """Lock the journal's directory; the kernel releases the lock when the process ends."""
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -288,9 +289,9 @@ class LocalStorage(Storage):
             os.close(descriptor)
 
     def lock(self, folder: str) -> ExitStack:
-        """Lock a lane for this process; the system releases the lock when the process ends.
+        """Lock a lane for this process; the kernel releases the lock when the process ends.
 
-        Its file is never removed, or the next writer would lock another one.
+        The lock file is never removed: otherwise two writers could lock different files.
         """
         path = self._root / folder / LOCK
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
@@ -311,7 +312,7 @@ class LocalStorage(Storage):
 
 
 class AppendedFile:
-    """A segment that is appended to."""
+    """A segment that is open for appends."""
 
     def __init__(self, disk: Disk, descriptor: int, size: int) -> None:
         self._disk = disk
@@ -320,15 +321,14 @@ class AppendedFile:
 
     @property
     def size(self) -> int:
-        """Its bytes that are durable."""
+        """Number of durable bytes."""
         return self._size
 
     def append(self, parts: Sequence[Part]) -> None:
-        """Write bytes behind the others, and sync them.
+        """Append bytes and sync them.
 
-        Raises:
-            FileExistsError: It has other bytes than this writer's.
-            OSError: They are not durable, and the file is closed.
+        FileExistsError if another writer has changed the file; OSError if the bytes are not
+        durable. Both close the file.
         """
         if (descriptor := self._descriptor) is None:
             raise OSError(errno.EBADF, "the file is closed")
@@ -337,7 +337,7 @@ class AppendedFile:
             self._check(descriptor, self._size)
             write_all(self._disk, descriptor, parts)
             self._disk.sync(descriptor)
-            # No lock keeps a second writer out where the file system ignores locks.
+            # Some file systems ignore locks; a changed size reveals a second writer there.
             self._check(descriptor, size)
         except BaseException:
             self.close()
@@ -345,14 +345,14 @@ class AppendedFile:
         self._size = size
 
     def _check(self, descriptor: int, size: int) -> None:
-        if (there := self._disk.size(descriptor)) != size:
+        if (present := self._disk.size(descriptor)) != size:
             raise FileExistsError(
-                errno.EEXIST, f"it has {there} bytes where its writer left {size}"
+                errno.EEXIST, f"it has {present} bytes where its writer left {size}"
             )
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            with suppress(OSError):  # what was acknowledged is synced, and the descriptor is gone
+            with suppress(OSError):  # acknowledged bytes are synced already
                 self._disk.close(descriptor)

@@ -1,8 +1,8 @@
-"""A journal under a prefix of a bucket: S3 and what speaks its protocol, Google's store, Azure's.
+"""A journal under a prefix of a bucket in S3 (or a compatible store), Google Cloud or Azure.
 
-A file is one put that fails where the name is taken (a conditional put): it is atomic, durable when
-it is answered, and keeps a lane to one writer. No lock is needed, nor is there one that a crash
-would leave: of two writers that append to a lane, one finds the name taken by the other, and stops.
+A file is written by one conditional put, which fails if the name is taken. The put is atomic, and
+durable once the store responds. The put also limits a lane to one writer without a lock: of two
+writers, the second finds the name taken, and stops. So a crash leaves no stale lock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ with needs_extra("object-store", "A journal in an object store"):
 _STORES: Final = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 
 _CLIENT: Final[Any] = {"allow_http": True, "timeout": timedelta(seconds=60)}
-"""A store of your own may be at an http:// address; keys are only sent where the user says."""
+"""A self-hosted store may be at an http:// URL; keys go only to the endpoint that the user sets."""
 
 _RETRIES: Final[Any] = {
     "max_retries": 5,
@@ -34,15 +34,15 @@ _RETRIES: Final[Any] = {
     },
     "retry_timeout": timedelta(seconds=60),
 }
-"""Retries of a request with an answer of 5xx or none, for three seconds or more; then the append
-fails, and its senders send again."""
+"""Retries after a 5xx response or none, for 3 s or more; then the append fails, and senders retry
+the records."""
 
 
 class ObjectStorage(Storage):
-    """A prefix of a bucket, or of a container: ``bucket/path`` at ``s3://``, ``gs://`` or ``az://``.
+    """Storage under ``bucket/path`` of a store: scheme ``s3``, ``gs``, or ``az`` (a container).
 
-    Keys, account, region and endpoint come from the environment (``AWS_``, ``GOOGLE_``, ``AZURE_``)
-    or from the machine that it runs on, as obstore finds them.
+    obstore takes keys, account, region and endpoint from the environment (``AWS_``, ``GOOGLE_``,
+    ``AZURE_``) or from the machine's own identity.
     """
 
     appends = False
@@ -61,10 +61,10 @@ class ObjectStorage(Storage):
         return self._url
 
     def create(self) -> None:
-        """Nothing: a prefix is there with the first file under it."""
+        """Do nothing: the first file creates its prefix."""
 
     def create_folder(self, folder: str) -> None:
-        """Nothing, too."""
+        """Do nothing: the first file creates its prefix."""
 
     def folders(self) -> list[str]:
         return [path.rpartition("/")[2] for path in self._list("")["common_prefixes"]]
@@ -99,7 +99,7 @@ class ObjectStorage(Storage):
                 return pa.py_buffer(self._files.get(where).bytes())
             length = int(self._files.head(where)["size"])
             end = length if size is None else min(length, at + size)
-            if at >= end:  # of which no range can be asked for
+            if at >= end:  # stores refuse an empty range
                 return pa.py_buffer(b"")
             return pa.py_buffer(bytes(self._files.get_range(where, start=at, end=end)))
 
@@ -108,19 +108,19 @@ class ObjectStorage(Storage):
             return int(self._files.head(self._path(path))["size"])
 
     def put(self, path: str, parts: Sequence[Part]) -> None:
-        """Put a file, if the name is free."""
+        """Put a file if the name is free."""
         with _as_os_errors():
-            # At once: a put in parts would not be atomic everywhere.
+            # In one request: a multipart upload is not a conditional put in every store.
             self._files.put(self._path(path), b"".join(parts), mode="create", use_multipart=False)
 
     def set_aside(self, path: str, to: str) -> None:
-        """Copy a file, then remove it under the name it had."""
+        """Copy a file to the new name, then remove the old name."""
         self.put(to, [self.read(path)])
         with _as_os_errors():
             self._files.delete(self._path(path))
 
     def remove(self, folder: str, names: Sequence[str]) -> None:
-        """Remove files one by one: a store removes many of one request in any order."""
+        """Remove files one by one, because a store processes a bulk request in any order."""
         for name in names:
             self._remove_one(f"{folder}/{name}")
 
@@ -134,7 +134,7 @@ class ObjectStorage(Storage):
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Raise obstore's exceptions as the ``OSError`` that a `Storage` raises, in one line."""
+    """Convert obstore's exceptions to the ``OSError`` of a `Storage`, with one line of text."""
     try:
         yield
     except FileNotFoundError:
@@ -148,5 +148,5 @@ def _as_os_errors() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line: the library's own structures follow, with a request's headers."""
+    """Return an error's first line, without the request's headers that obstore appends."""
     return str(error).strip().split("\n")[0]

@@ -1,9 +1,9 @@
-"""A journal in a directory of HDFS, over HTTP.
+"""A journal in a directory of HDFS, over WebHDFS.
 
-A file is written beside its name; each DataNode that holds it has synced it when that is
-answered. Then it is renamed, which HDFS does at once or not at all, and never to a name that is
-taken: the NameNode has that in its own log, synced, when it answers. So no lock is needed here
-either: of two writers that append to a lane, one finds the name taken by the other, and stops.
+WebHDFS is used because pyarrow's HDFS client needs Hadoop on every machine. HDFS shows a file
+before it is complete, so a file is written under a temporary name and then renamed. All its
+DataNodes have synced the file when the write returns. The rename is atomic and durable, and fails
+if the name is taken, so no lock is needed: the second of two writers stops.
 """
 
 import getpass
@@ -28,24 +28,21 @@ with needs_extra("hdfs", "A journal at a webhdfs:// URL"):
     from fsspec.implementations.webhdfs import WebHDFS
 
 PORTS: Final = {"webhdfs": 9870, "swebhdfs": 9871}
-"""The schemes, and the ports at which a NameNode listens by default."""
+"""Default port of a NameNode's HTTP server for each URL scheme."""
 
 TIMEOUT_S: Final = 60
-"""Timeout of a server's answer (s); also of the bytes of a file on their way."""
+"""Timeout of a response and of each wait for a file's bytes (s)."""
 
 _SYNCED: Final = "CREATE,SYNC_BLOCK"
-"""As ``dfs.datanode.synconclose`` would have it for all files: no block is closed unsynced."""
+"""Create flags that sync each block on close, as ``dfs.datanode.synconclose`` does globally."""
 
 
 class WebHdfsStorage(Storage):
-    """A directory of HDFS, at the ``host:port/path`` of the NameNode's HTTP server.
+    """Storage in an HDFS directory, at ``host:port/path`` of the NameNode's HTTP server.
 
-    Its user is ``HADOOP_USER_NAME``, or the process's user, as for Hadoop's own tools. The scheme
-    is ``webhdfs``, or ``swebhdfs`` for TLS.
-
-    Raises:
-        OptionError: It is no such place.
-        SetupError: The user has no name.
+    The user is ``HADOOP_USER_NAME``, or the process's user, as for Hadoop's own tools. The scheme
+    is ``webhdfs``, or ``swebhdfs`` for TLS. OptionError if the address is invalid; SetupError if
+    the user has no name.
     """
 
     appends = False
@@ -58,7 +55,7 @@ class WebHdfsStorage(Storage):
         self._files = WebHDFS(
             host, port, user=_user(), use_https=scheme == "swebhdfs", skip_instance_cache=True
         )
-        # A server that is away without a word would otherwise be waited for until it is back.
+        # Without a timeout, a request to a host that is down would wait until the host returns.
         self._files.session.request = partial(self._files.session.request, timeout=TIMEOUT_S)
 
     @property
@@ -74,16 +71,16 @@ class WebHdfsStorage(Storage):
             self._files.mkdir(self._path(folder))
 
     def folders(self) -> list[str]:
-        return [each["pathSuffix"] for each in self._list("") if each["type"] == "directory"]
+        return [status["pathSuffix"] for status in self._list("") if status["type"] == "directory"]
 
     def names(self, folder: str) -> list[str]:
-        return [each["pathSuffix"] for each in self._list(folder)]
+        return [status["pathSuffix"] for status in self._list(folder)]
 
     def entries(self, folder: str) -> list[Entry]:
         return [
-            Entry(each["pathSuffix"], each["size"], each["modificationTime"], each["size"])
-            for each in self._list(folder)
-            if each["type"] == "file"
+            Entry(status["pathSuffix"], status["size"], status["modificationTime"], status["size"])
+            for status in self._list(folder)
+            if status["type"] == "file"
         ]
 
     def _list(self, folder: str) -> list[dict[str, Any]]:
@@ -100,7 +97,7 @@ class WebHdfsStorage(Storage):
                 return pa.py_buffer(self._opened(path))
             length = int(self._files.info(self._path(path))["size"])
             end = length if size is None else min(length, at + size)
-            if at >= end:  # which HDFS refuses to read
+            if at >= end:  # HDFS refuses an offset at a file's end
                 return pa.py_buffer(b"")
             return pa.py_buffer(self._opened(path, offset=at, length=end - at))
 
@@ -109,15 +106,14 @@ class WebHdfsStorage(Storage):
             return int(self._files.info(self._path(path))["size"])
 
     def _opened(self, path: str, **part: int) -> bytes:
-        # The equivalent of fsspec takes a DataNode's error for the bytes of the file.
+        # fsspec's own method returns a DataNode's error message as the bytes of the file.
         content: bytes = self._files._call("OPEN", path=self._path(path), **part).content
         return content
 
     def put(self, path: str, parts: Sequence[Part]) -> None:
-        """Write a file beside its name, in one request of each server, then rename it.
+        """Write a file under a temporary name, with one request to each server, then rename it.
 
-        If the answer is lost, the file is removed: then a request that is still on its way finds
-        nothing to rename.
+        If a response is lost, the file is removed, so that a delayed rename finds nothing.
         """
         folder, separator, name = path.rpartition("/")
         beside = self._path(f"{folder}{separator}.{name}.{secrets.token_hex(8)}{UNNAMED}")
@@ -131,12 +127,12 @@ class WebHdfsStorage(Storage):
             raise
 
     def lock(self, folder: str) -> ExitStack:
-        """Remove files that have no name yet: no other writer's block gets its name any more."""
+        """Remove temporary files, so that no earlier writer can rename a block any more."""
         self.remove(folder, [name for name in self.names(folder) if name.endswith(UNNAMED)])
         return ExitStack()
 
     def set_aside(self, path: str, to: str) -> None:
-        """Rename a file, if the name is free."""
+        """Rename a file if the name is free."""
         with _as_os_errors():
             _rename(self._files, self._path(path), self._path(to))
 
@@ -150,12 +146,14 @@ class WebHdfsStorage(Storage):
 
 
 def _write(files: Any, path: str, data: bytes) -> None:
-    """Write a file at once; fsspec's own way closes it empty, then appends to it."""
-    asked = files._call(
+    """Write a file in one request; fsspec's own method creates it empty, then appends."""
+    redirect = files._call(
         "CREATE", method="put", path=path, redirect=False, overwrite="false", createflag=_SYNCED
     )
     answer = files.session.put(
-        asked.headers["Location"], data=data, headers={"Content-Type": "application/octet-stream"}
+        redirect.headers["Location"],
+        data=data,
+        headers={"Content-Type": "application/octet-stream"},
     )
     if answer.status_code != requests.codes.created:
         try:
@@ -167,7 +165,7 @@ def _write(files: Any, path: str, data: bytes) -> None:
 
 
 def _rename(files: Any, path: str, to: str) -> None:
-    """Rename a file. HDFS says whether it did, but not why it did not; fsspec does not ask."""
+    """Rename a file and check HDFS's result, which fsspec ignores; a failure has no reason."""
     answer = files._call("RENAME", method="put", path=path, destination=to).json()
     if answer["boolean"] is not True:
         try:
@@ -181,7 +179,7 @@ def _rename(files: Any, path: str, to: str) -> None:
 
 
 def _address(scheme: str, authority: str) -> tuple[str, int]:
-    """The host and port of the NameNode's HTTP server."""
+    """Return the host and port of the NameNode's HTTP server."""
     try:
         parts = urlsplit(f"//{authority}")
         host, port = parts.hostname, parts.port
@@ -208,9 +206,9 @@ def _user() -> str:
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Raise exceptions of requests and fsspec as an ``OSError`` of one sentence.
+    """Convert exceptions of requests and fsspec to an ``OSError`` of one sentence.
 
-    Their own messages may have whole URLs, stack traces of Java, and several lines.
+    The original messages may have full URLs, Java stack traces and several lines.
     """
     try:
         yield
@@ -228,7 +226,7 @@ def _as_os_errors() -> Iterator[None]:
         raise OSError(f"{_server(error)} cannot be reached: {_cause(error)}") from None
     except OSError as error:
         raise type(error)(_first_line(error)) from None
-    except (RuntimeError, ValueError) as error:  # what fsspec makes of an error of the server
+    except (RuntimeError, ValueError) as error:  # fsspec's conversions of server errors
         raise OSError(_first_line(error)) from None
     except (KeyError, TypeError):
         raise OSError("what answered is no server of WebHDFS") from None
@@ -238,14 +236,14 @@ def _refusal(error: Any) -> str:
     """Describe an HTTP status without a message from WebHDFS."""
     status = error.response.status_code
     kerberos = ", and Kerberos is not supported" if status == requests.codes.unauthorized else ""
-    said = f"the HTTP status {status} {error.response.reason}"
-    return f"{_server(error)} answered with {said}{kerberos}"
+    answer = f"the HTTP status {status} {error.response.reason}"
+    return f"{_server(error)} answered with {answer}{kerberos}"
 
 
 def _server(error: Any) -> str:
-    """The host and port that an error is about."""
-    asked = error.request
-    return urlsplit(asked.url).netloc if asked is not None else "the server"
+    """Return the host and port of the failed request."""
+    request = error.request
+    return urlsplit(request.url).netloc if request is not None else "the server"
 
 
 def _cause(error: BaseException) -> str:
@@ -259,5 +257,5 @@ def _cause(error: BaseException) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """Return an error's text without the additions of a Java program."""
+    """Return an error's first line, without a Java stack trace."""
     return str(error).partition("\n")[0].rstrip(". ") or type(error).__name__

@@ -10,17 +10,17 @@ from typer.core import TyperGroup
 
 import headrace
 from headrace.operate.cli.help_text import help_text
+from headrace.operate.status.gate_actions import COMMANDS as ACTIONS, REPAIR, RUNNING
 
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "": ("headrace status", "headrace why orders", "headrace failures --since 2h"),
+        **{name: (command.example,) for name, command in ACTIONS.items()},
         "demo": ("headrace demo",),
         "up": ("headrace up", "headrace up --topic orders --without postgresql"),
         "status": ("headrace status --watch", "headrace status orders --json"),
         "why": ("headrace why orders", "headrace why orders --batch 1234"),
         "dashboard": ("headrace dashboard --ledger postgresql://headrace@db/headrace",),
-        "pause": ('headrace pause orders --why "sink migration"',),
-        "resume": ("headrace resume orders", "headrace resume --flow shop.flows:orders"),
         "limit": ("headrace limit 200 orders --for 2h", "headrace limit off orders"),
         "drain": ("headrace drain orders --timeout 5min",),
         "stop": ('headrace stop orders --after-drain --why "a new version"',),
@@ -40,7 +40,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "verify": ("headrace verify orders --checkpoint ckpt/orders",),
         "accept": ('headrace accept orders --records 150 --why "begun anew on purpose"',),
         "adopt": ('headrace adopt orders 0f3a5b7c9d1e2f40 --why "the ledger is a new one"',),
-        "restart": ('headrace restart orders --why "the table is built anew"',),
         "backfill": (
             "headrace backfill orders --handler shop.orders:write --dry-run",
             "headrace backfill 1a2b3c4d --handler shop.orders:write",
@@ -71,6 +70,15 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 
+def _declared(group: str) -> dict[str, tuple[str, str]]:
+    """Return the commands of a group that are declared as actions on a gate."""
+    return {
+        name: ("operator_limits", command.summary)
+        for name, command in ACTIONS.items()
+        if command.group == group
+    }
+
+
 GROUPS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType(
     {
         "See how gates fare": {
@@ -83,21 +91,20 @@ GROUPS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType(
             "dashboard": ("dashboard_command", "The same as web pages that stay live."),
             "metrics": ("metrics_command", "Metrics, alert rules and a dashboard for Prometheus."),
         },
-        "Act on running queries": {
-            "pause": ("operator_limits", "Plan no batch until it is resumed."),
-            "resume": ("operator_limits", "End a pause or a drain."),
+        RUNNING: {
+            **_declared(RUNNING),
             "limit": ("operator_limits", "Cap the rate."),
             "drain": ("operator_limits", "Let what is admitted finish, and admit nothing more."),
             "stop": ("operator_limits", "End the query once its batch is done."),
             "retry": ("operator_limits", "Run at once what waits for its sink or a backfill."),
             "flow": ("flows", "List a flow of queries, or run it."),
         },
-        "Repair": {
+        REPAIR: {
             "backfill": ("backfill", "Run failed batches again."),
             "drop": ("failures", "Resolve dead batches without processing them."),
             "accept": ("operator_limits", "Accept records that are lost or skipped."),
             "adopt": ("operator_limits", "Start with an older checkpoint, or another ledger's."),
-            "restart": ("operator_limits", "Have a new checkpoint read everything again."),
+            **_declared(REPAIR),
             "checkpoint": ("checkpoint_command", "A gate's position, and a checkpoint for Spark."),
             "prune": ("batches_command", "Delete batches that ended long ago."),
         },

@@ -58,8 +58,8 @@ from headrace.gate import (
 from headrace.operate.cli.exits import stopped_by_signals
 from headrace.operate.cli.printing import count, plural, print_json, printable
 from headrace.operate.cli.shared_options import start_spark
-from headrace.operate.status.sentences import SHORT
 from headrace.operate.status.sources import SourceAccess
+from headrace.operate.status.words import SHORT
 
 _CANCEL_S: Final = 5.0
 

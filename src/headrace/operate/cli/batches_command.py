@@ -26,8 +26,8 @@ from headrace.gate import (
 )
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.printing import show_or_watch
-from headrace.operate.status.sentences import SHORT
 from headrace.operate.status.states import batch_time_ms
+from headrace.operate.status.words import SHORT
 
 _DIGITS: Final = re.compile("[0-9a-f]{4,32}")
 _COMMITTED: Final = "Already committed; what was raised after that changed nothing of it:"

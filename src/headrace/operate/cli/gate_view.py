@@ -14,17 +14,17 @@ from rich.text import Text
 
 from headrace.operate.cli import printing as out
 from headrace.operate.status.facts import ARROWS, GATE_COLUMNS, GateColumn
-from headrace.operate.status.needs import Need, NeedGroup, Where, grouped
-from headrace.operate.status.sentences import SHORT, drained_in, headline, since
+from headrace.operate.status.needs import drained_in, headline, since
 from headrace.operate.status.snapshot import (
     BatchSnapshot,
     GateSnapshot,
-    IsolationProgress,
+    IsolatingSnapshot,
     PartitionSnapshot,
     ReceiverSnapshot,
 )
-from headrace.operate.status.states import ReceiverState, Urgency
+from headrace.operate.status.states import Need, NeedGroup, ReceiverState, Urgency, Where, grouped
 from headrace.operate.status.trends import Trend
+from headrace.operate.status.words import SHORT
 
 BATCHES: Final = 6
 """Batches that have a bar of their own."""
@@ -254,7 +254,7 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
     ]
 
 
-def _isolating(found: IsolationProgress) -> list[str]:
+def _isolating(found: IsolatingSnapshot) -> list[str]:
     return ["runs", f"{out.count(found.left)} of {out.plural(found.records, 'record')} left"]
 
 

@@ -1,8 +1,11 @@
-"""``headrace pause``, ``resume``, ``limit``, ``drain``, ``retry``, ``accept``: operators' work."""
+"""``headrace limit``, ``drain``, ``stop``, ``retry``, ``adopt``, ``accept``: operators' work.
+
+The commands that only act on gates, such as ``pause``, come from their declarations.
+"""
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Final
@@ -15,14 +18,13 @@ from headrace.gate import MOST_AT_ONCE, Ledger, OperatorLimits
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.shared_options import load_flow
-from headrace.operate.status.limiting import (
-    GATE_ACTIONS,
+from headrace.operate.status.actions import (
     NO_CEILING,
     DrainState,
     FlowDrain,
-    GateAction,
     WantedLimit,
 )
+from headrace.operate.status.gate_actions import GATE_ACTIONS, GateAction
 from headrace.operate.status.sources import WAIT_FOR_SOURCES_S, Sources
 from headrace.operate.status.states import query_behind
 
@@ -83,20 +85,18 @@ class Acting:
 _acting: Final = opt.sharing(Acting)
 
 
-@_acting
-def pause(acting: Acting) -> None:
-    """Have gates plan no batch from their next plan on, until they are resumed.
+def __getattr__(name: str) -> Callable[..., None]:
+    """Return the command of an action that needs no arguments of its own, as it is declared."""
+    action = GATE_ACTIONS.get(name)
+    if action is None or action.command is None:
+        raise AttributeError(name)
+    declared = action.command
 
-    What runs already is finished, and failed batches are run again as before. Receivers go on.
-    Of a flow the first stages are paused; the others process what is on its way.
-    """
-    _act(acting, GATE_ACTIONS["pause"])
+    def command(acting: Acting) -> None:
+        _act(acting, action, all_stages=declared.all_stages)
 
-
-@_acting
-def resume(acting: Acting) -> None:
-    """End a pause or a drain; of a flow, in all of its stages. A limit stays."""
-    _act(acting, GATE_ACTIONS["resume"], all_stages=True)
+    command.__doc__ = declared.help
+    return _acting(command)
 
 
 @_acting
@@ -189,18 +189,6 @@ def stop(
             _say_stopped(each, runs=True, as_json=acting.as_json)
     if running:
         raise typer.Exit(ExitStatus.OPEN)
-
-
-@_acting
-def restart(acting: Acting) -> None:
-    """Have the next start of a gate's query with a new checkpoint read everything again.
-
-    It begins by its startingOffsets, and what the gate has processed may be processed again. Open
-    batches that it reads again are settled then, and no backfill runs any until then. It is obeyed
-    once, within a day; a start with the old checkpoint leaves it as it is.
-    Without this, a query whose checkpoint was deleted goes on where the ledger stands.
-    """
-    _act(acting, GATE_ACTIONS["restart"], all_stages=True)
 
 
 def adopt(

@@ -16,11 +16,11 @@ from headrace.gate import Ledger
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.gate_view import GateView, needs_view, overview
 from headrace.operate.cli.printing import Watch, show_or_watch
-from headrace.operate.status.attention import urgency_of
 from headrace.operate.status.explanation import Explanation, explain
 from headrace.operate.status.facts import as_json as gate_as_json
 from headrace.operate.status.lags import LagWatch
-from headrace.operate.status.observer import Observer
+from headrace.operate.status.moment import snapshots
+from headrace.operate.status.needs import urgency_of
 from headrace.operate.status.snapshot import GateSnapshot
 from headrace.operate.status.sources import Sources
 from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs, stages_of
@@ -53,11 +53,11 @@ def status(
     wanted = None if flow is None else opt.load_flow(flow)
     url = ledger if wanted is None else opt.ledger_of_flow(wanted, ledger)
     with Ledger.open(url, create=False) as opened:
-        observer = Observer(opened, LagWatch(Sources()))
+        lags = LagWatch(Sources())
 
         def look() -> tuple[list[GateSnapshot], list[StageSnapshot]]:
             if wanted is None:
-                gates = observer.look(opt.named_gates(opened, gate, url))
+                gates = snapshots(opened, opt.named_gates(opened, gate, url), lags)
                 return gates, [] if gate else stages_of(opened, wall_clock_ms())
             names = [wanted.gate(name) for layer in wanted.graph.layers() for name in layer]
             known = [each for each in opt.gates_of(opened, None, url) if each.name in names]
@@ -67,7 +67,7 @@ def status(
             stages = [
                 each for each in stages_of(opened, wall_clock_ms()) if each.flow == wanted.name
             ]
-            return observer.look(known), stages
+            return snapshots(opened, known, lags), stages
 
         def draw(height: int | None) -> RenderableType | None:
             gates, stages = look()

@@ -28,16 +28,16 @@ from headrace.gate import (
 )
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
-from headrace.operate.status.sentences import (
+from headrace.operate.status.findings import (
     CANNOT,
     ELSEWHERE,
     PROVES,
     PRUNED,
-    SHORT,
     finding_sentences,
     gone_offsets,
 )
 from headrace.operate.status.sources import source_access
+from headrace.operate.status.words import SHORT
 
 if TYPE_CHECKING:
     from headrace.gate import Comparison

@@ -9,8 +9,9 @@ from headrace.errors import HeadraceError, OptionError
 from headrace.gate import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 from headrace.operate.dashboard.failure_pages import corrected, failed_alike, letters_alike
 from headrace.operate.dashboard.pages import NotFoundError, Site, whole_number
+from headrace.operate.status.actions import WantedLimit
+from headrace.operate.status.gate_actions import FORMS, GATE_ACTIONS
 from headrace.operate.status.letter_sending import LetterSender
-from headrace.operate.status.limiting import GATE_ACTIONS, WantedLimit
 from headrace.operate.status.words import count, plural
 
 Form = Mapping[str, str]
@@ -186,7 +187,7 @@ def _do(number: int) -> str:
 
 
 _ACTIONS: Final[Mapping[str, Action]] = {
-    **{name: partial(_on_gate, name) for name in (*GATE_ACTIONS, "limit") if name != "restart"},
+    **{name: partial(_on_gate, name) for name in FORMS},
     "retry": _retry,
     "retry-sink": _retry_sink,
     "retry-alike": _retry_alike,

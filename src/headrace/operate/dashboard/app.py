@@ -59,6 +59,7 @@ from headrace.operate.dashboard.security import (
 )
 from headrace.operate.metrics import OPENMETRICS_TYPE, PROMETHEUS_TYPE
 from headrace.operate.metrics.scrape import MetricsMemory, exposition
+from headrace.operate.status.gate_actions import FORMS_CSS
 
 _LOG: Final = logging.getLogger("headrace.dashboard")
 
@@ -227,7 +228,7 @@ class Dashboard:
             raise NotFoundError("There is no such file.")
         data = resources.files("headrace.operate.dashboard").joinpath("static", name).read_bytes()
         if name == "dashboard.css":
-            data += COLUMNS_CSS.encode()
+            data += (COLUMNS_CSS + FORMS_CSS).encode()
         headers = {"cache-control": "public, max-age=86400", "etag": f'"{__version__}"'}
         return Response(data, media_type=_STATIC[name], headers=headers)
 

@@ -9,7 +9,7 @@ from headrace.gate import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledge
 from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.live import View
 from headrace.operate.dashboard.pages import NotFoundError, Page, Query, Site, whole_number
-from headrace.operate.status.limiting import RetryQueue, is_queued
+from headrace.operate.status.actions import RetryQueue, is_queued
 
 MOST_BYTES: Final = 20_000
 """The longest value that a form has; each byte may take three in what a browser sends."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from headrace.core.timing import wall_clock_ms
 from headrace.gate import Ledger, Unresolved
 from headrace.operate.status.lags import LagWatch
-from headrace.operate.status.observer import OVERVIEW, Observer, by_gate, read_histories
+from headrace.operate.status.moment import OVERVIEW, by_gate, read_histories, snapshots_of
 from headrace.operate.status.snapshot import GateSnapshot
 from headrace.operate.status.sources import Sources
 from headrace.operate.status.stages import StageSnapshot, stages_of
@@ -60,13 +60,13 @@ class Fleet:
         return [] if known is None else [batch.lag for batch in reversed(known.batches)]
 
     def _look(self, ledger: Ledger) -> None:
-        now_ms, pulse = wall_clock_ms(), ledger.moments.pulse()
+        now_ms, revision = wall_clock_ms(), ledger.moments.revision()
         revisions = {
-            name: (*seen, pulse.unresolved.get(name, _NOTHING))
-            for name, seen in pulse.gates.items()
+            name: (*seen, revision.unresolved.get(name, _NOTHING))
+            for name, seen in revision.gates.items()
         }
         changed = {name for name, seen in revisions.items() if self.revisions.get(name) != seen}
-        if pulse.acted != self.acted:
+        if revision.acted != self.acted:
             # Of which gate an action on failures was says its own row alone.
             newest = ledger.operator_limits.history(None, MOST_ACTIONS)
             changed |= {each.gate for each in newest if each.number > (self.acted or 0)}
@@ -83,17 +83,17 @@ class Fleet:
                 )
                 for name, each in histories.items()
             }
-        if again or pulse.elsewhere != self.elsewhere:
+        if again or revision.elsewhere != self.elsewhere:
             self.stages = tuple(stages_of(ledger, now_ms))
         due = (name for name, each in self.snapshots.items() if now_ms - each.time_ms >= AGAIN_MS)
         names = (changed | set(islice(due, AT_ONCE))) & histories.keys()
         if names or histories.keys() != self.snapshots.keys():
             wanted = [histories[name] for name in names]
-            fresh = Observer(ledger, self.lags).snapshots(wanted, wait_s=0)
+            fresh = snapshots_of(ledger, wanted, self.lags, wait_s=0)
             kept = {name: each for name, each in self.snapshots.items() if name in histories}
             self.snapshots = kept | {each.gate: each for each in fresh}
         if again:
             self._read_ms = now_ms
         self.histories = histories
-        self.revisions, self.elsewhere = revisions, pulse.elsewhere
-        self.acted = pulse.acted
+        self.revisions, self.elsewhere = revisions, revision.elsewhere
+        self.acted = revision.acted

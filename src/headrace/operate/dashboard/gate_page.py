@@ -19,13 +19,12 @@ from headrace.operate.dashboard.pages import (
     whole_number,
 )
 from headrace.operate.dashboard.timeline import timeline_of
-from headrace.operate.status.attention import BY_OPERATORS, take_snapshot
-from headrace.operate.status.limiting import drain_state
-from headrace.operate.status.needs import Need
-from headrace.operate.status.observer import Observer, read_histories
-from headrace.operate.status.sentences import headline
+from headrace.operate.status.actions import drain_state
+from headrace.operate.status.gate_actions import FORMS, impossible_actions
+from headrace.operate.status.moment import read_histories, snapshots_of, take_snapshot
+from headrace.operate.status.needs import BY_OPERATORS, headline
 from headrace.operate.status.snapshot import GateSnapshot, PartitionSnapshot
-from headrace.operate.status.states import GateHistory
+from headrace.operate.status.states import GateHistory, Need
 from headrace.operate.status.words import plural
 
 SPANS: Final[Mapping[str, int | None]] = {
@@ -284,6 +283,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
         revision=lambda fleet: (fleet.revisions.get(name), fleet.elsewhere[:1]),
         about={
             "gate": name,
+            "forms": FORMS,
             "span": span,
             "spans": tuple(SPANS),
             "zoomed": zoomed,
@@ -294,7 +294,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
 
 def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
     (history,) = read_histories(ledger, [refuse_no_gate(ledger, name)])
-    (snapshot,) = Observer(ledger, fleet.lags).snapshots([history], wait_s=0)
+    (snapshot,) = snapshots_of(ledger, [history], fleet.lags, wait_s=0)
     limits = history.operator_limits or ledger.operator_limits.of(name)
     newest, partitions = snapshot.newest, snapshot.partitions
     values: dict[str, Any] = {
@@ -332,15 +332,12 @@ def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: i
 def _state(
     site: Site, snapshot: GateSnapshot, limits: OperatorLimits, values: Mapping[str, Any]
 ) -> Any:
-    waits, has_ceiling = snapshot.waiting is not None, snapshot.ceiling is not None
     return site.render(
         "gate_state.html",
         headline=beyond_state(snapshot),
         needs=_other_needs(snapshot),
         headline_has_limits=snapshot.state in BY_OPERATORS,
-        impossible=impossible_actions(
-            limits, waits=waits, has_ceiling=has_ceiling, runs=snapshot.query is not None
-        ),
+        impossible=impossible_actions(limits, snapshot),
         **values,
     )
 
@@ -355,22 +352,6 @@ def _last_batches(site: Site, history: GateHistory, snapshot: GateSnapshot) -> A
         more=f"/batches?{urlencode({'gate': snapshot.gate})}" if has_more else None,
         more_words="All batches",
     )
-
-
-def impossible_actions(
-    operator_limits: OperatorLimits, *, waits: bool, has_ceiling: bool = False, runs: bool = True
-) -> list[str]:
-    """The actions that would change nothing now, by the names of their forms."""
-    changes = {
-        "pause": not operator_limits.paused,
-        "drain": not operator_limits.draining,
-        "resume": operator_limits.hold is not None,
-        "stop": runs and operator_limits.stop is None,
-        "unlimit": operator_limits.limit is not None,
-        "retry-sink": waits,
-        "lift-ceiling": has_ceiling,
-    }
-    return [action for action, is_possible in changes.items() if not is_possible]
 
 
 def _other_needs(snapshot: GateSnapshot) -> list[Need]:

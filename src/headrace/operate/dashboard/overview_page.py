@@ -21,13 +21,12 @@ from headrace.operate.dashboard.pages import (
     region_id,
     whole_number,
 )
-from headrace.operate.status.attention import urgency_of
 from headrace.operate.status.facts import GATE_COLUMNS, GateColumn
-from headrace.operate.status.needs import NeedGroup, Where, grouped
-from headrace.operate.status.sentences import PRUNED, finding_sentences, gone_offsets
+from headrace.operate.status.findings import PRUNED, finding_sentences, gone_offsets
+from headrace.operate.status.needs import urgency_of
 from headrace.operate.status.snapshot import GateSnapshot, ReceiverSnapshot
 from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs
-from headrace.operate.status.states import ReceiverState
+from headrace.operate.status.states import NeedGroup, ReceiverState, Where, grouped
 
 MOST_NEEDS: Final = 20
 """Sentences below the one of their kind; the list of gates goes on with the others."""

@@ -1,4 +1,8 @@
-"""Common parts of pages: addresses, the template environment, values as HTML."""
+"""Common parts of pages: addresses, the template environment, values as HTML.
+
+Everything is text. Templates escape values, and first replace each invisible character by an
+escape. The policy of the pages allows no script and no style but the dashboard's own files.
+"""
 
 import json
 import re
@@ -18,9 +22,10 @@ from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError
 from headrace.gate import LAST_MS, GateRecord, Ledger, without_secrets
 from headrace.operate.dashboard.live import LedgerLink, Look, Revision
-from headrace.operate.status import sentences, words
+from headrace.operate.status import words
 from headrace.operate.status.facts import ARROWS
-from headrace.operate.status.needs import Need, Where
+from headrace.operate.status.needs import drained_in
+from headrace.operate.status.states import Need, Where
 
 Query = Mapping[str, str]
 """The query of an address; of a name that comes twice, the last."""
@@ -352,7 +357,7 @@ def environment() -> Environment:
         tone=tone,
         decoded=decoded,
         spoken=words.spoken,
-        drained_in=sentences.drained_in,
+        drained_in=drained_in,
         arrow=lambda trend: ARROWS.get(trend, ""),
     )
     made.globals.update(

@@ -1,4 +1,9 @@
-"""Families of metrics, as prometheus_client writes them; those of batches never fall."""
+"""Families of metrics, as prometheus_client writes them; those of batches never fall.
+
+A total that falls looks like a restart to a monitoring system. So ``headrace prune`` first adds
+what it deletes to the gate's row. A scrape reads only what may have changed since the one before:
+open batches, and newer ones.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +17,7 @@ from prometheus_client.core import Metric
 from headrace.gate import (
     BUCKETS_MS,
     Counts,
-    GateNow,
+    GateMoment,
     Ledger,
     OpenBatches,
     Reason,
@@ -107,7 +112,7 @@ class Totals:
     def collect(
         self,
         ledger: Ledger,
-        gates: Sequence[GateNow],
+        gates: Sequence[GateMoment],
         open_batches: OpenBatches,
     ) -> list[Family]:
         """Return the families of totals, by gate."""
@@ -125,7 +130,7 @@ class Totals:
         return families.all()
 
     def _counts(
-        self, ledger: Ledger, gates: Sequence[GateNow], open_batches: OpenBatches
+        self, ledger: Ledger, gates: Sequence[GateMoment], open_batches: OpenBatches
     ) -> dict[str, Counts]:
         """The batches that may change, by gate; those that do not any more are kept."""
         oldest_open: dict[str, int] = {}
@@ -211,7 +216,7 @@ class _Families:
             "batch_duration_seconds", "Time of the run in which a batch succeeded."
         )
 
-    def add(self, gate: GateNow, totals: "_GateTotals") -> None:
+    def add(self, gate: GateMoment, totals: "_GateTotals") -> None:
         own = {"gate": gate.name}
         for status, number in totals.batches.items():
             self.batches.add(own | {"status": status}, number)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import LedgerError
 from headrace.gate import (
-    GateNow,
+    GateMoment,
     Ledger,
     OpenBatches,
     Status,
@@ -25,7 +25,7 @@ CONSUMER_LAG = "kafka_consumergroup_lag"
 
 def partition_families(
     ledger: Ledger,
-    gates: Sequence[GateNow],
+    gates: Sequence[GateMoment],
     answers: Mapping[str, SourceAnswer],
     now_ms: int,
     *,
@@ -84,7 +84,7 @@ def flow_families(ledger: Ledger, now_ms: int) -> list[Family]:
     return [ratio, level, queue, bottleneck]
 
 
-def lag_families(gates: Sequence[GateNow], lags: Mapping[str, GateLag]) -> list[Family]:
+def lag_families(gates: Sequence[GateMoment], lags: Mapping[str, GateLag]) -> list[Family]:
     """Return the lag of each gate."""
     families = {
         "records": gauge("lag_records", "Records that no batch has begun yet."),
@@ -104,7 +104,7 @@ def lag_families(gates: Sequence[GateNow], lags: Mapping[str, GateLag]) -> list[
     return list(families.values())
 
 
-def fact_families(gates: Sequence[GateNow], now_ms: int) -> list[Family]:
+def fact_families(gates: Sequence[GateMoment], now_ms: int) -> list[Family]:
     """Return the metrics of each gate's facts: see `FACTS`."""
     families = []
     for metric in GATE_METRICS:
@@ -118,7 +118,7 @@ def fact_families(gates: Sequence[GateNow], now_ms: int) -> list[Family]:
 
 
 def open_families(
-    gates: Sequence[GateNow],
+    gates: Sequence[GateMoment],
     open_batches: OpenBatches,
     letters: Mapping[str, int],
     now_ms: int,

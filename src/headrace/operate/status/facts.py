@@ -6,9 +6,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from headrace.errors import OptionError
-from headrace.gate import GateNow, SourceCost
-from headrace.operate.status.attention import urgency_of
-from headrace.operate.status.sentences import drained_in
+from headrace.gate import GateMoment, SourceCost
+from headrace.operate.status.needs import drained_in, urgency_of
 from headrace.operate.status.snapshot import GateSnapshot
 from headrace.operate.status.trends import Trend
 from headrace.operate.status.words import UNKNOWN, count, duration
@@ -58,7 +57,7 @@ class GateMetric:
 
     name: str
     help: str
-    value: Callable[[GateNow, int], float | None]
+    value: Callable[[GateMoment, int], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ def _fixed_cost_s(batch_cost: str | None) -> float | None:
         return None
 
 
-def _most_per_s(gate: GateNow, _now_ms: int) -> float | None:
+def _most_per_s(gate: GateMoment, _now_ms: int) -> float | None:
     throttle, limit = gate.rate_limit, gate.operator.limit
     rates = [
         gate.rate_per_s,
@@ -138,11 +137,11 @@ def _most_per_s(gate: GateNow, _now_ms: int) -> float | None:
     return min((rate for rate in rates if rate is not None), default=None)
 
 
-def _ceiling(gate: GateNow, _now_ms: int) -> int | None:
+def _ceiling(gate: GateMoment, _now_ms: int) -> int | None:
     return None if gate.ceiling is None else gate.ceiling.records
 
 
-def _away_s(gate: GateNow, now_ms: int) -> float:
+def _away_s(gate: GateMoment, now_ms: int) -> float:
     outage = gate.waits if gate.has_query else None
     return max(now_ms - outage.since_ms, 0) / 1000 if outage else 0
 

@@ -1,4 +1,10 @@
-"""Lags of gates: in records, in seconds, and how long until they have caught up."""
+"""Lags of gates: in records, in seconds, and how long until they have caught up.
+
+The age of the oldest unread record by its own timestamp is known to the source alone. It is asked
+where the ledger says a minute or more. Commands, pages and metrics share the answer, so that no two
+of them show another age. An answer counts for a minute although batches follow: it is an upper
+bound.
+"""
 
 import math
 import threading
@@ -7,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.gate import BatchRecord, GateNow, Ledger
+from headrace.gate import BatchRecord, GateMoment, Ledger
 from headrace.operate.status.sources import SourceAnswer, Sources
 from headrace.operate.status.states import silence_ms
 
@@ -84,7 +90,7 @@ class Lags:
     def of(
         self,
         ledger: Ledger,
-        gates: Sequence[GateNow],
+        gates: Sequence[GateMoment],
         answers: Mapping[str, SourceAnswer],
         now_ms: int,
     ) -> dict[str, GateLag]:
@@ -98,11 +104,11 @@ class Lags:
             found[gate.name] = self._lag(ledger, gate, answer, now_ms)
         return found
 
-    def _is_new(self, gate: GateNow) -> bool:
+    def _is_new(self, gate: GateMoment) -> bool:
         known = self._runs.get(gate.name)
         return known is None or known.checkpoint_id != gate.checkpoint_id
 
-    def _see(self, gate: GateNow, seed: Sequence[BatchRecord]) -> None:
+    def _see(self, gate: GateMoment, seed: Sequence[BatchRecord]) -> None:
         if self._is_new(gate):
             self._runs[gate.name] = _Run(gate.checkpoint_id)
         points = self._runs[gate.name].points
@@ -117,7 +123,7 @@ class Lags:
             )
 
     def _lag(
-        self, ledger: Ledger, gate: GateNow, answer: SourceAnswer | None, now_ms: int
+        self, ledger: Ledger, gate: GateMoment, answer: SourceAnswer | None, now_ms: int
     ) -> GateLag:
         if gate.planned_ms is None:
             return GateLag()
@@ -142,7 +148,7 @@ class Lags:
     def _seconds(
         self,
         ledger: Ledger,
-        gate: GateNow,
+        gate: GateMoment,
         since_ms: int | None,
         left: int | None,
         now_ms: int,
@@ -153,7 +159,7 @@ class Lags:
             since_ms = self._newest_at_ms(ledger, gate, now_ms)
         return None if since_ms is None else max(now_ms - since_ms, 0) / 1000
 
-    def _newest_at_ms(self, ledger: Ledger, gate: GateNow, now_ms: int) -> int | None:
+    def _newest_at_ms(self, ledger: Ledger, gate: GateMoment, now_ms: int) -> int | None:
         """When what the gate reads next was not there yet."""
         run = self._runs[gate.name]
         position, points = gate.position, run.points
@@ -168,7 +174,7 @@ class Lags:
             run.newest_at = found_ms, now_ms
         return run.newest_at[0]
 
-    def _drain_s(self, gate: GateNow, left: int | None) -> float | None:
+    def _drain_s(self, gate: GateMoment, left: int | None) -> float | None:
         if not left:
             return None if left is None else 0.0
         if not gate.has_query:
@@ -203,7 +209,7 @@ class LagWatch:
         return {} if self._sources is None else self._sources.answers()
 
     def of(
-        self, ledger: Ledger, gates: Sequence[GateNow], now_ms: int, *, wait_s: float = 0
+        self, ledger: Ledger, gates: Sequence[GateMoment], now_ms: int, *, wait_s: float = 0
     ) -> dict[str, GateLag]:
         """The lag of each gate, by name; sources that were not asked before are waited for."""
         with self._looking:
@@ -215,25 +221,25 @@ class LagWatch:
             return self._lags.of(ledger, gates, self.answers(), now_ms) if asked else lags
 
 
-def _knows_too_little(gate: GateNow, lags: Mapping[str, GateLag], now_ms: int) -> bool:
+def _knows_too_little(gate: GateMoment, lags: Mapping[str, GateLag], now_ms: int) -> bool:
     if gate.planned_ms is None:
         return False
     is_silent = now_ms - gate.planned_ms > silence_ms(gate.interval_ms)
     return is_silent or (lags[gate.name].seconds or 0) >= OLD_S
 
 
-def lag_of(gate: GateNow) -> int | None:
+def lag_of(gate: GateMoment) -> int | None:
     """Return the records that the newest batch left waiting; None if that is not known."""
     return None if gate.lag is None else max(gate.lag - (gate.planned or 0), 0)
 
 
-def may_be_more(gate: GateNow, answer: SourceAnswer | None, now_ms: int) -> bool:
+def may_be_more(gate: GateMoment, answer: SourceAnswer | None, now_ms: int) -> bool:
     """Whether a lag of 0 is a guess: no query reads, and the source has not answered lately."""
     is_answered = answer is not None and now_ms - answer.asked_ms < KEPT_MS
     return not gate.has_query and not is_answered
 
 
-def _points(gate: GateNow, batches: Sequence[BatchRecord]) -> list[_Point]:
+def _points(gate: GateMoment, batches: Sequence[BatchRecord]) -> list[_Point]:
     """The batches before the newest one, oldest first, which end where that begins."""
     own = [each for each in batches if each.checkpoint_id == gate.checkpoint_id]
     position = (gate.position or 0) - (gate.planned or 0)

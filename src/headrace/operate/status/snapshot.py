@@ -22,10 +22,10 @@ from headrace.gate import (
     lost_records,
 )
 from headrace.operate.status.lags import GateLag
-from headrace.operate.status.needs import Need
 from headrace.operate.status.states import (
     GateHistory,
     GateState,
+    Need,
     ReceiverState,
     batch_time_ms,
     gate_state,
@@ -178,7 +178,7 @@ class QuerySnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class IsolationProgress:
+class IsolatingSnapshot:
     """Progress of an isolation.
 
     Attributes:
@@ -380,7 +380,7 @@ class GateSnapshot:
     stopped_by: str | None
     run_records: int | None
     waiting: SinkOutage | None
-    isolating: IsolationProgress | None
+    isolating: IsolatingSnapshot | None
     operator_limits: str | None
     lag_seconds: float | None = None
     retention_left_s: float | None = None
@@ -472,7 +472,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         **_end(history),
         run_records=_run_records(run, history.look_back),
         **_waits(history),
-        isolating=None if history.isolating is None else IsolationProgress.of(history.isolating),
+        isolating=None if history.isolating is None else IsolatingSnapshot.of(history.isolating),
         isolated=IsolatedSnapshot.among(batches, history.isolated),
         unfit_records=history.unfit_records,
         new_checkpoint=history.new_checkpoint,

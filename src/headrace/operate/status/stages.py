@@ -7,8 +7,7 @@ from typing import Final
 
 from headrace.flow import StageState, bottlenecks, ledger_states
 from headrace.gate import Ledger
-from headrace.operate.status.needs import Need, Where
-from headrace.operate.status.states import Urgency
+from headrace.operate.status.states import Need, Urgency, Where
 
 BOTTLENECK: Final = "bottleneck"
 """The state of a stage that throttles others, and nobody it."""

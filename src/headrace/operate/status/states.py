@@ -1,6 +1,12 @@
-"""States of gates and receivers: each declared once, and worked out from the ledger's records."""
+"""States of gates and receivers, each declared once, and the values of what needs somebody.
 
-from collections.abc import Mapping
+A query is dead if it has not left its gate and its lease or its process has ended. A query that is
+stopped leaves its gate, so it is not dead. The planner of a killed program does not: Spark's JVM
+ends that planner in order, so its end proves nothing.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, Self
@@ -29,6 +35,7 @@ from headrace.gate import (
     stopped_fitting,
 )
 from headrace.operate.status.trends import LagChange, Trend, newest_run
+from headrace.operate.status.words import plural
 
 HISTORY: Final = 60
 """Batches that are looked back on."""
@@ -450,3 +457,86 @@ def elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
     if batch.attempts > 1 and batch.start_time_ms is not None:
         began_ms = batch.start_time_ms
     return max((now_ms if batch.end_time_ms is None else batch.end_time_ms) - began_ms, 0)
+
+
+class Where(StrEnum):
+    """Place that acts on a need."""
+
+    GATE = "gate"
+    FAILURES = "failures"
+    VERIFY = "verify"
+    RECEIVERS = "receivers"
+    FLOWS = "flows"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that needs somebody.
+
+    Attributes:
+        kind: What is wrong, such as ``dead letters``, or a value of `GateState`. Needs of one kind
+            are mended alike, so lists show them as one.
+        urgency: How soon: 0 is now, 1 soon, 2 means that it may get worse.
+        about: The gate, or the stage of a flow.
+        sentence: What it is, in one sentence without the gate's name.
+        where: What acts on it.
+        command: The command that acts on it, or shows the next step.
+        records: The records that are at stake; 0 where their number is not known.
+    """
+
+    kind: str
+    urgency: Urgency
+    about: str
+    sentence: str
+    where: Where
+    command: str
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NeedGroup:
+    """Needs of one kind, the most urgent first, then those with the most records."""
+
+    kind: str
+    needs: tuple[Need, ...]
+    """One or more."""
+
+    @property
+    def urgency(self) -> Urgency:
+        """Urgency of the most urgent need."""
+        return self.needs[0].urgency
+
+    @property
+    def number(self) -> int:
+        """Number of gates or stages."""
+        return len({need.about for need in self.needs})
+
+    @property
+    def records(self) -> int:
+        """The records that are at stake, as far as their number is known."""
+        return sum(need.records for need in self.needs)
+
+    @property
+    def sentence(self) -> str:
+        """Sentence for all of them, such as "3 gates: falling behind, with 1,200 records."."""
+        noun = "stage" if self.needs[0].where is Where.FLOWS else "gate"
+        records = f", with {plural(self.records, 'record')}" if self.records else ""
+        return f"{plural(self.number, noun)}: {self.kind}{records}."
+
+    @property
+    def command(self) -> str:
+        """The command that lists all of them, or acts on the worst."""
+        worst = self.needs[0]
+        if self.number == 1 or worst.where not in (Where.FAILURES, Where.VERIFY):
+            return worst.command
+        of_all = worst.command.replace(f" {shlex.quote(worst.about)}", "")
+        return "headrace failures" if of_all == worst.command else of_all
+
+
+def grouped(needs: Iterable[Need]) -> list[NeedGroup]:
+    """Needs by their kind: the most urgent kind first, then by gates, then by records."""
+    kinds: dict[str, list[Need]] = {}
+    for need in sorted(needs, key=lambda each: (each.urgency, -each.records, each.about)):
+        kinds.setdefault(need.kind, []).append(need)
+    groups = [NeedGroup(kind, tuple(of_kind)) for kind, of_kind in kinds.items()]
+    return sorted(groups, key=lambda each: (each.urgency, -each.number, -each.records))

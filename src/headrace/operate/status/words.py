@@ -9,6 +9,8 @@ from headrace.gate import LAST_MS, BatchRecord, ErrorReport
 UNKNOWN: Final = "—"
 """Text for a value that is not known yet."""
 
+SHORT: Final = 8
+"""Digits of a key that are shown in a table; they tell the batches of most ledgers apart."""
 
 _DAY_MS: Final = 86_400_000
 

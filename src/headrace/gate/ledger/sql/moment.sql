@@ -1,7 +1,7 @@
 -- All gates at one moment, for status, pages and metrics: a few statements, however many gates there
 -- are. CROSS JOIN has SQLite take the gates first, and each gate's index.
 
--- name: pulse
+-- name: revision
 -- What differs whenever something about a gate has changed.
 SELECT gate.name, gate.lost_offsets, gate.begins, gate.begun, gate.reported, gate.interval_ms,
   gate.rate_per_s, gate.size_ceiling, gate.query_owner, gate.query_until_ms > {now} AS query_lives,

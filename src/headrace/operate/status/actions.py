@@ -11,11 +11,11 @@ from headrace.errors import OptionError
 from headrace.gate import (
     BatchRecord,
     Ledger,
-    OperatorAction,
     OperatorActionKind,
     OperatorLimits,
     Status,
 )
+from headrace.operate.status.gate_actions import GateAction
 from headrace.operate.status.states import query_behind
 from headrace.operate.status.words import plural
 
@@ -64,7 +64,7 @@ class WantedLimit:
         return cls(per_s, lasts_ms)
 
     @property
-    def action(self) -> "GateAction":
+    def action(self) -> GateAction:
         """Putting it in force."""
         return GateAction(self.put_in_force)
 
@@ -81,77 +81,6 @@ class WantedLimit:
         if self.lasts_ms is not None:
             until_ms = ledger.database_time_ms() + self.lasts_ms
         return ledger.operator_limits.limit(gate, self.records_per_s, by, why, until_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class GateAction:
-    """What an operator does to a gate, declared once for commands and forms.
-
-    Attributes:
-        effect: Writes it into the ledger: of a gate, by whom, and why. It returns what is in force
-            then.
-        done: What it does, in words that follow the gate's name. Default: what is in force.
-        also: Answers what else it does to a gate, in words that follow those; empty for nothing.
-    """
-
-    effect: Callable[[Ledger, str, str, str], OperatorLimits]
-    done: str | None = None
-    also: Callable[[Ledger, str], str] = lambda _ledger, _gate: ""
-
-    def act(self, ledger: Ledger, gate: str, by: str, why: str) -> tuple[OperatorLimits, str]:
-        """Do it. Return what is in force then, and a sentence: what was done and replaced."""
-        before = ledger.operator_limits.of(gate)
-        limits = self.effect(ledger, gate, by, why)
-        described = self.done or limits.describe() or "under no limit and not paused"
-        if self.done is None and _numbers(limits) == _numbers(before):
-            return limits, f"{gate}: {described}, as before."
-        has_query = ledger.gates.query(gate) is not None
-        when = "in force at its next plan" if has_query else "no query runs behind it now"
-        replaced = _replaced(before.limit, limits.limit)
-        return limits, f"{gate}: {described}{replaced}{self.also(ledger, gate)}; {when}."
-
-
-def _numbers(limits: OperatorLimits) -> list[int]:
-    return [each.number for each in limits.in_force]
-
-
-def _replaced(before: OperatorAction | None, now: OperatorAction | None) -> str:
-    if before is None or now is None or now.number == before.number:
-        return ""
-    return (
-        f"; it replaces the limit of {before.records_per_s or 0:g} records/s by {before.author},"
-        " which does not come back"
-    )
-
-
-def _settled_by_a_restart(ledger: Ledger, gate: str) -> str:
-    number = sum(ledger.operator_limits.open_batches(gate).values())
-    if not number:
-        return ""
-    waits, is_settled = ("waits", "is settled") if number == 1 else ("wait", "are settled")
-    batches = plural(number, "open batch")
-    return f"; {batches} {waits} until then, and {is_settled} if it reads them again"
-
-
-GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
-    "pause": GateAction(lambda ledger, *of: ledger.operator_limits.pause(*of)),
-    "drain": GateAction(lambda ledger, *of: ledger.operator_limits.drain(*of)),
-    "resume": GateAction(lambda ledger, *of: ledger.operator_limits.resume(*of)),
-    "stop": GateAction(
-        lambda ledger, *of: ledger.operator_limits.stop(*of),
-        "its query ends once its batch is done",
-    ),
-    "unlimit": GateAction(lambda ledger, *of: ledger.operator_limits.unlimit(*of)),
-    "lift-ceiling": GateAction(
-        lambda ledger, *of: ledger.operator_limits.lift_ceiling(*of), "without a ceiling"
-    ),
-    "restart": GateAction(
-        lambda ledger, *of: ledger.operator_limits.restart(*of),
-        "its next start with a new checkpoint begins by startingOffsets",
-        _settled_by_a_restart,
-    ),
-}
-"""By the names that forms give them; a limit has values besides (`WantedLimit.action`)."""
 
 
 def _rate_per_s(text: str) -> float | None:

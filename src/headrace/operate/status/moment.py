@@ -1,4 +1,9 @@
-"""Looks at gates: one read of the ledger for all, and what their sources say waits there."""
+"""Gates at one moment: one read of the ledger for all, and what their sources say waits there.
+
+Commands, pages and `Gate.status()` share this read: some fifteen statements for all gates, however
+many there are. Only gates with failures take a few more. ``tests/gate/ledger/test_scale.py`` checks
+that a longer history takes no more steps.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,9 +21,9 @@ from headrace.gate import (
     Status,
     Unresolved,
 )
-from headrace.operate.status.attention import take_snapshot
-from headrace.operate.status.lags import LagWatch
-from headrace.operate.status.snapshot import GateSnapshot
+from headrace.operate.status.lags import GateLag, LagWatch
+from headrace.operate.status.needs import gate_needs
+from headrace.operate.status.snapshot import GateSnapshot, without_needs
 from headrace.operate.status.sources import WAIT_FOR_SOURCES_S
 from headrace.operate.status.states import HISTORY, GateHistory, sorted_query
 from headrace.operate.status.words import short_error
@@ -136,34 +141,41 @@ def _older_error(ledger: Ledger, gate: str, batches: Sequence[BatchRecord]) -> s
     return None if error is None else short_error(error)
 
 
-class Observer:
-    """Looks at gates, as often as it is asked to.
+def snapshots(
+    ledger: Ledger,
+    gates: Sequence[GateRecord],
+    lags: LagWatch | None = None,
+    wait_s: float = WAIT_FOR_SOURCES_S,
+) -> list[GateSnapshot]:
+    """Return snapshots of gates, in their order.
 
     Args:
-        ledger: Their ledger.
-        lags: How far they are behind. By default the ledger alone says it.
+        ledger: The ledger.
+        gates: The gates.
+        lags: How far gates are behind. Default: the ledger alone says it.
+        wait_s: Time to wait for sources that were not asked before (s). Default: 1.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
     """
+    return snapshots_of(ledger, read_histories(ledger, gates), lags, wait_s)
 
-    def __init__(self, ledger: Ledger, lags: LagWatch | None = None) -> None:
-        self._ledger = ledger
-        self._lags = LagWatch() if lags is None else lags
 
-    def look(
-        self, gates: Sequence[GateRecord], wait_s: float = WAIT_FOR_SOURCES_S
-    ) -> list[GateSnapshot]:
-        """These gates as they are now; sources that were not asked before are waited for so long.
+def snapshots_of(
+    ledger: Ledger,
+    histories: Sequence[GateHistory],
+    lags: LagWatch | None = None,
+    wait_s: float = WAIT_FOR_SOURCES_S,
+) -> list[GateSnapshot]:
+    """Return the same of gates whose records are read already."""
+    now_ms, names = wall_clock_ms(), {history.gate.name for history in histories}
+    only = next(iter(names)) if len(names) == 1 else None
+    moments = [gate for gate in ledger.gates.all_now(only) if gate.name in names]
+    lag_of = (lags or LagWatch()).of(ledger, moments, now_ms, wait_s=wait_s)
+    return [take_snapshot(history, now_ms, lag_of.get(history.gate.name)) for history in histories]
 
-        Raises:
-            LedgerError: The ledger cannot be read.
-        """
-        return self.snapshots(read_histories(self._ledger, gates), wait_s)
 
-    def snapshots(
-        self, histories: Sequence[GateHistory], wait_s: float = WAIT_FOR_SOURCES_S
-    ) -> list[GateSnapshot]:
-        """The same of gates whose records are read already."""
-        now_ms, wanted = wall_clock_ms(), {each.gate.name for each in histories}
-        only = next(iter(wanted)) if len(wanted) == 1 else None
-        now = [each for each in self._ledger.gates.all_now(only) if each.name in wanted]
-        lags = self._lags.of(self._ledger, now, now_ms, wait_s=wait_s)
-        return [take_snapshot(each, now_ms, lags.get(each.gate.name)) for each in histories]
+def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
+    """Work out a snapshot from the ledger's records, and what is known of what waits."""
+    snapshot = without_needs(history, now_ms, lag)
+    return replace(snapshot, needs=tuple(gate_needs(snapshot)))

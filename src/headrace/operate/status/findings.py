@@ -1,0 +1,122 @@
+"""Sentences for findings of a proof, and for what a proof can say."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from typing import Final
+
+from headrace.gate import Finding, FindingKind
+from headrace.operate.status import words as out
+from headrace.operate.status.words import SHORT
+
+PROVES: Final = (
+    "headrace verify proves, or says where it is not so, that the batches leave out no offset "
+    "between where each checkpoint began and where it stands, that no checkpoint reads one twice, "
+    "and that each is processed or explained."
+)
+CANNOT: Final = (
+    "It cannot see from the ledger alone that this is an older copy, or that its rows were edited; "
+    "nor what is in a sink."
+)
+ELSEWHERE: Final = "--checkpoint and --source compare it with what Spark and the source know."
+
+SENTENCES: Final = 10
+"""Sentences about findings of one kind; beyond it they are counted."""
+
+PRUNED: Final = (
+    "pruned: of these offsets the batches are deleted. None was deleted before it was processed, or"
+    " dead and resolved, and none that overlaps with another; which batch read what, and when, is"
+    " not known any more."
+)
+_OF_A_BATCH: Final = (
+    FindingKind.OPEN,
+    FindingKind.DEAD,
+    FindingKind.REJECTED,
+)
+
+
+_GONE: Final = (
+    FindingKind.DEAD,
+    FindingKind.REJECTED,
+    FindingKind.LOST,
+    FindingKind.SKIPPED,
+)
+
+
+def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], int]:
+    """Return the offsets that will not be processed, by reason, and the number of accepted ones."""
+    counts: Counter[FindingKind] = Counter()
+    accepted = 0
+    for finding in findings:
+        if finding.accepted is None:
+            counts[finding.kind] += finding.offsets.count
+        else:
+            accepted += finding.offsets.count
+    return {kind: counts[kind] for kind in _GONE if counts[kind]}, accepted
+
+
+def finding_sentences(findings: Sequence[Finding]) -> Iterator[tuple[FindingKind, str]]:
+    """A sentence for each, the worst first, with its kind; of many of a kind the first few."""
+    for kind, same in groupby(findings, key=lambda finding: finding.kind):
+        by_batch: dict[object, list[Finding]] = defaultdict(list)
+        for number, finding in enumerate(same):
+            by_batch[finding.batch_key if kind in _OF_A_BATCH else number].append(finding)
+        for each in islice(by_batch.values(), SENTENCES):
+            yield kind, _finding_sentence(each)
+        if len(by_batch) > SENTENCES:
+            yield kind, f"and {len(by_batch) - SENTENCES:,} more; --json tells them all."
+
+
+def _finding_sentence(findings: Sequence[Finding]) -> str:
+    first = findings[0]
+    batches = f"batch {_short(first.other)} and batch {_short(first.batch_key)}"
+    runs = f"run {_short(first.other)} and run {_short(first.checkpoint_id)}"
+    whole = f"batch {_short(first.batch_key)}"
+    match first.kind:
+        case FindingKind.GAP:
+            sentence = f"{first.offsets} lies between {batches}, and no batch reads it."
+        case FindingKind.MISSING:
+            run = _short(first.checkpoint_id)
+            sentence = f"{first.offsets} was planned by run {run}, and no batch has it."
+        case FindingKind.OVERLAP if first.other is None:
+            sentence = f"{first.offsets} is read by {whole} and by another batch."
+        case FindingKind.OVERLAP:
+            sentence = f"{first.offsets} is read by both {batches}."
+        case FindingKind.OPEN | FindingKind.DEAD | FindingKind.REJECTED:
+            sentence = f"{_batch(findings)} is {_state(findings)}"
+        case FindingKind.LOST if first.batch_key is not None:
+            why = f": {first.reason}" if first.reason else ""
+            sentence = f"{first.offsets} was gone when {whole} read it{why}."
+        case FindingKind.LOST:
+            sentence = f"{first.offsets} was gone before it was read."
+        case FindingKind.SKIPPED:
+            sentence = f"{first.offsets} lies between what {runs} read, and no run reads it."
+        case FindingKind.READ_AGAIN:
+            sentence = f"{first.offsets} is read by both {runs}, each with a checkpoint of its own."
+    return sentence if first.accepted is None else f"{sentence} Accepted: {first.accepted}"
+
+
+def _state(findings: Sequence[Finding]) -> str:
+    finding = findings[0]
+    if finding.interrupted:
+        return "interrupted: its query was stopped, and its next start runs it."
+    if finding.resolution is not None:
+        return f"{finding.status}, and resolved: {finding.resolution.rstrip('.')}."
+    why = f": {out.short_error(finding.error)}" if finding.error else "."
+    records = "this record" if len(findings) == 1 else "these records; why the first is not"
+    return f"{finding.status or f'processed, but not {records}'}{why}"
+
+
+def _batch(findings: Sequence[Finding]) -> str:
+    first, *others = findings
+    if not others:
+        return f"batch {_short(first.batch_key)} with {first.offsets}"
+    records = out.plural(sum(finding.offsets.count for finding in findings), "offset")
+    partitions = len({finding.offsets.topic_partition for finding in findings})
+    ranges = "" if partitions == len(findings) else f"{out.plural(len(findings), 'range')} of "
+    where = f"{records} in {ranges}{out.plural(partitions, 'partition')}, first {first.offsets},"
+    return f"batch {_short(first.batch_key)} with {where}"
+
+
+def _short(key: str | None) -> str:
+    return "(pruned)" if key is None else key[:SHORT]
