@@ -3,6 +3,9 @@
 The ledger is looked at twice a second while somebody looks at a page, once for all of them. Each
 round is followed by at least nineteen times its own processor time, so that it takes 5 % of a core
 at most, however large the ledger and however many look.
+
+The server draws all HTML and sends changed regions as server-sent events. So a page without
+scripts shows the same, and nothing is drawn by a second program in another language.
 """
 
 import asyncio

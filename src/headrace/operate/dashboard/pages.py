@@ -1,4 +1,8 @@
-"""Common parts of pages: addresses, the template environment, values as HTML."""
+"""Common parts of pages: addresses, the template environment, values as HTML.
+
+Everything is text. Templates escape values, and first replace each invisible character by an
+escape. The policy of the pages allows no script and no style but the dashboard's own files.
+"""
 
 import json
 import re

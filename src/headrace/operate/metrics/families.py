@@ -1,4 +1,9 @@
-"""Families of metrics, as prometheus_client writes them; those of batches never fall."""
+"""Families of metrics, as prometheus_client writes them; those of batches never fall.
+
+A total that falls looks like a restart to a monitoring system. So ``headrace prune`` first adds
+what it deletes to the gate's row. A scrape reads only what may have changed since the one before:
+open batches, and newer ones.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

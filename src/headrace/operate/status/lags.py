@@ -1,4 +1,10 @@
-"""Lags of gates: in records, in seconds, and how long until they have caught up."""
+"""Lags of gates: in records, in seconds, and how long until they have caught up.
+
+The age of the oldest unread record by its own timestamp is known to the source alone. It is asked
+where the ledger says a minute or more. Commands, pages and metrics share the answer, so that no two
+of them show another age. An answer counts for a minute although batches follow: it is an upper
+bound.
+"""
 
 import math
 import threading

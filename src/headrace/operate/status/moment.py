@@ -1,4 +1,9 @@
-"""Gates at one moment: one read of the ledger for all, and what their sources say waits there."""
+"""Gates at one moment: one read of the ledger for all, and what their sources say waits there.
+
+Commands, pages and `Gate.status()` share this read: some fifteen statements for all gates, however
+many there are. Only gates with failures take a few more. ``tests/gate/ledger/test_scale.py`` checks
+that a longer history takes no more steps.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

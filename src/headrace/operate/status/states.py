@@ -1,4 +1,9 @@
-"""States of gates and receivers, each declared once, and the values of what needs somebody."""
+"""States of gates and receivers, each declared once, and the values of what needs somebody.
+
+A query is dead if it has not left its gate and its lease or its process has ended. A query that is
+stopped leaves its gate, so it is not dead. The planner of a killed program does not: Spark's JVM
+ends that planner in order, so its end proves nothing.
+"""
 
 import shlex
 from collections.abc import Iterable, Mapping
