@@ -282,8 +282,8 @@ class AvroDecoder:
         if isinstance(writer, str):
             return writer
         typed = _parsed(found.text, found.references)
-        other = other_meaning(typed, self._typed, _named(typed), _named(self._typed))
-        return other or (self._plain if writer.schema == self._plain.schema else writer)
+        mismatch = other_meaning(typed, self._typed, _named(typed), _named(self._typed))
+        return mismatch or (self._plain if writer.schema == self._plain.schema else writer)
 
 
 class _UnfitError(Exception):

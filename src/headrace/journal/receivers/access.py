@@ -50,12 +50,14 @@ class Tokens:
                 continue
             *named, token = line.split(maxsplit=1)
             name = named[0] if named else _UNNAMED
-            what = f"Line {number} of the file of tokens {file}"
+            line_name = f"Line {number} of the file of tokens {file}"
             if named:
                 require_name(f"The name in line {number} of the file of tokens {file}", name)
-            require_token(token.rstrip(), what)
+            require_token(token.rstrip(), line_name)
             if name in tokens:
-                raise OptionError(f"{what} has the name {name!r} of an earlier one; rename it.")
+                raise OptionError(
+                    f"{line_name} has the name {name!r} of an earlier one; rename it."
+                )
             tokens[name] = token.rstrip()
         if not tokens:
             raise OptionError(

@@ -142,12 +142,12 @@ class MqttConnection:
         await asyncio.to_thread(self._client.loop_stop)
 
     async def _answer(self, answer: asyncio.Future[Answer]) -> Answer:
-        done, _ = await asyncio.wait(
+        completed, _ = await asyncio.wait(
             (answer, self.lost), timeout=_ANSWER_S, return_when=asyncio.FIRST_COMPLETED
         )
-        if answer in done:
+        if answer in completed:
             return answer.result()
-        if self.lost in done:
+        if self.lost in completed:
             raise self.lost.result()
         raise ConnectionError(f"it gave no answer within {_ANSWER_S:g} s")
 
