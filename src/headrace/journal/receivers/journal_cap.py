@@ -32,13 +32,13 @@ _MOST_GROWTH: Final = 16.0
 
 @dataclass(frozen=True, slots=True)
 class CapSettings:
-    """When senders have to wait for a journal.
+    """Limits of a journal beyond which senders wait.
 
     Attributes:
         max_journal_bytes: The most bytes that all lanes of the journal may take on its storage,
             read or not; at least ``block_bytes``. Default: None, no cap but the
-            disk. Too large, and the disk is full before; too small, and senders wait although there
-            is room. It is exceeded by what comes within a second, and by the buffer.
+            disk. Too large, the disk is full first; too small, senders wait although there is
+            space. Records of a second, and the buffer, may exceed the cap.
         max_unread_s: How old the oldest record of the lane may be that no gate has processed (s);
             above 0. Default: None, any age. Needs a gate, whose ledger knows what is processed.
 

@@ -162,26 +162,25 @@ class TcpSettings:
         acknowledge: Whether senders are answered ``ok <count>`` for every so many lines that are
             durable. Default: off. A sender that does not read the answers is disconnected.
         proxy_protocol: Whether each connection begins with a header of the PROXY protocol, of
-            version 1 or 2, before TLS if there is any. It is taken off; a connection without one is
-            refused. Default: off.
+            version 1 or 2, before TLS if there is any. The header is removed; a connection
+            without a header is refused. Default: off.
         token: What the first line of a sender must be, after the word ``token`` and a space. None,
             the default, lets in everybody who can reach the port, unless there is a ``token_file``.
         token_file: A file with the tokens, each in a line of its own, after a name and a space. It
-            is read again when the receiver is told to; `Tokens` says how.
+            is read when the receiver starts. `Tokens` describes its lines.
         tls: Its certificate. Default: none, the connections are not encrypted.
-        check_json: Whether every line must be JSON. Default: off. It costs half a microsecond for a
-            line of 200 bytes that is an object, and two for any other.
+        check_json: Whether every line must be JSON. Default: off. Checking a line of 200 bytes
+            takes half a microsecond for an object, two for any other value.
         id_field: The field of each line, which must be a JSON object then, that has its message id:
-            a text of 1 to 200 characters, or a whole number. A line with an id that is remembered
+            a text of 1 to 200 characters, or a whole number. A line with a remembered id
             is acknowledged and not stored again. Default: None, lines have no ids.
         max_line_bytes: The longest line, its end not counted (bytes); 1 or more. Default: 1 MiB.
         line_s: How long a line may take from its first byte, and the first line from when its
-            sender connected (s); above 0. Default: 30. Between lines a sender may be silent for as
-            long as it likes. An answer that its sender has not made room for by reading may wait as
-            long; then the connection is closed.
-        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer where
-            `IntakeSettings.max_memory_bytes` has no room for them. `Connections` says who goes when
-            there are more.
+            sender connected (s); above 0. Default: 30. Between lines a sender may be silent
+            without a limit. An answer waits as long for a sender that does not read; then the
+            connection is closed.
+        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer if
+            `IntakeSettings.max_memory_bytes` is too small. Further connections are refused.
 
     Raises:
         OptionError: A value is out of its range.
@@ -232,27 +231,26 @@ class HttpSettings:
         token: What senders must show as ``Authorization: Bearer <token>``. None, the default, lets
             in everybody who can reach the port, unless there is a ``token_file``.
         token_file: A file with the tokens, each in a line of its own, after a name and a space. It
-            is read again when the receiver is told to; `Tokens` says how.
+            is read when the receiver starts. `Tokens` describes its lines.
         tls: Its certificate. Default: none, the connections are not encrypted.
-        check_json: Whether each line of NDJSON must be JSON. Default: on. It costs half a
-            microsecond for a line of 200 bytes that is an object, and two for any other.
+        check_json: Whether each line of NDJSON must be JSON. Default: on. Checking a line
+            of 200 bytes takes half a microsecond for an object, two for any other value.
         wait_s: How long a request may wait for the rate before it is answered 429 (s); 0 or more.
-            Default: 1. Too large, and senders wait who could do something else; too small, and the
-            rate is not used up, because those who come back come back late.
+            Default: 1. Too large, senders wait that could do other work; too small, the rate is not
+            used up, because senders retry late.
         max_header_bytes: The longest request line and headers together (bytes); 1 or more. Default:
             16 KiB.
-        header_s: How long the headers may take from their first byte (s); above 0. Default: 10. As
-            long may a sender that has connected wait with them, and a body go on whose request
-            was answered without it.
+        header_s: How long the headers may take from their first byte (s); above 0. Default: 10. The
+            same limit applies between the connection and the headers, and to the rest of a body
+            whose request was answered early.
         max_body_bytes: The longest body as it is sent (bytes); 1 or more. Default: 8 MiB.
         max_decompressed_bytes: The longest body after decompression (bytes); 1 or more. Default:
             32 MiB.
         max_records: The most records in a request; 1 or more. Default: 200 000. An array may have
-            eight times as many commas, whatever they separate.
+            eight times as many commas, including nested ones.
         body_s: How long a body may take (s); above 0. Default: 30.
-        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer where
-            `IntakeSettings.max_memory_bytes` has no room for them. `Connections` says who goes when
-            there are more.
+        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer if
+            `IntakeSettings.max_memory_bytes` is too small. Further connections are refused.
 
     Raises:
         OptionError: A value is out of its range.
@@ -313,9 +311,9 @@ class MqttSettings:
         certificate_file: This receiver's own certificate (PEM), for brokers that ask for one.
         key_file: The key of that certificate, where it is in another file.
         receive_maximum: How many messages the broker may send before one of them must be
-            acknowledged; 1 to 65535. Default: 1000. Too large, and so many messages take memory;
-            too small, and throughput suffers: no more than so many are taken within a block
-            interval and a sync. The broker may go by a lower one of its own.
+            acknowledged; 1 to 65535. Default: 1000. Too large, unacknowledged messages
+            take memory; too small, throughput suffers, because this is the number of messages per
+            block interval and sync. The broker may apply a lower limit of its own.
         session_expiry_s: How long the broker keeps the session, and what it holds for it, while
             this receiver is away (s); 1 to 4294967295, which is for ever. Default: a week.
         keepalive_s: After how long without a word the broker is asked whether it is there (s); 1 to

@@ -318,24 +318,24 @@ class LineSender(SenderProtocol):
 
 
 class TcpReceiver(ListeningReceiver[TcpSettings]):
-    r"""Takes each line that a sender writes, up to ``\n`` or ``\r\n``, for one record.
+    r"""Receives lines over TCP; each line, up to ``\n`` or ``\r\n``, is a record.
 
-    With acknowledgements a sender counts: after ``ok 500`` and ``ok 20`` its first 520 lines are
-    durable. They come in order, each as soon as its lines are durable, also while later lines wait
-    for the rate and when the receiver ends. Without them a sender cannot tell which lines were lost
-    when it or the receiver went down. With ``id_field`` it may send unacknowledged lines again:
-    they are stored once.
+    Acknowledgements are counts: after ``ok 500`` and ``ok 20`` a sender's first 520 lines are
+    durable. Acknowledgements come in order, as soon as their lines are durable, also while later
+    lines wait for the rate and when the receiver ends. Without acknowledgements a sender cannot
+    know which lines were lost in a crash of either side. With ``id_field`` a sender may repeat
+    unacknowledged lines, which are stored once.
 
-    A sender whose line is rejected gets one line, ``error`` and the reason, and the connection is
-    closed; the lines before that one are stored, and acknowledged as usual. A line without an end
-    is rejected: nobody can tell whether the rest of it was lost.
+    For a rejected line the sender gets one line, ``error`` and the reason, and the connection is
+    closed. Earlier lines are stored, and acknowledged as usual. A line without an end is rejected,
+    because its rest may be lost.
 
-    Under backpressure nothing is read, so that senders block on their sockets. Meanwhile a sender
+    Under backpressure reading pauses, so that senders block on their sockets. Meanwhile a sender
     takes the memory of its unfinished line.
 
     Args:
         settings: The limits. Default: those of `TcpSettings`.
-        stop_s: How long a stop waits for senders who do not read their last acknowledgements (s).
+        stop_s: Time that a stop waits for senders to read their last acknowledgements (s).
             Default: 5.
     """
 
