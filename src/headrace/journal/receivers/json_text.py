@@ -185,8 +185,8 @@ def _id_decoder(field: str) -> "msgspec.json.Decoder[Any]":
 def _objects(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> list[Any] | None:
     r"""Return each line decoded, or None if any line may not be an object that the decoder knows.
 
-    If every line begins with ``{`` and ends with ``}``, no object continues in the next line,
-    because a comma between two braces would be missing. So with as many objects as lines, each
+    Where every line begins with ``{`` and ends with ``}``, no object continues in the next line:
+    a comma between two braces would be missing. So with as many objects as lines, each
     line is one object.
     """
     count = data.count(b"\n") + (not data.endswith(b"\n"))

@@ -211,7 +211,7 @@ class RateFollower:
             self._log_limit(share, stream.rate_per_s)
 
     def _refuse_or_admit(self) -> None:
-        """Make senders wait while the gate's sink is unavailable, because it reads nothing."""
+        """Make senders wait while the gate's sink is away, because the gate reads nothing then."""
         if not self._waits:
             self._refuse(None)
             _LOG.info("Gate %r goes on.", self._gate, extra=event("released", gate=self._gate))
