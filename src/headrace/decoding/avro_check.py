@@ -1,4 +1,4 @@
-"""Checks an Avro record before fastavro decodes it, which has no limits and takes index -1."""
+"""Validation of Avro records before fastavro, which has no limits and accepts index -1."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -7,13 +7,13 @@ from typing import Any, Final
 def other_meaning(
     writer: Any, reader: Any, writers: Mapping[str, Any], readers: Mapping[str, Any]
 ) -> str | None:
-    """Why what this writer has written would be read as another value; None where it is not.
+    """Return the reason why values of this writer would change their meaning, or None.
 
     Args:
-        writer: The schema that values were written with, as fastavro parses it.
-        reader: The one that they are read into.
-        writers: The schemas that the writer's may name.
-        readers: Those that the reader's may.
+        writer: The writer's schema, as parsed by fastavro.
+        reader: The reader's schema.
+        writers: Named schemas of the writer's schema.
+        readers: Named schemas of the reader's schema.
     """
     return next(_differences(writer, reader, (writers, readers), "record", frozenset()), None)
 
@@ -54,15 +54,15 @@ def _of_records(
     written = {field["name"]: field for field in writer["fields"]}
     for field in reader["fields"]:
         names = (field["name"], *field.get("aliases", ()))
-        found = next((written[name] for name in names if name in written), None)
-        if found is not None:
+        source = next((written[name] for name in names if name in written), None)
+        if source is not None:
             where = f"field {field['name']}"
-            yield from _differences(found["type"], field["type"], named, where, within)
+            yield from _differences(source["type"], field["type"], named, where, within)
 
 
 def _branches(schema: Any, named: Mapping[str, Any]) -> list[Any]:
     branches = schema if isinstance(schema, list) else [schema]
-    return [named.get(each, each) if isinstance(each, str) else each for each in branches]
+    return [named.get(branch, branch) if isinstance(branch, str) else branch for branch in branches]
 
 
 def _kind(schema: Any) -> Any:
@@ -70,35 +70,35 @@ def _kind(schema: Any) -> Any:
 
 
 def _logical(schema: Any) -> str | None:
-    found = schema.get("logicalType") if isinstance(schema, dict) else None
-    if found != "decimal":
-        return found
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    if logical != "decimal":
+        return logical
     return f"decimal with {schema.get('scale', 0)} digits behind the point"
 
 
 MAX_LEVELS: Final = 100
-"""Levels of a record within itself, as in Protocol Buffers. Beyond some thousands of them
+"""Most levels of a recursive record, as in Protocol Buffers. Beyond some thousands of levels
 fastavro overflows the stack of its process."""
 
 MAX_EMPTY_ITEMS: Final = 10_000
-"""Items of arrays in one value that take no byte, of which a few bytes may claim any number."""
+"""Most zero-byte items in a value's arrays, because a few bytes may claim any number of them."""
 
 _INT: Final = range(-(2**31), 2**31)
 
 _Skip = Callable[[bytes, int], int]
-"""Returns the end of a value that begins at the offset; reads at least one byte."""
+"""Returns the end of a value that begins at an offset; reads at least one byte."""
 
 
 class MalformedError(ValueError):
-    """A value is no record of its schema; the text is the reason."""
+    """A value is not a record of its schema; the message is the reason."""
 
 
 class AvroCheck:
-    """Checks records of one schema; not for several threads at a time.
+    """Checks records of one schema; not thread-safe.
 
     Args:
-        schema: the writer's, as fastavro has parsed it.
-        named: the schemas that it names.
+        schema: the writer's schema, parsed by fastavro.
+        named: the named schemas of ``schema``.
     """
 
     def __init__(self, schema: Any, named: dict[str, Any]) -> None:
@@ -109,11 +109,11 @@ class AvroCheck:
         self._skip: Final = _function(self._compile(schema))
 
     def __call__(self, data: bytes) -> int:
-        """Check a record at the beginning of the data, and return its end.
+        """Check a record at the beginning of the data, and return the record's end.
 
         Raises:
-            MalformedError: fastavro would decode it into something else, or not in time.
-            EOFError: it ends too early.
+            MalformedError: fastavro would decode the record wrongly, or without limits.
+            EOFError: the data ends within the record.
         """
         self._level = self._empty_items = 0
         try:
@@ -125,7 +125,7 @@ class AvroCheck:
         return end
 
     def _compile(self, schema: Any) -> int | _Skip:
-        """The number of bytes of each value of a schema; or, if they differ, what skips one."""
+        """Return the size of a schema's values (bytes), or a function that skips a value."""
         if isinstance(schema, list):
             return _union([self._compile(branch) for branch in schema])
         kind = schema["type"] if isinstance(schema, dict) else schema
@@ -144,8 +144,8 @@ class AvroCheck:
             case str() if kind in _PLAIN:
                 compiled = _PLAIN[kind]
             case str() if kind in self._records:
-                known = self._records[kind]
-                compiled = self._nested(kind) if known is None else known
+                recorded = self._records[kind]
+                compiled = self._nested(kind) if recorded is None else recorded
             case _:
                 compiled = self._compile(self._named[kind] if isinstance(kind, str) else kind)
         return compiled
@@ -157,7 +157,7 @@ class AvroCheck:
         return compiled
 
     def _nested(self, name: str) -> _Skip:
-        """A record within itself, which is known only when it is compiled."""
+        """Return a function that skips a recursive record, which is still being compiled."""
 
         def skip(data: bytes, at: int) -> int:
             self._level += 1
@@ -176,7 +176,7 @@ class AvroCheck:
                 if count == 0:
                     return at
                 end = None
-                if count < 0:  # then its size in bytes follows, by which fastavro skips it
+                if count < 0:  # the block's size in bytes follows; fastavro skips by it
                     size, at = _number(data, at)
                     count, end = -count, at + size
                 if item == 0:
@@ -203,22 +203,22 @@ def _function(compiled: int | _Skip) -> _Skip:
 
 
 def _sequence(parts: Sequence[int | _Skip]) -> int | _Skip:
-    """Values one after another; neighbours of a known size are skipped together."""
+    """Return a skip of consecutive values; neighbours of known sizes are skipped together."""
     merged: list[int | _Skip] = []
-    for part in parts:
-        if isinstance(part, int) and merged and isinstance(merged[-1], int):
-            merged[-1] += part
-        elif part != 0:
-            merged.append(part)
+    for size_or_skip in parts:
+        if isinstance(size_or_skip, int) and merged and isinstance(merged[-1], int):
+            merged[-1] += size_or_skip
+        elif size_or_skip != 0:
+            merged.append(size_or_skip)
     if not merged:
         return 0
     if len(merged) == 1:
         return merged[0]
-    skips = [_function(part) for part in merged]
+    skips = [_function(size_or_skip) for size_or_skip in merged]
 
     def skip(data: bytes, at: int) -> int:
-        for each in skips:
-            at = each(data, at)
+        for step in skips:
+            at = step(data, at)
         return at
 
     return skip
@@ -273,7 +273,7 @@ def _long(data: bytes, at: int) -> int:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag number of at most 64 bits, and its end."""
+    """Return a zigzag number of at most 64 bits, and its end."""
     byte = data[at]
     value, shift = byte & 0x7F, 0
     while byte >= 0x80:

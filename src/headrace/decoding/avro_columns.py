@@ -1,4 +1,4 @@
-"""Flat Avro records to Arrow, a column of all records at a time; what is odd is left to others."""
+"""Decodes flat Avro records to Arrow a column at a time; leaves other records to fastavro."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ _Bytes = npt.NDArray[np.uint8]
 _Mask = npt.NDArray[np.bool_]
 
 _PADDING: Final = bytes(16)
-"""Behind all values, so that a number that begins in the last one ends somewhere."""
+"""Padding after all values, so that reading a number at the end stays within the data."""
 
 _MOST_BYTES: Final = 2**31 - 2**20
-"""Most bytes of one call: offsets have 32 bits."""
+"""Most bytes of one call, because Arrow's offsets have 32 bits."""
 
 _MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
 _INT: Final = (-(2**31), 2**31 - 1)
@@ -30,9 +30,9 @@ _BOUNDS: Final[dict[tuple[str, str | None], tuple[int, int]]] = {
     ("long", None): (-(2**63), 2**63 - 1),
     ("long", "timestamp-micros"): (FIRST_US, LAST_US),
     ("long", "local-timestamp-micros"): (FIRST_US, LAST_US),
-    **{("long", each): (FIRST_US // 1000, LAST_US // 1000) for each in _MILLIS},
+    **{("long", logical): (FIRST_US // 1000, LAST_US // 1000) for logical in _MILLIS},
 }
-"""Least and greatest number of a value, by its type and logical type."""
+"""Smallest and largest number of a value, by type and logical type."""
 
 _TEXTS: Final = frozenset({("string", None), ("string", "uuid"), ("bytes", None)})
 _FLOATS: Final = frozenset({"float", "double"})
@@ -43,8 +43,8 @@ class Flat:
     """Records that were decoded together.
 
     Attributes:
-        structs: one for each value that is asked for, in order; without meaning where not `fits`.
-        fits: which of them are whole records for certain.
+        structs: a struct for each requested value, in order; meaningless where ``fits`` is false.
+        fits: whether each struct is certainly a whole record.
     """
 
     structs: pa.StructArray
@@ -52,9 +52,9 @@ class Flat:
 
 
 class FlatAvro:
-    """Decodes records whose fields are plain, or a union of null and a plain type.
+    """Decodes records whose fields are plain types, or unions of null and a plain type.
 
-    It takes no value that another reader would refuse, and leaves some that others take.
+    It accepts no value that fastavro would refuse, and leaves some valid values to fastavro.
     """
 
     def __init__(self, reads: "list[_Read]", nulls: list[int | None], kinds: pa.StructType) -> None:
@@ -64,15 +64,15 @@ class FlatAvro:
 
     @classmethod
     def of(cls, schema: Any, columns: StructType) -> Self | None:
-        """One for a record's schema, parsed, with logical types; None if it is not flat."""
+        """Return a decoder for a parsed schema with logical types; None if it is not flat."""
         reads: list[_Read] = []
         nulls: list[int | None] = []
         kinds = arrow_type(nullable(columns))
         for field, kind in zip(schema["fields"], kinds, strict=True):
             is_union = isinstance(field["type"], list)
             branches = field["type"] if is_union else [field["type"]]
-            others = [each for each in branches if each != "null"]
-            read = _read_of(others[0], kind.type) if len(others) == 1 else None
+            types = [branch for branch in branches if branch != "null"]
+            read = _read_of(types[0], kind.type) if len(types) == 1 else None
             if read is None or len(branches) != 1 + is_union:
                 return None
             reads.append(read)
@@ -80,12 +80,12 @@ class FlatAvro:
         return cls(reads, nulls, kinds)
 
     def decode(self, values: pa.Array, numbers: _Ints, header_bytes: _Ints) -> Flat | None:
-        """The values of these numbers, none of them null; None if they are to be read alone.
+        """Decode the numbered values, none of them null; None if each must be decoded singly.
 
         Args:
             values: binary, with 32-bit offsets.
-            numbers: ascending.
-            header_bytes: of each of these values, before its record.
+            numbers: ascending numbers of values.
+            header_bytes: size of the header before each of these values.
         """
         _, offsets_buffer, data_buffer = values.buffers()
         if data_buffer is None or data_buffer.size > _MOST_BYTES:
@@ -102,7 +102,7 @@ class FlatAvro:
                 _column(cursor, read, null)
                 for read, null in zip(self._reads, self._nulls, strict=True)
             ]
-        except pa.ArrowInvalid:  # a text that is not UTF-8, or too much of it
+        except pa.ArrowInvalid:  # a text that is not UTF-8, or too large
             return None
         fields = [self._type.field(number) for number in range(len(arrays))]
         structs = pa.StructArray.from_arrays(arrays, fields=fields)
@@ -110,7 +110,7 @@ class FlatAvro:
 
 
 class _Cursor:
-    """Position in each record; behind its end once it does not fit, and never back."""
+    """Position in each record; it stays beyond the end once the record does not fit."""
 
     def __init__(self, data: _Bytes, at: _Ints, ends: _Ints) -> None:
         self.data: Final = data
@@ -131,29 +131,29 @@ class _Cursor:
     def numbers(self, rows: _Ints) -> _Ints:
         at = self.at[rows]
         read = self.data[at]
-        found = (read & 0x7F).astype(np.uint64)
+        magnitude = (read & 0x7F).astype(np.uint64)
         at += 1
         more = np.flatnonzero(read >= 0x80)
         unfit: list[_Ints] = []
         for shift in range(7, 70, 7):
             if not len(more):
                 break
-            # Beyond all data is none of the record: its end was passed before.
+            # A position beyond all data is beyond the record's end, so any byte will do.
             read = self.data[np.minimum(at[more], len(self.data) - 1)]
             if shift == 63:
                 unfit.append(more[read > 1])
-            found[more] |= (read & 0x7F).astype(np.uint64) << np.uint64(shift)
+            magnitude[more] |= (read & 0x7F).astype(np.uint64) << np.uint64(shift)
             at[more] += 1
             more = more[read >= 0x80]
         self.at[rows] = np.minimum(at, self.ends[rows] + 1)
-        for each in unfit:
-            self.at[rows[each]] = self.ends[rows[each]] + 1
-        zigzag = (found >> np.uint64(1)) ^ (~(found & np.uint64(1)) + np.uint64(1))
+        for refused in unfit:
+            self.at[rows[refused]] = self.ends[rows[refused]] + 1
+        zigzag = (magnitude >> np.uint64(1)) ^ (~(magnitude & np.uint64(1)) + np.uint64(1))
         return zigzag.view(np.int64)
 
 
 _Read = Callable[[_Cursor, _Ints], pa.Array]
-"""Reads one value of each of these rows."""
+"""Reads one value of each of the given rows."""
 
 
 def _column(cursor: _Cursor, read: _Read, null: int | None) -> pa.Array:
@@ -165,9 +165,9 @@ def _column(cursor: _Cursor, read: _Read, null: int | None) -> pa.Array:
     is_there = branches == 1 - null
     if is_there.all():
         return read(cursor, every)
-    there = np.flatnonzero(is_there)
+    present = np.flatnonzero(is_there)
     places = np.cumsum(is_there) - 1
-    return read(cursor, there).take(pa.array(places, mask=~is_there))
+    return read(cursor, present).take(pa.array(places, mask=~is_there))
 
 
 def _read_of(schema: Any, kind: pa.DataType) -> _Read | None:
@@ -190,14 +190,14 @@ def _read_of(schema: Any, kind: pa.DataType) -> _Read | None:
 def _integers(
     cursor: _Cursor, rows: _Ints, kind: pa.DataType, bounds: tuple[int, int], times: int
 ) -> pa.Array:
-    found = cursor.numbers(rows)
-    unfit = (found < bounds[0]) | (found > bounds[1])
+    values = cursor.numbers(rows)
+    unfit = (values < bounds[0]) | (values > bounds[1])
     if unfit.any():
         cursor.refuse(rows, unfit)
-        found = np.where(unfit, 0, found)
+        values = np.where(unfit, 0, values)
     if times != 1:
-        found = found * times
-    stored = found.astype(np.int32) if kind.bit_width == 32 else found
+        values = values * times
+    stored = values.astype(np.int32) if kind.bit_width == 32 else values
     return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(stored)])
 
 
@@ -215,7 +215,7 @@ def _floats(cursor: _Cursor, rows: _Ints, kind: pa.DataType) -> pa.Array:
 
 
 def _texts(cursor: _Cursor, rows: _Ints, kind: pa.DataType) -> pa.Array:
-    """Texts or bytes, copied by Arrow: every other piece of the data is one of them."""
+    """Return texts or bytes, copied by Arrow: every second piece of the data is a value."""
     if not len(rows):
         return pa.array([], kind)
     sizes = cursor.numbers(rows)

@@ -1,7 +1,7 @@
-"""Defaults of an Avro schema's fields, which are JSON there, as the values that records hold.
+"""Conversion of field defaults in an Avro schema from JSON to stored values.
 
-fastavro returns a default's JSON as it is: a text for bytes (fastavro#869), and a record without
-the fields that have defaults of their own.
+fastavro returns a default's JSON unchanged: a text for bytes (fastavro#869), and a record without
+its fields that have defaults of their own.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,15 +13,16 @@ _NO_VALUE: Final = object()
 
 
 def with_stored_defaults(schema: Any, named: Mapping[str, Any]) -> Any:
-    """Replace the default of each field of a parsed schema, in place, and return the schema.
+    """Convert the default of each field of a parsed schema in place, and return the schema.
 
     Args:
-        schema: a reader's, as fastavro has parsed it.
-        named: the schemas that it names.
+        schema: a reader's schema, parsed by fastavro.
+        named: the named schemas of ``schema``.
 
     Raises:
-        OptionError: a default is no value of its field's type. Avro for Java refuses it too, but
-            stores ``?`` for a character that is no byte, and fills a fixed value with zeros.
+        OptionError: a default is not a value of its field's type. Avro for Java refuses such a
+            default too, but stores ``?`` for a character above U+00FF, and pads fixed values
+            with zeros.
     """
     fields = {
         id(field): field
@@ -29,7 +30,7 @@ def with_stored_defaults(schema: Any, named: Mapping[str, Any]) -> Any:
         for field in _fields(root)
         if "default" in field
     }
-    # All of them before any is replaced: a record's default has those of its fields in it.
+    # Convert all before replacing any: a record's default includes defaults of its fields.
     values = [
         _stored(field["type"], named, field["default"], field["name"]) for field in fields.values()
     ]
@@ -39,7 +40,7 @@ def with_stored_defaults(schema: Any, named: Mapping[str, Any]) -> Any:
 
 
 def _fields(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield the fields of all records that are written out within a schema."""
+    """Yield the fields of all records that are defined within a schema."""
     if isinstance(schema, list):
         for branch in schema:
             yield from _fields(branch)
@@ -47,15 +48,15 @@ def _fields(schema: Any) -> Iterator[dict[str, Any]]:
         for field in schema.get("fields", ()):
             yield field
             yield from _fields(field["type"])
-        for part in ("type", "items", "values"):
-            yield from _fields(schema.get(part))
+        for key in ("type", "items", "values"):
+            yield from _fields(schema.get(key))
 
 
 def _stored(schema: Any, named: Mapping[str, Any], default: Any, where: str) -> Any:
-    """Return the value of a default in JSON.
+    """Return the stored value of a default in JSON.
 
     Raises:
-        OptionError: it is none of the schema's type.
+        OptionError: the default is not of the schema's type.
     """
     if isinstance(schema, list):
         is_null = default is None and "null" in schema
@@ -100,7 +101,7 @@ def _record(
 
 
 def _scalar(kind: Any, schema: Any, default: Any) -> Any:
-    """Return the value of a default that holds no others, or `_NO_VALUE`."""
+    """Return the stored value of a default that is not nested, or `_NO_VALUE`."""
     try:
         match kind, default:
             case "bytes", str():
@@ -108,7 +109,7 @@ def _scalar(kind: Any, schema: Any, default: Any) -> Any:
             case "fixed", str() if len(default) == schema["size"]:
                 return default.encode("latin-1")
             case (("float" | "double"), int() | float() | str()) if not isinstance(default, bool):
-                return float(default)  # also of a text: JSON has no NaN
+                return float(default)  # texts too, because JSON has no NaN
     except (ValueError, OverflowError):
         return _NO_VALUE
     is_enum = kind == "enum" and default in schema["symbols"]
@@ -131,4 +132,4 @@ _HOLDS: Final[dict[Any, Callable[[Any], bool]]] = {
     "long": _is_whole(64),
     "string": lambda value: isinstance(value, str),
 }
-"""Whether a value of JSON is one of a type."""
+"""Checks whether a JSON value is of a type."""

@@ -1,4 +1,4 @@
-"""Avro: one record in each value, alone or in a schema registry's wire format; fastavro decodes."""
+"""Avro format: one record per value, alone or in a schema registry's wire format, by fastavro."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -56,14 +56,14 @@ _LOGICAL: Final[dict[tuple[str, str], t.DataType]] = {
     ("string", "uuid"): t.StringType(),
     ("fixed", "uuid"): t.StringType(),
 }
-"""Types of logical types; on another type Avro has a logical type ignored."""
+"""Spark types of logical types; on other types Avro requires that a logical type is ignored."""
 
 _UUID_BYTES: Final = 16
 _NESTED: Final = frozenset({"type", "fields", "items", "values"})
 _NONE: Final = np.array([], np.int64)
 _WIDE: Final = Context(prec=80)
 _DECIMAL_BITS: Final = 127
-"""Bits of a number of 38 digits, Spark's most; one of millions of bytes takes minutes to convert.
+"""Bits of a number of 38 digits, Spark's limit: converting millions of bytes takes minutes.
 """
 _SEVERAL: Final = "write one type, or a union of null and one"
 
@@ -74,21 +74,23 @@ def avro(
     registry: SchemaRegistry | None = None,
     subject: str | None = None,
 ) -> "AvroFormat":
-    """Avro, one record in each value.
+    """Return the format of Avro records, one in each value.
 
-    With a registry values have Confluent's wire format: a byte 0 and the id of the schema that the
-    record was written with, which is read into the schema given here by Avro's rules of evolution.
-    A record whose id the registry does not know is rejected.
+    With a registry values have Confluent's wire format: a byte 0 and the id of the writer's schema.
+    The record is read into the schema given here by Avro's rules of schema evolution. A record
+    whose id the registry does not know is rejected.
 
     Args:
-        schema: the reader's, as Avro's JSON, or the path of a file with it.
-        registry: where writers' schemas are. Default: values are records alone, written with
-            ``schema``.
-        subject: instead of a schema: the newest one of this subject, asked for now.
+        schema: the reader's schema as Avro's JSON, or the path of a file with it.
+        registry: the registry of writers' schemas. Default: none; values are records alone, written
+            with ``schema``.
+        subject: the registry's subject whose newest schema is used instead of ``schema``; it is
+            fetched now.
 
     Raises:
         OptionError: the schema does not parse, its file cannot be read, it has a type that Spark
-            does not have, or there is no such subject; both or neither of these are given.
+            does not have, or there is no such subject; schema and subject are both given, or
+            neither is.
         RegistryError: the registry cannot be reached.
         SetupError: fastavro or the registry's client is not installed
             (``pip install 'headrace[avro]'``).
@@ -103,13 +105,13 @@ def avro(
         client_package()
     references: tuple[str, ...] = ()
     if subject is not None and registry is not None:
-        found = registry.newest(subject)
-        if found.kind != "AVRO":
+        newest = registry.newest(subject)
+        if newest.kind != "AVRO":
             raise OptionError(
-                f"The schema registry's subject {subject!r} has a schema of {found.kind}; name one"
+                f"The schema registry's subject {subject!r} has a schema of {newest.kind}; name one"
                 " of AVRO."
             )
-        text, references = found.text, found.references
+        text, references = newest.text, newest.references
     else:
         text = _text_of(schema)
     form = AvroFormat(text, references, registry)
@@ -131,7 +133,7 @@ def _text_of(schema: str | Path | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AvroFormat:
-    """Avro of a reader's schema; made by `avro`."""
+    """Avro with a reader's schema, created by `avro`."""
 
     schema: str
     references: tuple[str, ...] = ()
@@ -141,7 +143,7 @@ class AvroFormat:
         return option_text(self)
 
     def option(self, _spark: SparkSession | None = None) -> dict[str, Any]:
-        """The reader's schema with those that it refers to, and the registry."""
+        """Return the reader's schema, its references and the registry."""
         return {
             "avro": {
                 "schema": self.schema,
@@ -151,15 +153,15 @@ class AvroFormat:
         }
 
     def columns(self, _spark: SparkSession | None = None) -> t.StructType:
-        """The fields of the reader's schema."""
+        """Return the fields of the reader's schema."""
         _fastavro()
         try:
             parsed = _parsed(self.schema, self.references)
-        except Exception as error:  # noqa: BLE001  (fastavro's own, and whatever malformed JSON is)
-            said = str(error).partition("\n")[0]
+        except Exception as error:  # noqa: BLE001  (fastavro's own, and errors of malformed JSON)
+            message = str(error).partition("\n")[0]
             raise OptionError(
                 f"The Avro schema {self.schema[:200]!r} does not parse ({type(error).__name__}:"
-                f" {said}); give a record's schema in Avro's JSON."
+                f" {message}); give a record's schema in Avro's JSON."
             ) from None
         kind, _ = _spark_type(parsed, _named(parsed), "record", ())
         with_stored_defaults(parsed, _named(parsed))
@@ -172,12 +174,12 @@ class AvroFormat:
     def decoder(
         self, columns: t.StructType, _asked: Collection[str] | None = None
     ) -> "AvroDecoder":
-        """A decoder into the reader's schema, which builds all columns."""
+        """Return a decoder into the reader's schema, which builds all columns."""
         return AvroDecoder(self, columns)
 
 
 class AvroDecoder:
-    """Decodes Avro records; the writers' schemas are kept, each by its id."""
+    """Decodes Avro records, and caches the writers' schemas by id."""
 
     def __init__(self, of: AvroFormat, columns: t.StructType) -> None:
         self._registry = of.registry
@@ -192,7 +194,7 @@ class AvroDecoder:
         self._flat = FlatAvro.of(typed, columns)
 
     def decode(self, values: pa.Array) -> Decoded:
-        """All of these values."""
+        """Decode all values; see `Decoder.decode`."""
         if self._flat is None:
             return self._each(values.to_pylist())
         headers = self._header_bytes(values)
@@ -206,21 +208,21 @@ class AvroDecoder:
             return Decoded(flat.structs, {})
         is_flat = np.zeros(len(values), bool)
         is_flat[numbers[flat.fits]] = True
-        others = np.flatnonzero(~is_flat)
-        alone = self._each(values.take(pa.array(others)).to_pylist())
+        rest = np.flatnonzero(~is_flat)
+        alone = self._each(values.take(pa.array(rest)).to_pylist())
         places = np.empty(len(values), np.int64)
         places[numbers] = np.arange(len(numbers))
-        places[others] = len(numbers) + np.arange(len(others))
+        places[rest] = len(numbers) + np.arange(len(rest))
         structs = pa.concat_arrays([flat.structs, alone.values]).take(pa.array(places))
-        return Decoded(structs, {int(others[at]): why for at, why in alone.reasons.items()})
+        return Decoded(structs, {int(rest[at]): why for at, why in alone.reasons.items()})
 
     def _header_bytes(self, values: pa.Array) -> npt.NDArray[np.int64]:
-        """Sizes of the values' headers; -1 for a value that may be of another writer's schema."""
+        """Return the size of each value's header; -1 if another writer's schema is possible."""
         sizes = np.where(values.is_valid(), 0 if self._registry is None else -1, -1)
         own = [header_of(key) for key, writer in self._written.items() if writer is self._plain]
         for size in {len(header) for header in own}:
-            known = pa.array([header for header in own if len(header) == size], values.type)
-            is_known = pc.is_in(pc.binary_slice(values, 0, size), known)
+            own_headers = pa.array([header for header in own if len(header) == size], values.type)
+            is_known = pc.is_in(pc.binary_slice(values, 0, size), own_headers)
             sizes[np.asarray(is_known, bool)] = size
         return sizes.astype(np.int64)
 
@@ -248,7 +250,7 @@ class AvroDecoder:
                 record = self._convert(record)
         except MalformedError as error:
             raise _UnfitError(str(error)) from None
-        except Exception as error:  # noqa: BLE001  (whatever malformed data makes of a reader)
+        except Exception as error:  # noqa: BLE001  (malformed data raises errors of any type)
             kind = type(error).__name__
             reason = (
                 "what it was written as cannot be read with the reader's schema"
@@ -265,11 +267,11 @@ class AvroDecoder:
         if number is None:
             raise _UnfitError(NO_ID)
         if number not in self._written:
-            found = registry.schema(number)
-            if found is None:
-                # An unknown id is not kept here: it may be known later.
+            registered = registry.schema(number)
+            if registered is None:
+                # Unknown ids are not cached here, because they may be registered later.
                 raise _UnfitError(unknown_id(number))
-            self._written[number] = self._writer_of(found, number)
+            self._written[number] = self._writer_of(registered, number)
         writer = self._written[number]
         if isinstance(writer, str):
             raise _UnfitError(writer)
@@ -280,12 +282,12 @@ class AvroDecoder:
         if isinstance(writer, str):
             return writer
         typed = _parsed(found.text, found.references)
-        other = other_meaning(typed, self._typed, _named(typed), _named(self._typed))
-        return other or (self._plain if writer.schema == self._plain.schema else writer)
+        mismatch = other_meaning(typed, self._typed, _named(typed), _named(self._typed))
+        return mismatch or (self._plain if writer.schema == self._plain.schema else writer)
 
 
 class _UnfitError(Exception):
-    """A value does not fit; its text is the reason."""
+    """A value does not fit; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,41 +306,41 @@ def _writer_schema(
     if kind != "AVRO":
         return f"the registry's schema {number} is of {kind}, not of AVRO"
     try:
-        found = _parsed(text, references, plain=True)
-        return _Writer.of(found if isinstance(found, dict) else {"type": found})
-    except Exception:  # noqa: BLE001  (whatever a registry has under an id)
+        schema = _parsed(text, references, plain=True)
+        return _Writer.of(schema if isinstance(schema, dict) else {"type": schema})
+    except Exception:  # noqa: BLE001  (a registry may have any content under an id)
         return f"the registry's schema {number} does not parse"
 
 
 def _parsed(text: str, references: Sequence[str], *, plain: bool = False) -> Any:
-    """A schema for fastavro; plain ones have no logical types, so values are read as stored."""
+    """Parse a schema for fastavro; without logical types values stay as stored."""
     parse = _fastavro().schema.parse_schema
-    change = _without_logical_types if plain else lambda each: each
+    change = _without_logical_types if plain else lambda document: document
     named: dict[str, Any] = {}
-    for each in references:
-        parse(change(json.loads(each)), named_schemas=named)
+    for document in references:
+        parse(change(json.loads(document)), named_schemas=named)
     return parse(change(json.loads(text)), named_schemas=named)
 
 
 def _without_logical_types(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_without_logical_types(each) for each in schema]
+        return [_without_logical_types(member) for member in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        name: _without_logical_types(each) if name in _NESTED else each
-        for name, each in schema.items()
+        name: _without_logical_types(member) if name in _NESTED else member
+        for name, member in schema.items()
         if name != "logicalType"
     }
 
 
 def _named(parsed: Any) -> dict[str, Any]:
-    found: dict[str, Any] = parsed.get("__named_schemas", {}) if isinstance(parsed, dict) else {}
-    return found
+    schemas: dict[str, Any] = parsed.get("__named_schemas", {}) if isinstance(parsed, dict) else {}
+    return schemas
 
 
 _Convert = Callable[[Any], Any] | None
-"""Conversion of a stored value to one that Arrow takes; None if it needs none."""
+"""Conversion of a stored value to a value that Arrow accepts; None if none is needed."""
 
 
 _CONVERTS: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
@@ -351,7 +353,7 @@ _CONVERTS: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
 def _spark_type(
     schema: Any, named: dict[str, Any], where: str, within: tuple[str, ...]
 ) -> tuple[t.DataType, _Convert]:
-    """Return the Spark type of this schema's values, not null, and their conversion to it.
+    """Return the Spark type of this schema's values that are not null, and their conversion.
 
     Raises:
         OptionError: Spark has no such type.
@@ -397,13 +399,13 @@ def _record_type(
         )
     fields: list[t.StructField] = []
     converts: dict[str, Callable[[Any], Any]] = {}
-    for each in schema["fields"]:
+    for field in schema["fields"]:
         kind, null, convert = _optional(
-            each["type"], named, f"field {each['name']}", (*within, name)
+            field["type"], named, f"field {field['name']}", (*within, name)
         )
-        fields.append(t.StructField(each["name"], kind, null))
+        fields.append(t.StructField(field["name"], kind, null))
         if convert is not None:
-            converts[each["name"]] = convert
+            converts[field["name"]] = convert
     return t.StructType(fields), _of_record(converts)
 
 
@@ -411,10 +413,10 @@ def _optional(
     schema: Any, named: dict[str, Any], where: str, within: tuple[str, ...]
 ) -> tuple[t.DataType, bool, _Convert]:
     branches = schema if isinstance(schema, list) else [schema]
-    others = [each for each in branches if each != "null"]
-    if len(others) != 1:
+    types = [branch for branch in branches if branch != "null"]
+    if len(types) != 1:
         raise OptionError(f"The Avro schema's {where} is a union of several types; {_SEVERAL}.")
-    kind, convert = _spark_type(others[0], named, where, within)
+    kind, convert = _spark_type(types[0], named, where, within)
     null = len(branches) > 1
     if convert is None or not null:
         return kind, null, convert
@@ -423,21 +425,21 @@ def _optional(
 
 def _of_record(converts: dict[str, Callable[[Any], Any]]) -> _Convert:
     def convert(record: dict[str, Any]) -> dict[str, Any]:
-        # A copy: a default is one object for all records.
+        # A copy, because a default is one object shared by all records.
         return record | {name: change(record[name]) for name, change in converts.items()}
 
     return convert if converts else None
 
 
 def _of_array(convert: _Convert) -> _Convert:
-    return None if convert is None else lambda values: [convert(each) for each in values]
+    return None if convert is None else lambda values: [convert(item) for item in values]
 
 
 def _of_map(convert: _Convert) -> _Convert:
-    """Arrow takes a map's entries as pairs."""
+    """Return a map's conversion to pairs, which Arrow accepts as entries."""
     if convert is None:
         return lambda value: list(value.items())
-    return lambda value: [(key, convert(each)) for key, each in value.items()]
+    return lambda value: [(key, convert(item)) for key, item in value.items()]
 
 
 def _decimal(value: bytes, scale: int) -> Decimal:

@@ -1,4 +1,4 @@
-"""The option ``decode`` of a source: text that a process of Spark's makes a format of again."""
+"""The option ``decode`` of a source: text from which Spark's processes recreate a format."""
 
 import json
 from base64 import b64decode
@@ -18,7 +18,7 @@ MODE: Final = "mode"
 
 
 class Mode(StrEnum):
-    """Treatment of a value that does not fit, where no gate rejects it; as Spark's."""
+    """Treatment of unfit values where no gate rejects them, with Spark's names."""
 
     PERMISSIVE = "PERMISSIVE"
     DROPMALFORMED = "DROPMALFORMED"
@@ -26,16 +26,16 @@ class Mode(StrEnum):
 
 
 def format_of(text: str) -> Format:
-    """The format that a text is of.
+    """Return the format of an option's text.
 
     Raises:
-        OptionError: it is of none.
+        OptionError: the text is not a format.
     """
     try:
         ((kind, settings),) = json.loads(text).items()
         return _KINDS[kind](settings)
     except (ValueError, AttributeError, KeyError, TypeError):
-        # The text may have a secret.
+        # The error must not quote the text, which may contain a secret.
         raise OptionError(
             f"The option {OPTION} is no format; give headrace.json(...), headrace.avro(...) or"
             " headrace.protobuf(...)."
@@ -43,7 +43,7 @@ def format_of(text: str) -> Format:
 
 
 def has_secret(text: str) -> bool:
-    """Whether there is a registry's secret in the option's text."""
+    """Whether the option's text contains a registry's secret."""
     try:
         return registry_with_secret(json.loads(text)) is not None
     except (ValueError, AttributeError):
@@ -51,10 +51,10 @@ def has_secret(text: str) -> bool:
 
 
 def mode_of(text: str) -> Mode:
-    """The mode of this name, in any case.
+    """Return the mode of this name, in any case.
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is no such mode.
     """
     try:
         return Mode(text.strip().upper())
@@ -78,8 +78,8 @@ def _protobuf(settings: dict[str, Any]) -> ProtobufFormat:
 
 
 def _registry(settings: dict[str, Any]) -> SchemaRegistry | None:
-    found = settings["registry"]
-    return None if found is None else SchemaRegistry(**found)
+    registry = settings["registry"]
+    return None if registry is None else SchemaRegistry(**registry)
 
 
 _KINDS: Final[dict[str, Callable[[dict[str, Any]], Format]]] = {

@@ -1,4 +1,8 @@
-"""``headrace.decode``: values into typed columns in the tasks, which report what is not decoded."""
+"""``headrace.decode``: tasks decode values into typed columns and report values that do not fit.
+
+Tasks decode the values that they read, so raw bytes do not travel from Python to the JVM, back to a
+Python worker, and as columns to the JVM again.
+"""
 
 import json
 import threading
@@ -28,28 +32,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Report = tuple[str, str, int, int, str]
-"""The run, topic, partition and offset of a record, and why it cannot be decoded."""
+"""A record's run, topic, partition and offset, and the reason why it cannot be decoded."""
 
 MAX_REPORTED: Final = 100_000
-"""Records of a run that are kept; a batch with more of them has failed."""
+"""Most records kept for a run; a batch with more of them has failed."""
 
 _RUN: Final = "headrace.run"
 
 
 class Reports:
-    """Reports of tasks, by the runs of batches that wait for them."""
+    """Reports of tasks, by the run of the batch that waits for them."""
 
     def __init__(self) -> None:
         self._changing: Final = threading.Lock()
         self._by_run: dict[str, dict[tuple[str, int, int], str]] = {}
 
     def open(self, run: str) -> None:
-        """Keep what is reported to a run from now on."""
+        """Keep reports to a run from now on."""
         with self._changing:
             self._by_run[run] = {}
 
     def add(self, reports: Iterable[Report]) -> None:
-        """Keep these once, however often a record is decoded; nothing of a run that is over."""
+        """Keep each record's first report; ignore reports to a closed run."""
         with self._changing:
             for run, topic, partition, offset, reason in reports:
                 kept = self._by_run.get(run)
@@ -58,7 +62,7 @@ class Reports:
 
     @property
     def only(self) -> str | None:
-        """The run that is open; None where none is, or several are."""
+        """The open run; None without an open run, or with several."""
         with self._changing:
             return next(iter(self._by_run)) if len(self._by_run) == 1 else None
 
@@ -71,24 +75,24 @@ class Reports:
             return taken
 
     def close(self, run: str) -> None:
-        """Forget a run."""
+        """Drop a run and its reports."""
         with self._changing:
             self._by_run.pop(run, None)
 
 
 REPORTS: Final = Reports()
-"""Reports to this process."""
+"""Reports received by this process."""
 
 
 class ReportsParam(AccumulatorParam[Any]):
-    """Merge for Spark: a task collects a list, the driver keeps it in `Reports`."""
+    """Merges reports for Spark: a task collects a list, the driver adds the list to `Reports`."""
 
     def zero(self, value: Any) -> list[Report]:
-        """Return the first value of a task."""
+        """Return the initial value of a task: no reports."""
         return []
 
     def addInPlace(self, value1: Any, value2: Any) -> Any:
-        """Add what a task has, or has reported."""
+        """Add reports to a task's list, or a task's list to the driver's `Reports`."""
         if isinstance(value1, Reports):
             value1.add(value2)
         else:
@@ -101,19 +105,19 @@ _made: "list[tuple[SparkContext, Accumulator[Any]]]" = []
 
 
 def accumulator_of(context: "SparkContext") -> "Accumulator[Any]":
-    """The one accumulator of a Spark context, for every stream and batch in it."""
+    """Return the accumulator of a Spark context, shared by all its streams and batches."""
     with _making:
-        for known, accumulator in _made:
-            if known is context:
+        for owner, accumulator in _made:
+            if owner is context:
                 return accumulator
-        made: Accumulator[Any] = context.accumulator(REPORTS, ReportsParam())
-        _made[:] = [(context, made)]
-        return made
+        created: Accumulator[Any] = context.accumulator(REPORTS, ReportsParam())
+        _made[:] = [(context, created)]
+        return created
 
 
 @contextmanager
 def reported_to(run: str) -> Iterator[None]:
-    """Have the jobs of this thread, within, report to a run; see `Reports.take`."""
+    """Make the jobs of this thread report to a run within the block; see `Reports.take`."""
     REPORTS.open(run)
     context = active_context()
     before = None if context is None else context.getLocalProperty(_RUN)
@@ -123,91 +127,91 @@ def reported_to(run: str) -> Iterator[None]:
         yield
     finally:
         if context is not None:
-            with suppress(Py4JError, OSError):  # a JVM that has ended
+            with suppress(Py4JError, OSError):  # the JVM may have ended
                 context.setLocalProperty(_RUN, before)
         REPORTS.close(run)
 
 
 def new_run() -> str:
-    """Name a run of a handler."""
+    """Return a new id for a run of a handler."""
     return uuid.uuid4().hex
 
 
 def run_of_task() -> str | None:
-    """The run that the task of this worker belongs to; None outside of a handler."""
+    """Return the run of this worker's task; None outside of a handler."""
     task = TaskContext.get()
     return None if task is None else task.getLocalProperty(_RUN)
 
 
 class Reporter(Protocol):
-    """Channel for a task's reports; it is sent to the tasks."""
+    """Channel for a task's reports, serialized to the tasks."""
 
     def run(self) -> str | None:
-        """The run that this task belongs to; None outside of a handler."""
+        """Return the run of this task; None outside of a handler."""
         ...
 
     def add(self, reports: list[Report]) -> None:
-        """Report these; they are known to the handler's process when the action returns."""
+        """Send reports; the handler's process has them when the action returns."""
         ...
 
 
 @dataclass(frozen=True)
 class AccumulatedReporter:
-    """By an accumulator of Spark's."""
+    """Reporter through a Spark accumulator."""
 
     accumulator: "Accumulator[Any]"
 
     def run(self) -> str | None:
-        """As the job's thread has inherited it."""
+        """Return the run inherited from the job's thread."""
         return run_of_task()
 
     def add(self, reports: list[Report]) -> None:
-        """Merged when the task has succeeded."""
+        """Send reports, which Spark merges when the task has succeeded."""
         self.accumulator.add(reports)
 
 
 @dataclass(frozen=True)
 class LinkedReporter:
-    """To the handler's process, over Spark Connect; without one, there is nobody to report to."""
+    """Reporter to the handler's process over Spark Connect; without an address nothing is sent."""
 
     of_run: str | None
     address: LinkAddress | None
 
     def run(self) -> str | None:
-        """The one that was open when the values were to be decoded."""
+        """Return the run that was open when `decode` was called."""
         return self.of_run
 
     def add(self, reports: list[Report]) -> None:
-        """Kept there when this returns, though the task may fail later: it decodes alike again.
+        """Send reports, which are kept even if the task fails later: its retry reports the same.
 
         Raises:
-            DecodeError: no handler runs there.
+            DecodeError: no handler runs in that process.
         """
         if self.address is not None and not self.address.ask(reports):
             raise _no_handler(reports[0])
 
 
 _LINK: Final = "spark.headrace.reports"
-"""The property of jobs that says where their tasks report to. It has no secret: Spark writes the
-properties of jobs to its event log, whatever their names."""
+"""Job property with the address for tasks' reports. It contains no secret, because Spark writes job
+properties to its event log, whatever their names."""
 
 
 @dataclass(frozen=True)
 class SessionReporter:
-    """To the handler's process over Spark Connect, for tasks that do not know their batch.
+    """Reporter to the handler's process over Spark Connect, for tasks that do not know their batch.
 
-    Its session tells them the address; the run is the one that is open there. The token is the
-    session's, and comes with the source.
+    The session's job property has the address, and the run is the one open in that process. The
+    token belongs to the session, and is serialized with the source.
     """
 
     token: str = field(repr=False)
 
     def run(self) -> str | None:
-        """Return no name, if the session has an address."""
+        """Return an empty name if the session has an address; otherwise None."""
         return None if self._address() is None else ""
 
     def add(self, reports: list[Report]) -> None:
-        """As `LinkedReporter.add`."""
+        """Send reports, as `LinkedReporter.add` does."""
         LinkedReporter(None, self._address()).add(reports)
 
     def _address(self) -> LinkAddress | None:
@@ -220,7 +224,7 @@ class SessionReporter:
 
 
 def link_tasks(spark: "SparkSession") -> None:
-    """Have tasks of a session of Spark Connect's report to this process; see `SessionReporter`."""
+    """Make tasks of a Spark Connect session report to this process; see `SessionReporter`."""
     address = open_link(spark)
     spark.conf.set(_LINK, json.dumps([address.host, address.port]))
 
@@ -229,11 +233,11 @@ _linked: list[TaskLink] = []
 
 
 def open_link(spark: "SparkSession", token: str | None = None) -> LinkAddress:
-    """Open the port to which tasks of Spark Connect report, once; its address.
+    """Open the port for reports of Spark Connect tasks at the first call, and return its address.
 
     Args:
         spark: the session of the tasks.
-        token: what tasks show. Default: a new one.
+        token: the token that tasks send. Default: a new one.
     """
     with _making:
         if not _linked:
@@ -242,13 +246,13 @@ def open_link(spark: "SparkSession", token: str | None = None) -> LinkAddress:
 
 
 def reporter_of(spark: "SparkSession") -> Reporter:
-    """Return the channel from a session's tasks to this process."""
+    """Return the reporter from a session's tasks to this process."""
     if not is_remote(spark):
         return AccumulatedReporter(accumulator_of(spark.sparkContext))
     run = REPORTS.only
     if run is None and not _linked:
         return LinkedReporter(None, None)
-    # What is run again is decoded in a handler that is called later.
+    # Without an open run: the frame is decoded later, in a handler of a repeated batch.
     return LinkedReporter(run or "", open_link(spark))
 
 
@@ -270,37 +274,37 @@ _NEEDED: Final = {
 HEADERS: Final = "headers"
 
 PLACE: Final = ("topic", "partition", "offset")
-"""The columns that say where a record is."""
+"""Columns that identify a record."""
 
 MAX_IN_TASK: Final = 10_000
-"""Records that may not fit in one task. Beyond that its job fails, before a sink has anything."""
+"""Most records that may not fit in one task. Beyond that the job fails before any sink write."""
 
 
 def decode(df: DataFrame, format: Format) -> DataFrame:  # noqa: A002  (Spark's own word)
-    """The same rows with their values decoded, but those that do not fit, which are rejected.
+    """Return the same rows with their values decoded, and reject rows whose values do not fit.
 
-    The column ``value`` becomes a struct of the format's columns; all others stay as they are. A
+    The column ``value`` becomes a struct of the format's columns; other columns stay unchanged. A
     null value, such as a tombstone, stays null. A value that cannot be decoded is rejected from the
-    batch as `Batch.reject` does it, with a reason that has nothing of the value: as dead letters,
-    durable with the batch's success.
+    batch like with `Batch.reject`, with a reason without any content of the value. Rejected records
+    become dead letters, durable with the batch's success.
 
     >>> def handler(df, batch):
     ...     orders = headrace.decode(df, headrace.json("id BIGINT NOT NULL, amount DOUBLE"))
     ...     orders.select("offset", "value.*").write.mode("append").saveAsTable("orders")
 
-    Call it in the handler of a gate, whose thread also starts the jobs. Values that are never
-    computed are not decoded, and so not rejected either.
+    Call it in the handler of a gate, in the thread that starts the jobs. Values that Spark never
+    computes are not decoded, and therefore not rejected.
 
     Args:
-        df: has the columns value, topic, partition and offset, as the sources give them.
-        format: what the values are; `headrace.json`, `headrace.avro` or `headrace.protobuf`.
+        df: a frame with the columns value, topic, partition and offset, as sources return them.
+        format: the format of the values: `headrace.json`, `headrace.avro` or `headrace.protobuf`.
 
     Raises:
         OptionError: a column is missing; the schema does not parse, or has a type that Spark does
             not have.
-        RegistryError: the schema registry cannot be reached. From a job: the same, and the batch is
-            deferred, or the query stops, as with a source that is away.
-        DecodeError: from a job: something does not fit, and there is no handler to reject it.
+        RegistryError: the schema registry cannot be reached. Raised from a job, the batch is
+            deferred or the query stops, as with an unreachable source.
+        DecodeError: from a job: a value does not fit, and no handler can reject it.
     """
     _check_columns(df)
     if df.isStreaming and is_remote(df.sparkSession):
@@ -319,9 +323,9 @@ def decode(df: DataFrame, format: Format) -> DataFrame:  # noqa: A002  (Spark's 
 
 def _check_columns(df: DataFrame) -> None:
     for name, kind in _NEEDED.items():
-        found = [field.dataType for field in df.schema.fields if field.name == name]
-        if found != [kind]:
-            has = f"of {found[0].simpleString()}" if found else "missing"
+        types = [field.dataType for field in df.schema.fields if field.name == name]
+        if types != [kind]:
+            has = f"of {types[0].simpleString()}" if types else "missing"
             raise OptionError(
                 f"The column {name} of the rows to decode is {has}; keep the columns"
                 f" {', '.join(_NEEDED)} as the source gives them."
@@ -329,12 +333,12 @@ def _check_columns(df: DataFrame) -> None:
 
 
 class DecodeTask:
-    """Function of each task; it is called with a task's record batches.
+    """Function that each task calls with its record batches.
 
     Args:
         of: the format.
-        columns: its columns.
-        reports: receives what does not fit, when it is called. None where it is not.
+        columns: the format's columns.
+        reports: receives values that do not fit. None if the task is never called itself.
         asked: names of the format's columns to return. Default: all.
     """
 
@@ -351,7 +355,7 @@ class DecodeTask:
         self._asked = asked
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same record batches, decoded, without the rows that do not fit."""
+        """Yield the decoded record batches, without rows that do not fit."""
         assert self._reports is not None  # noqa: S101
         run, reported = self._reports.run(), 0
         for raw in batches:
@@ -364,18 +368,18 @@ class DecodeTask:
             yield batch.filter(fitting(batch, reasons))
 
     def decoded(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """Return the same rows, decoded, and why some do not fit, by their number."""
+        """Return the rows decoded, and the reason for each row that does not fit, by row number."""
         at = batch.schema.get_field_index(_VALUE)
         decoder = _decoder(self._format, self._columns, self._asked)
         values = batch.column(at)
         if reads_headers(self._format) and HEADERS in batch.schema.names:
             values = _with_ids(values, batch.column(HEADERS))
-        found = decoder.decode(values)
-        reasons = found.reasons
+        result = decoder.decode(values)
+        reasons = result.reasons
         if reads_headers(self._format) and HEADERS not in batch.schema.names:
             reasons = {number: _without_headers(why) for number, why in reasons.items()}
         arrays = batch.columns
-        arrays[at] = _project(found.values, self._asked)
+        arrays[at] = _project(result.values, self._asked)
         return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names), reasons
 
 
@@ -385,7 +389,7 @@ def reads_headers(of: Format) -> bool:
 
 
 def _with_ids(values: pa.Array, headers: pa.Array) -> pa.Array:
-    """Put the schema's id in a record's header before its value, as other producers write it."""
+    """Prefix values with the schema id from their record's header, as other producers do."""
     pairs = headers.flatten()
     is_id = pc.equal(pc.struct_field(pairs, "key"), VALUE_SCHEMA_ID)
     if not pc.any(is_id).as_py():
@@ -401,7 +405,7 @@ def _with_ids(values: pa.Array, headers: pa.Array) -> pa.Array:
 
 
 _NO_HEADER: Final = b"\xff"
-"""Begins no value of the wire format."""
+"""Prefix with which no value of the wire format begins."""
 
 
 def _without_headers(reason: str) -> str:
@@ -425,10 +429,10 @@ def _no_handler(report: Report) -> DecodeError:
 def _reports(
     run: str | None, found: list[tuple[str, int, int, str]], reported: int
 ) -> list[Report]:
-    """Reports of a task to a run, of which it has reported so many with these.
+    """Return a task's reports to its run; ``reported`` is their total so far.
 
     Raises:
-        DecodeError: there is no run, or they are too many.
+        DecodeError: there is no run, or the task has too many reports.
     """
     if run is None:
         raise _no_handler(("", *found[0]))
@@ -439,18 +443,18 @@ def _reports(
             f" {topic}-{partition} cannot be decoded, the first because {reason}; see that the"
             " format is the producers'."
         )
-    return [(run, *each) for each in found]
+    return [(run, *place) for place in found]
 
 
 @lru_cache(maxsize=16)
 def _decoder(of: Format, columns: str, asked: tuple[str, ...] | None) -> Decoder:
-    """Return the decoder of a format, made once in a worker."""
+    """Return the decoder of a format, cached in each worker."""
     return of.decoder(StructType.fromJson(json.loads(columns)), asked)
 
 
 def _project(values: pa.StructArray, asked: tuple[str, ...] | None) -> pa.StructArray:
-    """The structs with those of their fields that are asked for, in that order."""
-    if asked is None or asked == tuple(each.name for each in values.type):
+    """Return the structs with the named fields only, in that order."""
+    if asked is None or asked == tuple(field.name for field in values.type):
         return values
     numbers = [values.type.get_field_index(name) for name in asked]
     return pa.StructArray.from_arrays(
@@ -461,13 +465,15 @@ def _project(values: pa.StructArray, asked: tuple[str, ...] | None) -> pa.Struct
 
 
 def places_of(batch: pa.RecordBatch, reasons: dict[int, str]) -> list[tuple[str, int, int, str]]:
-    """Topic, partition and offset of each row that does not fit, and why."""
+    """Return topic, partition, offset and reason of each row that does not fit."""
     columns = [batch.column(name) for name in PLACE]
-    return [(*(each[number].as_py() for each in columns), why) for number, why in reasons.items()]
+    return [
+        (*(column[number].as_py() for column in columns), why) for number, why in reasons.items()
+    ]
 
 
 def fitting(batch: pa.RecordBatch, reasons: dict[int, str]) -> pa.BooleanArray:
-    """Which rows fit."""
+    """Return a mask of the rows that fit."""
     good = np.ones(batch.num_rows, bool)
     good[list(reasons)] = False
     return pa.array(good)

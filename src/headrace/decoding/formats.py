@@ -1,4 +1,4 @@
-"""Format for `decode`: its columns, how values become them, and what does not fit."""
+"""Formats for `decode`: columns, decoding of values, and reasons of values that do not fit."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -17,11 +17,11 @@ from headrace.spark_versions import arrow_type
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Values that were decoded.
+    """Decoded values.
 
     Attributes:
-        values: a struct for each value, null where that is null or does not fit.
-        reasons: why values do not fit, by their number.
+        values: a struct for each value; null for null values and values that do not fit.
+        reasons: reasons of the values that do not fit, by their number.
     """
 
     values: pa.StructArray
@@ -32,7 +32,7 @@ class Decoder(Protocol):
     """Decodes values, in a task."""
 
     def decode(self, values: pa.Array) -> Decoded:
-        """All of these values, which are binary; a value's reason has nothing of its content.
+        """Decode binary values; the reason of a value has none of its content.
 
         Raises:
             RegistryError: the schema registry cannot be reached.
@@ -41,88 +41,88 @@ class Decoder(Protocol):
 
 @runtime_checkable
 class Format(Protocol):
-    """A format with its schema; a value, which is sent to the tasks.
+    """A format with its schema, hashable and serialized to the tasks.
 
-    Its text is what the option ``decode`` of a source takes.
+    Its text is the value of a source's option ``decode``.
     """
 
     def __hash__(self) -> int:
-        """A worker keeps the decoder of each format."""
+        """Return a hash: workers cache a decoder for each format."""
 
     def columns(self, spark: SparkSession | None) -> StructType:
-        """Return the schema that values are decoded into.
+        """Return the schema of decoded values.
 
         Raises:
             OptionError: the schema does not parse, or has a type that Spark does not have; or it is
-                Spark's text, and there is no session to parse it.
+                a DDL text of Spark, and there is no session to parse it.
         """
 
     def decoder(self, columns: StructType, asked: Collection[str] | None = None) -> Decoder:
         """Return the decoder for a task; made once in each worker process.
 
         Args:
-            columns: what `columns` has returned.
-            asked: names of those that are needed; others need not be built. Default: all.
+            columns: the result of `columns`.
+            asked: names of the needed columns; others need not be built. Default: all.
         """
 
     def option(self, spark: SparkSession | None) -> dict[str, Any]:
-        """Return what `decode_option.format_of` makes this format of, as JSON; raises as `columns`.
+        """Return JSON that `decode_option.format_of` converts back; raises as `columns`.
 
-        A registry's secrets are in it.
+        The result includes a registry's secrets.
         """
 
 
 def option_text(form: Format, spark: SparkSession | None = None) -> str:
-    """The text of a source's option ``decode`` for this format, which Spark shows in its plans.
+    """Return the text of a source's option ``decode``, which Spark shows in its plans.
 
     Args:
         form: the format.
-        spark: the session that parses its schema. Default: the active one.
+        spark: the session that parses the schema. Default: the active one.
 
     Raises:
-        OptionError: there is no session to parse it, or the registry has a secret.
+        OptionError: there is no session to parse the schema, or the registry has a secret.
     """
-    found = form.option(spark or SparkSession.getActiveSession())
-    if (url := registry_with_secret(found)) is not None:
+    settings = form.option(spark or SparkSession.getActiveSession())
+    if (url := registry_with_secret(settings)) is not None:
         raise OptionError(
             f"The schema registry {url} of the format to decode has a secret, which Spark would"
             " show among a source's options; read through a gate with gate.read(spark, source,"
             " decode=...), which keeps it."
         )
-    return json.dumps(found)
+    return json.dumps(settings)
 
 
 def registry_with_secret(option: dict[str, Any]) -> str | None:
-    """The URL of the registry in what `Format.option` returns, if it has a secret."""
+    """Return the registry's URL in a result of `Format.option`, if the registry has a secret."""
     (settings,) = option.values()
     registry = settings.get("registry") or {}
     return registry["url"] if registry.get("password") or registry.get("token") else None
 
 
 _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""Errors that Arrow raises at a value that its type cannot hold."""
+"""Errors that Arrow raises for a value that its type cannot hold."""
 
 FIRST_US: Final = -62_135_596_800_000_000
 LAST_US: Final = 253_402_300_799_999_999
-"""The years 1 to 9999 (µs since 1970)."""
+"""First and last timestamp of the years 1 to 9999 (µs since 1970)."""
 
 FIRST_DAY: Final = -719_162
 LAST_DAY: Final = 2_932_896
-"""The same in days."""
+"""First and last day of the years 1 to 9999 (days since 1970)."""
 
 
 def nullable(columns: StructType) -> StructType:
-    """The same columns, each of which may be null, as Spark asks of what comes from Python."""
-    return StructType([StructField(each.name, each.dataType) for each in columns.fields])
+    """Return the columns as nullable, as Spark requires of results from Python."""
+    return StructType([StructField(column.name, column.dataType) for column in columns.fields])
 
 
 class Columns:
-    """Makes structs of records.
+    """Builds structs from records.
 
     Args:
         schema: the columns of the struct.
-        takes: what takes the value of each of these columns from a record; column by column that
-            costs half of what tuples of all would.
+        takes: a function for each column that returns its value of a record. Building column by
+            column takes half the time of building tuples.
         asked: names of the columns to build. Default: all.
     """
 
@@ -135,14 +135,14 @@ class Columns:
         built = [asked is None or field.name in asked for field in schema.fields]
         self._takes: Final = list(compress(takes, built))
         self._fields: Final = list(compress(schema.fields, built))
-        # The type that Spark expects a task to return.
+        # A task must return this type to Spark.
         self._type: Final[pa.StructType] = arrow_type(nullable(StructType(self._fields)))
 
     def structs(self, records: Sequence[Any], reasons: dict[int, str]) -> Decoded:
-        """A struct for each record, null where it is None; more reasons, of what cannot be held."""
+        """Return a struct for each record, null for None, and further reasons of unfit values."""
         while True:
-            there = [record is not None for record in records]
-            whole = records if all(there) else list(compress(records, there))
+            is_present = [record is not None for record in records]
+            whole = records if all(is_present) else list(compress(records, is_present))
             try:
                 columns = [list(map(take, whole)) for take in self._takes]
                 arrays = [
@@ -151,16 +151,19 @@ class Columns:
                 ]
                 if not all(map(_holds, arrays)):
                     raise OverflowError("a time is outside of the years 1 to 9999")
-                return Decoded(self._spread(arrays, there), reasons)
+                return Decoded(self._spread(arrays, is_present), reasons)
             except _UNFIT:
-                unfit = self._unfit(whole, list(compress(range(len(records)), there)))
+                unfit = self._unfit(whole, list(compress(range(len(records)), is_present)))
                 if not unfit:
                     raise
                 reasons = {**reasons, **unfit}
-                records = [None if at in unfit else each for at, each in enumerate(records)]
+                records = [
+                    None if at in unfit else record_or_none
+                    for at, record_or_none in enumerate(records)
+                ]
 
     def _spread(self, arrays: Sequence[pa.Array], there: Sequence[bool]) -> pa.StructArray:
-        """Structs of these columns, with nulls where there are no values."""
+        """Return structs of these columns, with nulls at the places without values."""
         fields = [self._type.field(number) for number in range(len(arrays))]
         structs = pa.StructArray.from_arrays(arrays, fields=fields)
         if all(there):
@@ -169,8 +172,8 @@ class Columns:
         return structs.take(pa.array(places, pa.int64()))
 
     def _unfit(self, records: Sequence[Any], numbers: Sequence[int]) -> dict[int, str]:
-        """Which records have a value that its column cannot hold, or that cannot be taken."""
-        found: dict[int, str] = {}
+        """Return reasons of records with a value that is missing or does not fit its column."""
+        reasons: dict[int, str] = {}
         for field, kind, take in zip(self._fields, self._type, self._takes, strict=True):
             for number, record in zip(numbers, records, strict=True):
                 try:
@@ -179,12 +182,12 @@ class Columns:
                     fits = False
                 if not fits:
                     word = field.dataType.simpleString()
-                    found.setdefault(number, f"its field {field.name} cannot be held by {word}")
-        return found
+                    reasons.setdefault(number, f"its field {field.name} cannot be held by {word}")
+        return reasons
 
 
 def _holds(array: pa.Array) -> bool:
-    """Whether all its times are of years that Python has, as whoever collects them needs."""
+    """Whether all times are within the years of Python's datetime, which collecting requires."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         return _within(array.cast(pa.timestamp("us")).cast(pa.int64()), FIRST_US, LAST_US)

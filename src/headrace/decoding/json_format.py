@@ -1,4 +1,4 @@
-"""JSON: one object in each value, of a schema in Spark's types; msgspec decodes it."""
+"""JSON format: one object per value, with a schema of Spark types; msgspec decodes the values."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -32,17 +32,17 @@ _TOKEN: Final = re.compile(
 
 
 def types_in(schema: str) -> Iterator[tuple[str, str]]:
-    """Each type's name in a schema, behind the name of the field that it is of.
+    """Yield each type's name in a DDL schema, with the name of its field.
 
     ::
 
     >>> list(types_in("id BIGINT NOT NULL, tags ARRAY<STRING>"))
     [('id', 'BIGINT'), ('tags', 'ARRAY'), ('tags', 'STRING')]
 
-    Text that is no schema has some of these, or none.
+    For an invalid schema the result is incomplete or empty.
     """
     has_names = [True]
-    """Whether there is a name before each type, by the level of <>."""
+    """Whether a name precedes each type, by nesting level of <>."""
     field, wanted, last = "", "name", ""
     for token in _TOKEN.findall(schema):
         match token, wanted:
@@ -81,38 +81,38 @@ _NAMES: Final = re.compile(
     "|REAL|DOUBLE|DEC|DECIMAL|NUMERIC|DATE|TIMESTAMP(_LTZ)?|ARRAY|STRUCT|MAP",
     re.IGNORECASE,
 )
-"""Names of types in Spark's schemas that are text."""
+"""Names of supported types in DDL schemas."""
 
 _LARGEST_FLOAT: Final = 3.4028235677973362e38
-"""The largest number that is no infinity as a FLOAT."""
+"""Largest finite value of FLOAT."""
 
 _MOST_DIGITS: Final = 38
-"""Spark's most, before and behind a decimal's point. Arrow takes more than 76 in all for 0, or ends
-its process at an exponent of 10^9."""
+"""Most digits before and after a decimal's point, Spark's limit. Arrow accepts over 76 digits in
+all for 0, and aborts its process at an exponent of 10^9."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-"""Number in a text; Python's Decimal takes more, such as ``1_0``."""
+"""A number as text; Python's Decimal also accepts texts such as ``1_0``."""
 
 
 class _ExactDecimal(Decimal):
-    """A decimal by JSON's rules; `_exact_decimal` makes it."""
+    """A decimal by JSON's rules, created by `_exact_decimal`."""
 
 
 def json(schema: str | t.StructType | Path) -> "JsonFormat":
-    """JSON, one object in each value.
+    """Return the format of JSON objects, one in each value.
 
-    Each field has to be of its type, and there unless it may be null; fields that the schema does
-    not name are left out. Whole numbers do not fit with a decimal point; dates and times are text
-    by RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``; without a zone it is UTC; rounded to
-    microseconds), decimals are numbers or text. If a field is there twice the last one counts.
+    Each field must have its type, and must be present unless it is nullable. Fields outside of the
+    schema are dropped. Whole numbers must not have a decimal point. Dates and times are texts by
+    RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``), in UTC without a zone, and rounded to
+    microseconds. Decimals are numbers or texts. Of a repeated field the last one counts.
 
     Args:
-        schema: Spark's types, as text (``"id BIGINT NOT NULL, name STRING"``) or as a `StructType`;
-            or the path of a file with such a text, or with a `StructType`'s JSON.
+        schema: Spark types as a DDL text (``"id BIGINT NOT NULL, name STRING"``) or a `StructType`;
+            or the path of a file with a DDL text or the JSON of a `StructType`.
 
     Raises:
-        OptionError: it is none of these, the file cannot be read, a field has no type or one that
-            JSON does not have, or (from `headrace.decode`) the schema does not parse.
+        OptionError: ``schema`` is none of these, the file cannot be read, a field has no type or a
+            type without JSON values, or (from `headrace.decode`) the schema does not parse.
         SetupError: msgspec is not installed (``pip install 'headrace[json]'``).
     """
     _msgspec()
@@ -143,15 +143,15 @@ def _text_of(file: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """JSON of a schema, as text of Spark's; made by `json`."""
+    """JSON with a schema as Spark's text, created by `json`."""
 
     schema: str
 
     def check(self) -> None:
-        """Check as much of the schema as is known without Spark.
+        """Check as much of the schema as possible without Spark.
 
         Raises:
-            OptionError: a field has no type, or one that JSON does not have.
+            OptionError: a field has no type, or a type without JSON values.
         """
         if self.schema.startswith("{"):
             _checked(self._parsed(None))
@@ -167,11 +167,11 @@ class JsonFormat:
         return option_text(self)
 
     def columns(self, spark: SparkSession | None) -> t.StructType:
-        """The schema's fields."""
+        """Return the schema's fields."""
         return _checked(self._parsed(spark))
 
     def option(self, spark: SparkSession | None) -> dict[str, Any]:
-        """The schema as JSON of Spark's."""
+        """Return the schema in Spark's JSON."""
         return {"json": self.columns(spark).jsonValue()}
 
     def _parsed(self, spark: SparkSession | None) -> t.StructType:
@@ -197,7 +197,7 @@ class JsonFormat:
         )
 
     def decoder(self, columns: t.StructType, asked: Collection[str] | None = None) -> "JsonDecoder":
-        """A decoder of these columns, which builds those that are asked for."""
+        """Return a decoder that builds the requested columns."""
         return JsonDecoder(columns, asked)
 
 
@@ -206,7 +206,7 @@ class JsonDecoder:
 
     def __init__(self, columns: t.StructType, asked: Collection[str] | None = None) -> None:
         msgspec = _msgspec()
-        # Columns may have any names; attributes may not.
+        # Column names may be no Python identifiers, attribute names must be.
         attributes = [f"f{number}" for number in range(len(columns.fields))]
         fields = [
             _attribute(attribute, field)
@@ -220,7 +220,7 @@ class JsonDecoder:
         self._columns = Columns(columns, list(map(attrgetter, attributes)), asked)
 
     def decode(self, values: pa.Array) -> Decoded:
-        """All of these values."""
+        """Decode all values; see `Decoder.decode`."""
         texts = _views(values)
         records: list[Any] = []
         reasons: dict[int, str] = {}
@@ -228,7 +228,7 @@ class JsonDecoder:
         while len(records) < len(texts):
             try:
                 records.extend(map(self._decode, left))
-            except (*self._errors, TypeError) as error:  # those before it are in the list
+            except (*self._errors, TypeError) as error:  # earlier records are in the list
                 record = None
                 if (value := texts[len(records)]) is not None:
                     try:
@@ -239,9 +239,9 @@ class JsonDecoder:
         return self._columns.structs(records, reasons)
 
     def _again(self, value: bytes, error: Exception) -> Any:
-        """Decode a value that has not fit once more, if a key is twice in it, by the last one.
+        """Retry an unfit value with the last of each repeated key, if a key is repeated.
 
-        msgspec checks the type of the earlier one as well.
+        msgspec also checks the types of the earlier values.
 
         Raises:
             Exception: the value does not fit.
@@ -256,11 +256,11 @@ class JsonDecoder:
 
 
 def _with_last_keys(value: bytes) -> bytes | None:
-    """Return the JSON with the last value of each key; None if no key is twice in its object.
+    """Return the JSON with the last value of each key; None if no object repeats a key.
 
     Raises:
-        ValueError: it is no JSON.
-        RecursionError: it is nested too deeply.
+        ValueError: the value is not JSON.
+        RecursionError: the value is nested too deeply.
     """
     import json as json_text  # noqa: PLC0415  (of the same name as what users call)
 
@@ -275,7 +275,7 @@ def _with_last_keys(value: bytes) -> bytes | None:
     def refused(constant: str) -> None:
         raise ValueError(constant)
 
-    raw = _msgspec().Raw  # of numbers, which stay as they are written
+    raw = _msgspec().Raw  # keeps numbers as they are written
     parsed = json_text.loads(
         value.decode(),
         object_pairs_hook=kept,
@@ -287,7 +287,7 @@ def _with_last_keys(value: bytes) -> bytes | None:
 
 
 def _views(values: pa.Array) -> list[Any]:
-    """The values, in Arrow's own memory unless some are null: to copy each takes longer."""
+    """Return views of the values in Arrow's memory, or copies if any is null; views are faster."""
     if values.null_count or not len(values) or not pa.types.is_binary(values.type):
         return list(values.to_pylist())
     _, offsets, data = values.buffers()
@@ -325,15 +325,15 @@ def _attribute(name: str, field: t.StructField) -> tuple[Any, ...]:
 
 
 def _required_first(fields: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return the fields without a default first, as Python asks for it."""
+    """Return the fields with required ones first, as dataclasses require."""
     return sorted(fields, key=len)
 
 
 def _python_type(kind: t.DataType, where: str) -> Any:
-    """Return the Python type that a value of this type is decoded into.
+    """Return the Python type into which msgspec decodes values of a Spark type.
 
     Raises:
-        OptionError: JSON has no such values.
+        OptionError: JSON has no values of this type.
     """
     if isinstance(kind, t.ArrayType):
         element = _python_type(kind.elementType, f"{where}[]")
@@ -353,7 +353,7 @@ def _python_type(kind: t.DataType, where: str) -> Any:
 
 
 def _nested(kind: t.StructType, where: str) -> Any:
-    """An object within a record: a dict, for Arrow takes these."""
+    """Return the type of a nested object: a dict, which Arrow accepts."""
     from typing import NotRequired  # noqa: PLC0415
 
     _check_names(kind, f"{where}.")
@@ -376,7 +376,7 @@ def _exact_decimal(_kind: type, value: object) -> _ExactDecimal:
 
 
 def _reason(error: Exception, value: bytes) -> str:
-    """Why a value does not fit, without its content."""
+    """Return the reason why a value does not fit, without its content."""
     if not value.strip():
         return "it is empty"
     if isinstance(error, UnicodeDecodeError):
@@ -385,11 +385,11 @@ def _reason(error: Exception, value: bytes) -> str:
         return "it does not fit the JSON schema: Number out of range"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    said = _first_line(error)
-    if said.endswith("truncated") and _is_complete(value):
-        # msgspec says so of \\ud800 without its other half.
-        said = "a text has half of a surrogate pair"
-    return f"it does not fit the JSON schema: {said}"
+    detail = _first_line(error)
+    if detail.endswith("truncated") and _is_complete(value):
+        # msgspec also says "truncated" of \\ud800 without its other half.
+        detail = "a text has half of a surrogate pair"
+    return f"it does not fit the JSON schema: {detail}"
 
 
 def _is_complete(value: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Protocol Buffers: one message in each value, alone or in a registry's wire format."""
+"""Protocol Buffers format: one message per value, alone or in a registry's wire format."""
 
 import re
 from base64 import b64encode
@@ -32,22 +32,24 @@ _TOKEN: Final = re.compile(
 
 @dataclass(slots=True)
 class _Scope:
-    """The file, or a message; what else has braces counts as the scope that it is in."""
+    """The file or a message; other braces push the enclosing scope once more."""
 
     name: str
     messages: list["_Scope"] = field(default_factory=list)
 
 
 def message_at(text: str, path: Sequence[int]) -> str | None:
-    """The full name of the message at a path: the place in the file, then in each message.
+    """Return the full name of the message at a path: its index in the file, then in each message.
 
     >>> message_at('package shop; message Order { message Item {} } message Other {}', [0, 0])
     'shop.Order.Item'
 
     Returns:
-        None if there is no such message, or the text is none of Protocol Buffers.
+        The name, or None without such a message or for a text that is not Protocol Buffers.
     """
-    words = [each for each in _TOKEN.findall(text) if not each.startswith(("//", "/*", '"', "'"))]
+    words = [
+        token for token in _TOKEN.findall(text) if not token.startswith(("//", "/*", '"', "'"))
+    ]
     package = ""
     scopes = [_Scope("")]
     for at, mark in enumerate(words):
@@ -64,18 +66,18 @@ def message_at(text: str, path: Sequence[int]) -> str | None:
             scopes.pop()
         elif mark == ";" and word == "package" and len(scopes) == 1:
             package = name
-    found, names = scopes[0], [package] if package else []
+    scope, names = scopes[0], [package] if package else []
     for place in path:
-        if not 0 <= place < len(found.messages):
+        if not 0 <= place < len(scope.messages):
             return None
-        found = found.messages[place]
-        names.append(found.name)
+        scope = scope.messages[place]
+        names.append(scope.name)
     return ".".join(names) if path else None
 
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
-# Spark's types by the numbers of FieldDescriptorProto.Type.
+# Spark types by the numbers of FieldDescriptorProto.Type.
 _PLAIN: Final[dict[int, t.DataType]] = {
     1: t.DoubleType(),
     2: t.FloatType(),
@@ -102,22 +104,22 @@ _MESSAGE: Final = 11
 def protobuf(
     descriptors: str | Path | bytes, message: str, *, registry: SchemaRegistry | None = None
 ) -> "ProtobufFormat":
-    """Protocol Buffers, one message in each value.
+    """Return the format of Protocol Buffers messages, one in each value.
 
-    With a registry values have Confluent's wire format: a byte 0, the id of the schema that the
-    message was written with, and which of its messages it is. A message whose id the registry does
-    not know, or that has another name there, is rejected; any other is read with the descriptors
-    given here, by the rules of Protocol Buffers: fields that these do not have are left out.
+    With a registry values have Confluent's wire format: a byte 0, the id of the writer's schema,
+    and the message's index in the schema. A message is rejected if the registry does not know its
+    id or has another name for it. Other messages are read with the descriptors given here, by the
+    rules of Protocol Buffers: fields that these descriptors lack are dropped.
 
     Args:
-        descriptors: what ``protoc --include_imports --descriptor_set_out=FILE`` writes: the file's
-            path, or its content.
+        descriptors: the output of ``protoc --include_imports --descriptor_set_out=FILE``: the
+            file's path, or its content.
         message: the message's full name, such as ``shop.Order``.
-        registry: where writers' schemas are. Default: values are messages alone.
+        registry: the registry of writers' schemas. Default: none; values are messages alone.
 
     Raises:
-        OptionError: the descriptors cannot be read or do not parse, or there is no such message in
-            them; or it holds itself, which Spark's types cannot.
+        OptionError: the descriptors cannot be read or do not parse, they lack the message, or the
+            message contains itself, which Spark's types cannot represent.
         SetupError: protobuf or the registry's client is not installed
             (``pip install 'headrace[protobuf]'``).
     """
@@ -140,7 +142,7 @@ def protobuf(
 
 @dataclass(frozen=True, slots=True)
 class ProtobufFormat:
-    """Protocol Buffers of a message's descriptor; made by `protobuf`."""
+    """Protocol Buffers with a message's descriptors, created by `protobuf`."""
 
     descriptors: bytes
     message: str
@@ -150,7 +152,7 @@ class ProtobufFormat:
         return option_text(self)
 
     def option(self, _spark: SparkSession | None = None) -> dict[str, Any]:
-        """The descriptors in base 64, the message's name, and the registry."""
+        """Return the descriptors in base 64, the message's name, and the registry."""
         return {
             "protobuf": {
                 "descriptors": b64encode(self.descriptors).decode(),
@@ -160,19 +162,19 @@ class ProtobufFormat:
         }
 
     def columns(self, _spark: SparkSession | None = None) -> t.StructType:
-        """The message's fields."""
+        """Return the message's fields."""
         kind, _ = _struct(_descriptor(self), ())
         return kind
 
     def decoder(
         self, columns: t.StructType, asked: Collection[str] | None = None
     ) -> "ProtobufDecoder":
-        """A decoder of this message, which builds the columns that are asked for."""
+        """Return a decoder of this message, which builds the requested columns."""
         return ProtobufDecoder(self, columns, asked)
 
 
 class ProtobufDecoder:
-    """Decodes messages."""
+    """Decodes Protocol Buffers messages."""
 
     def __init__(
         self, of: ProtobufFormat, columns: t.StructType, asked: Collection[str] | None = None
@@ -185,11 +187,11 @@ class ProtobufDecoder:
         self._registry = of.registry
         self._message = of.message
         self._is_wanted: dict[tuple[int | UUID, tuple[int, ...]], str | None] = {}
-        """By a schema's id and the path of a message in it: why a value of it is rejected."""
+        """Reason of rejection, or None, by a schema's id and a message's path in the schema."""
         self._columns = Columns(columns, takes, asked)
 
     def decode(self, values: pa.Array) -> Decoded:
-        """All of these values."""
+        """Decode all values; see `Decoder.decode`."""
         records: list[Any] = []
         reasons: dict[int, str] = {}
         for number, value in enumerate(values.to_pylist()):
@@ -219,16 +221,16 @@ class ProtobufDecoder:
         number = schema_id(value)
         if number is None:
             return b"", NO_ID
-        found = self._registry.schema(number)
-        if found is None:
+        registered = self._registry.schema(number)
+        if registered is None:
             return b"", unknown_id(number)
-        if found.kind != "PROTOBUF":
-            return b"", f"the registry's schema {number} is of {found.kind}, not of PROTOBUF"
+        if registered.kind != "PROTOBUF":
+            return b"", f"the registry's schema {number} is of {registered.kind}, not of PROTOBUF"
         path, data = _path_and_message(payload(value))
         if path is None:
             return b"", "it does not say which message of its schema it is"
         if (number, path) not in self._is_wanted:
-            self._is_wanted[number, path] = self._why_unwanted(number, path, found.text)
+            self._is_wanted[number, path] = self._why_unwanted(number, path, registered.text)
         return data, self._is_wanted[number, path]
 
     def _why_unwanted(self, number: int | UUID, path: tuple[int, ...], text: str) -> str | None:
@@ -245,7 +247,7 @@ _MOST_NESTED: Final = 100
 
 
 def _path_and_message(data: bytes) -> tuple[tuple[int, ...] | None, bytes]:
-    """Return the message's path in its schema's file, and itself; one byte 0 means the first."""
+    """Return the message's path in its schema's file, and the message; a byte 0 is the path 0."""
     count, at = _varint(data, 0)
     if count is None or not 0 <= count <= _MOST_NESTED:
         return None, b""
@@ -259,7 +261,7 @@ def _path_and_message(data: bytes) -> tuple[tuple[int, ...] | None, bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int | None, int]:
-    """A zigzag number of at most 32 bits, and where it ends; None where there is none."""
+    """Return a zigzag number of at most 32 bits and its end; None without a number."""
     value = shift = 0
     while at < len(data) and shift < 35:
         byte = data[at]
@@ -275,15 +277,15 @@ _Take = Callable[[Any], Any]
 
 
 def _struct(descriptor: Any, within: tuple[str, ...]) -> tuple[t.StructType, list[_Take]]:
-    """Return the Spark type of a message, and how each of its fields is taken from it.
+    """Return the Spark type of a message, and a getter for each of its fields.
 
     Raises:
-        OptionError: it holds itself.
+        OptionError: the message contains itself, or has no fields.
     """
     if descriptor.full_name in within or not descriptor.fields:
-        what = "holds itself" if descriptor.fields else "has no fields"
+        fault = "holds itself" if descriptor.fields else "has no fields"
         raise OptionError(
-            f"The message {descriptor.full_name} {what}, which Spark's types cannot hold; leave"
+            f"The message {descriptor.full_name} {fault}, which Spark's types cannot hold; leave"
             " that field out of the descriptors."
         )
     inner = (*within, descriptor.full_name)
@@ -302,11 +304,13 @@ def _field(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
         key, _ = _single(field.message_type.fields_by_name["key"], within)
         value, convert = _single(field.message_type.fields_by_name["value"], within)
         return t.MapType(key, value), lambda message: [
-            (each, convert(item)) for each, item in getattr(message, name).items()
+            (entry, convert(item)) for entry, item in getattr(message, name).items()
         ]
     kind, convert = _single(field, within)
     if field.is_repeated:
-        return t.ArrayType(kind), lambda message: [convert(each) for each in getattr(message, name)]
+        return t.ArrayType(kind), lambda message: [
+            convert(entry) for entry in getattr(message, name)
+        ]
     if field.has_presence:
         return (
             kind,
@@ -317,7 +321,7 @@ def _field(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
 
 def _single(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
     if field.type == _ENUM:
-        names = {each.number: each.name for each in field.enum_type.values}
+        names = {symbol.number: symbol.name for symbol in field.enum_type.values}
         return t.StringType(), lambda value: names.get(value, str(value))
     if field.type in _UNSIGNED_64:
         return _PLAIN[field.type], Decimal
@@ -342,14 +346,14 @@ def _microseconds(timestamp: Any) -> int:
 
 
 def _descriptor(of: ProtobufFormat) -> Any:
-    """The message's descriptor, in a pool of its own."""
+    """Return the message's descriptor, from a pool of its own."""
     package = _protobuf()
     files = package.descriptor_pb2.FileDescriptorSet()
     pool = package.descriptor_pool.DescriptorPool()
     try:
         files.ParseFromString(of.descriptors)
-        for each in files.file:
-            pool.AddSerializedFile(each.SerializeToString())
+        for file in files.file:
+            pool.AddSerializedFile(file.SerializeToString())
         if files.file:
             return pool.FindMessageTypeByName(of.message)
     except KeyError:

@@ -1,4 +1,4 @@
-"""Schemas from a schema registry: Confluent's wire format, and its client for the REST API."""
+"""Schema registries: client of the REST API, and Confluent's wire format."""
 
 import re
 import ssl
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
 _RETRIES: Final = 2
 _WAIT_MS: Final = 300
 _UNKNOWN_FOR_S: Final = 60.0
-"""Time for which an id counts as unknown that the registry did not know (s)."""
+"""Time for which an id unknown to the registry is not requested again (s)."""
 
 _MOST_UNKNOWN: Final = 10_000
 
 _NOT_FOUND: Final = (40401, 40402, 40403)
-"""Codes of the registry for a subject, a version or a schema that it does not have."""
+"""The registry's error codes of a missing subject, version or schema."""
 
 HEADER_BYTES: Final = 5
-"""Size of a header with an id: a byte 0, and four bytes."""
+"""Size of a header with an id: a byte 0 and four bytes."""
 
 GUID_HEADER_BYTES: Final = 17
-"""Size of a header with a GUID, which Confluent has used since 8.1: a byte 1, and 16 bytes."""
+"""Size of a header with a GUID, used by Confluent since 8.1: a byte 1 and 16 bytes."""
 
 _SIZES: Final = {b"\x00": HEADER_BYTES, b"\x01": GUID_HEADER_BYTES}
 
 VALUE_SCHEMA_ID: Final = "__value_schema_id"
-"""Header of a record which has its schema's id or GUID instead of the value."""
+"""Record header with the schema's id or GUID, for values without the prefix."""
 
 NO_ID: Final = (
     "it is not of a schema registry's wire format (0, then an id), and no header"
     f" {VALUE_SCHEMA_ID} names its schema"
 )
-"""Reason why a value is rejected."""
+"""Reason of a rejected value without a schema id."""
 
 
 def unknown_id(identity: int | UUID | str) -> str:
-    """Return the reason why a value is rejected whose schema is not in the registry."""
+    """Return the reason of a rejected value whose schema is not in the registry."""
     return f"the schema registry does not know the id {identity}"
 
 
 _LAST_ID: Final = 2**31 - 1
-"""The largest id that a registry gives; it answers another with an error, as if it were broken."""
+"""Largest valid id: the registry answers a larger id with an error, as if it had failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class RegisteredSchema:
 
     Attributes:
         kind: ``AVRO``, ``PROTOBUF`` or ``JSON``.
-        text: the schema.
-        references: the texts of those that it refers to, each after those that it refers to itself.
+        text: the text of the schema.
+        references: the texts of referenced schemas, each after its own references.
     """
 
     kind: str
@@ -71,26 +71,26 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """A schema registry, by its REST API.
+    """A schema registry, accessed by its REST API.
 
-    Each process asks it once for a schema, which never changes under its id. No plan, log or error
-    has a secret.
+    Each process requests a schema once, because a schema never changes under its id. Plans, logs
+    and errors contain no secrets.
 
     Args:
-        url: ``http://host:port`` or ``https://...``, with a path if there is one; or several with
-            commas, of one registry: the next one is asked where one is away or answers 408, 429,
-            500, 502, 503 or 504.
-        user: with the password, for HTTP's basic authentication.
-        password: the user's, or an API key's secret.
-        token: a bearer token, instead of these two.
-        ca_file: certificates (PEM) to trust, on every machine. Default: the system's.
-        timeout_s: how long the registry may take to connect, and then to send each part of its
-            answer (s). Default: 5. Each URL is asked three times; too low, and a busy registry
-            defers batches; too high, and a batch waits.
+        url: ``http://host:port`` or ``https://...``, optionally with a path; or several URLs of one
+            registry, separated by commas. The next URL is tried if a server is unreachable or
+            answers 408, 429, 500, 502, 503 or 504.
+        user: user of HTTP basic authentication, with a password.
+        password: the user's password, or an API key's secret.
+        token: a bearer token, instead of user and password.
+        ca_file: trusted certificates (PEM), on every machine. Default: the system's.
+        timeout_s: time limit of connecting, and of each part of an answer (s). Default: 5. Each
+            URL is tried three times; too low, a busy registry defers batches; too high, a
+            batch waits.
 
     Raises:
-        OptionError: a URL is not of that form, or has a password in it; or both a password and a
-            token are given.
+        OptionError: a URL is invalid or contains a password, or both a password and a token are
+            given.
     """
 
     url: str
@@ -114,11 +114,12 @@ class SchemaRegistry:
             )
 
     def schema(self, identity: int | UUID) -> RegisteredSchema | None:
-        """The schema of an id or a GUID, or None if the registry does not know it.
+        """Return the schema of an id or a GUID, or None if the registry does not know it.
 
         Raises:
-            RegistryError: it cannot be reached, or refuses; with the note that it was being read.
-            SetupError: its client is not installed.
+            RegistryError: the registry is unreachable or refuses; with the note that a source was
+                being read.
+            SetupError: the registry's client is not installed.
         """
         if isinstance(identity, int) and identity > _LAST_ID:
             return None
@@ -127,32 +128,32 @@ class SchemaRegistry:
             return _KNOWN[key]
         if _UNKNOWN_UNTIL.get(key, 0.0) > time.monotonic():
             return None
-        found = self._of(identity)
-        if found is not None:
-            _KNOWN[key] = found
-            return found
+        registered = self._of(identity)
+        if registered is not None:
+            _KNOWN[key] = registered
+            return registered
         if len(_UNKNOWN_UNTIL) > _MOST_UNKNOWN:
             _UNKNOWN_UNTIL.clear()
         _UNKNOWN_UNTIL[key] = time.monotonic() + _UNKNOWN_FOR_S
         return None
 
     def newest(self, subject: str) -> RegisteredSchema:
-        """The newest schema of a subject, asked for now.
+        """Return the newest schema of a subject, requested now.
 
         Raises:
             OptionError: there is no such subject.
-            RegistryError: it cannot be reached, or refuses.
-            SetupError: its client is not installed.
+            RegistryError: the registry is unreachable or refuses.
+            SetupError: the registry's client is not installed.
         """
-        found = self._read(
+        registered = self._read(
             f"/subjects/{quote(subject, safe='')}/versions/latest",
             lambda of: of.get_latest_version(subject).schema,
         )
-        if found is None:
+        if registered is None:
             raise OptionError(
                 f"The schema registry {self.url} has no subject {subject!r}; name one that it has."
             )
-        return found
+        return registered
 
     def _of(self, identity: int | UUID) -> RegisteredSchema | None:
         if isinstance(identity, UUID):
@@ -163,11 +164,10 @@ class SchemaRegistry:
     def _read(
         self, path: str, get: Callable[["SchemaRegistryClient"], "Schema"]
     ) -> RegisteredSchema | None:
-        """Return the schema at a path and its references; None if the registry has none there.
+        """Return the schema at a path with its references; None if the registry has none there.
 
-        The client is a new one: it would keep an answer without a schema, and the newest schema of
-        a subject, for as long as it lives, and a process that Spark forks would share its
-        connections.
+        The client is a new one for each call. A kept client would cache "not found" answers and the
+        newest schema of a subject forever, and forked Spark workers would share its connections.
         """
         package = client_package()
         schema = None
@@ -180,10 +180,10 @@ class SchemaRegistry:
             status, is_there = error.http_status_code, schema is not None
             if status == 404 and error.error_code in _NOT_FOUND and not is_there:
                 return None
-            said = f"answers {status} to GET {path}{', for a reference of it' * is_there}"
-        except Exception as error:  # noqa: BLE001  (the client's HTTP library is not a fixed one)
-            said = _why_unread(error, path)
-        raise self._error(said)  # not from the client's error, which may quote a secret
+            reason = f"answers {status} to GET {path}{', for a reference of it' * is_there}"
+        except Exception as error:  # noqa: BLE001  (the client may change its HTTP library)
+            reason = _why_unread(error, path)
+        raise self._error(reason)  # without the client's error, which may quote a secret
 
     def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {
@@ -217,10 +217,10 @@ _UNKNOWN_UNTIL: Final[dict[tuple[SchemaRegistry, int | UUID], float]] = {}
 
 
 def client_package(extra: str = "avro") -> "ModuleType":
-    """Import the client of schema registries, which an extra of this name installs.
+    """Import the client of schema registries, which the named extra installs.
 
     Raises:
-        SetupError: it is not installed.
+        SetupError: the client is not installed.
     """
     with needs_extra(extra, "A schema registry", where="on every machine of the cluster"):
         import confluent_kafka.schema_registry  # noqa: PLC0415  (an extra)
@@ -230,12 +230,12 @@ def client_package(extra: str = "avro") -> "ModuleType":
 def _references(
     client: "SchemaRegistryClient", schema: "Schema", seen: set[tuple[str, int]]
 ) -> Iterator[str]:
-    """Yield the texts that a schema refers to, each after those that it refers to itself."""
+    """Yield the texts of a schema's references, each after its own references."""
     for reference in schema.references or ():
         subject, version = str(reference.subject), int(reference.version or 0)
         if (subject, version) not in seen:
             seen.add((subject, version))
-            # As Confluent's deserializers do: a reference may have been deleted since.
+            # deleted=True, as in Confluent's deserializers: a reference may have been deleted.
             referred = client.get_version(subject, version, deleted=True).schema
             yield from _references(client, referred, seen)
             yield _text(referred)
@@ -245,7 +245,7 @@ def _text(schema: "Schema") -> str:
     """Return a schema's text.
 
     Raises:
-        TypeError: the registry's answer has none.
+        TypeError: the registry's answer has no schema.
     """
     if not isinstance(schema.schema_str, str):
         raise TypeError("there is no schema")
@@ -253,7 +253,7 @@ def _text(schema: "Schema") -> str:
 
 
 def _why_unread(error: Exception, path: str) -> str:
-    """Return what the client's error says, without its text: that may quote a header's secret."""
+    """Return a reason for the client's error, without its text, which may quote a secret."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
@@ -272,7 +272,7 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:  # its port is no number, or too large
+    except ValueError:  # the port is not a number, or too large
         is_good = False
     if not is_good or re.search(r"[\s?#]", url):
         raise OptionError(
@@ -282,7 +282,7 @@ def _check_url(url: str) -> None:
 
 
 def schema_id(value: bytes) -> int | UUID | None:
-    r"""The schema's id or GUID in a value of Confluent's wire format; None in any other value.
+    r"""Return the schema id or GUID of a value in Confluent's wire format; otherwise None.
 
     ::
 
@@ -298,18 +298,18 @@ def schema_id(value: bytes) -> int | UUID | None:
 
 
 def header_bytes(value: bytes) -> int:
-    """Return the size of the header that a value of the wire format has; 0 without one."""
+    """Return the size of a value's wire format header; 0 without a header."""
     size = _SIZES.get(value[:1], 0)
     return size if len(value) >= size else 0
 
 
 def header_of(identity: int | UUID) -> bytes:
-    """Return the header of values that were written with this schema."""
+    """Return the wire format header of values written with this schema."""
     if isinstance(identity, UUID):
         return b"\x01" + identity.bytes
     return b"\x00" + identity.to_bytes(HEADER_BYTES - 1, "big")
 
 
 def payload(value: bytes) -> bytes:
-    """A value of the wire format without its header."""
+    """Return a value without its wire format header."""
     return value[header_bytes(value) :]

@@ -1,7 +1,7 @@
-"""Tests of your own handlers: without Kafka, without a database's server, and without a JVM.
+"""Tests of handlers without Kafka, without a database server, and without a JVM.
 
 The code under test is Headrace's own: planner, ledger, failure policies, isolation, backfill,
-estimator. A test has the records, the time and the crashes in its hand. ::
+estimator. A test controls the records, the time and the crashes. ::
 
     from headrace.testing import Crash, MemoryLog, StreamHarness
 

@@ -1,4 +1,4 @@
-"""Substitutes of a test for time, a database's server and Kafka; crashes as items of the input."""
+"""Test doubles of the clock and Kafka, temporary ledgers, and crashes as items of the input."""
 
 import functools
 import math
@@ -35,25 +35,25 @@ STEPS: Final[Mapping[str, str]] = {
     "release": "A backfill of the batch has failed.",
     "mark_dead": "The batch is dead, for what it reads has left the log.",
 }
-"""The durable steps of a batch, and what holds after each; no batch comes to all of them."""
+"""Durable steps of a batch, with the state after each; no batch passes all of them."""
 
 _SILENT: Final = frozenset({"report", "resolve_abandoned"})
-"""Methods that are done even if they return nothing."""
+"""Methods that count as passed even if they return nothing."""
 
 
 class SimulatedCrash(BaseException):
-    """The end of a tested process: nothing that it does afterwards reaches the ledger."""
+    """Crash of a tested process: its later actions do not reach the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """An item of a `MemoryLog`: a process crashes with the record before it in hand.
+    """Item of a `MemoryLog`: a process crashes while it holds the previous record.
 
-    It does so once, when a batch with that record first comes to the point.
+    The crash happens once, when a batch with that record first reaches the point.
 
     Attributes:
-        point: One of `STEPS`, with ``before`` or ``after``. Default: ``after handle``, where the
-            sink has the batch and the ledger does not know.
+        point: One of `STEPS`, with ``before`` or ``after``. Default: ``after handle``, when the
+            sink has the batch and the ledger does not know it.
 
     Raises:
         OptionError: There is no such point.
@@ -71,23 +71,23 @@ class Crash:
 
 
 def watch(owner: object, step: str, passed: Callable[[str, tuple[Any, ...]], None]) -> None:
-    """Have it noticed when a method is called, and when it has done something.
+    """Wrap a method so that ``passed`` is called before it, and after it if it did something.
 
     Args:
         owner: A store of a ledger, or its class.
         step: The name of the method.
         passed: Called with ``"before <step>"`` or ``"after <step>"``, and the method's arguments.
-            What it raises, the method raises.
+            The method raises the errors of this function.
     """
     do: Callable[..., Any] = getattr(owner, step)
 
     @functools.wraps(do)
     def watched(*arguments: Any, **options: Any) -> Any:
         passed(f"before {step}", arguments)
-        done = do(*arguments, **options)
-        if done or step in _SILENT:
+        result = do(*arguments, **options)
+        if result or step in _SILENT:
             passed(f"after {step}", arguments)
-        return done
+        return result
 
     setattr(owner, step, watched)
 
@@ -97,10 +97,10 @@ _IN_MEMORY: Final = "/dev/shm"  # noqa: S108  (Linux's file system, not a file i
 
 @dataclass
 class ManualClock:
-    """A clock that only a test moves; what sleeps by it moves it, and returns at once.
+    """A clock that only a test advances; sleeping advances the clock and returns at once.
 
-    Called, it answers the time of day, as ledgers need it; and it has ``monotonic`` and ``sleep``
-    as the module ``time``.
+    A call returns the time of day, as ledgers need it. ``monotonic`` and ``sleep`` are those of the
+    module ``time``.
 
     >>> clock = ManualClock(now_ms=1_000)
     >>> clock.sleep(1.5)
@@ -119,27 +119,27 @@ class ManualClock:
         self._began_ms = self.now_ms
 
     def __call__(self) -> int:
-        """The time (ms since the epoch)."""
+        """Return the time (ms since the epoch)."""
         return self.now_ms
 
     def monotonic(self) -> float:
-        """The time since the clock was made (s)."""
+        """Return the time since the clock was created (s)."""
         return (self.now_ms - self._began_ms) / 1000
 
     def sleep(self, seconds: float, /) -> None:
-        """Move on by so much, rounded up to whole milliseconds."""
+        """Advance the clock by these seconds, rounded up to whole milliseconds."""
         self.now_ms += math.ceil(round(seconds * 1000, 6))
         self.on_sleep()
 
 
 @contextmanager
 def temporary_ledger(clock: WallClock = wall_clock_ms) -> Iterator[Ledger]:
-    """A ledger that is gone when the block ends: a SQLite file, on Linux one in memory.
+    """Yield a ledger that is deleted at the end of the block: a SQLite file, on Linux in memory.
 
-    It is a ledger like any other: whoever has its ``url`` can open it, other processes too.
+    Other processes can open the ledger by its ``url`` too.
 
     Args:
-        clock: Where all its times come from, and those by which leases are measured.
+        clock: The clock of all times in the ledger, and of its leases. Default: the machine's.
     """
     memory = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="headrace-", dir=memory) as folder:
@@ -150,12 +150,12 @@ def temporary_ledger(clock: WallClock = wall_clock_ms) -> Iterator[Ledger]:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that has more than a value.
+    """A record with more than a value.
 
     Attributes:
-        value: None for a tombstone.
-        key: None where it has none.
-        timestamp_ms: Its time (ms since the epoch). Default: that of the log's clock.
+        value: The value; None for a tombstone.
+        key: The key; None for no key.
+        timestamp_ms: The record's time (ms since the epoch). Default: the time of the log's clock.
     """
 
     value: bytes | None
@@ -165,11 +165,11 @@ class Record:
 
 
 Item = bytes | str | Record | Crash | None
-"""A record's value (text becomes UTF-8, None is a tombstone), a record, or a crash after it."""
+"""A record's value (text becomes UTF-8, None is a tombstone), a `Record`, or a `Crash`."""
 
 
 class MemoryLog:
-    """A topic in memory: a source of records with offsets, and what may happen to them.
+    """A topic in memory: a source of records with offsets, retention, gaps and crashes.
 
     >>> log = MemoryLog("a", "b", Crash(), "c")
     >>> log.append("d")
@@ -177,18 +177,18 @@ class MemoryLog:
     [b'b', b'c', b'd']
 
     Args:
-        items: What is in partition 0; see `append`.
-        partitions: How many the topic has.
-        topic: Its name.
-        clock: The time of the log, and of whatever reads from it. Default: one of its own.
+        items: The items of partition 0; see `append`.
+        partitions: The number of partitions.
+        topic: The topic's name.
+        clock: The clock of the log and its readers. Default: a new clock.
 
     Attributes:
         clock: The clock.
-        error: What every access raises, such as ``BrokerError("...")``, as if the brokers could not
-            be reached; None while they can.
+        error: The error that every access raises, such as ``BrokerError("...")``, as if the brokers
+            were unreachable; None for none.
     """
 
-    # It is a `headrace.gate.source.log.Log`, whose docstrings say what those methods promise.
+    # A `headrace.gate.source.log.Log`, whose docstrings document the undocumented methods here.
     name = "The log"
     source = "memory"
     servers = "memory"
@@ -209,7 +209,7 @@ class MemoryLog:
         self.append(*items)
 
     def append(self, *items: Item, partition: int = 0) -> None:
-        """Add records at the end of a partition, and crashes, each behind a record.
+        """Append records to a partition, and crashes, each after a record.
 
         Raises:
             OptionError: A crash has no record before it, or a value is neither text nor bytes.
@@ -235,17 +235,17 @@ class MemoryLog:
             self._ends[where] = end + 1
 
     def delete_before(self, offset: int, partition: int = 0) -> None:
-        """Have a partition begin at this offset, as retention does."""
+        """Delete the records of a partition before this offset, as retention does."""
         where = self._partitions[partition]
         self._begins[where] = max(offset, self._begins[where])
         self._ends[where] = max(offset, self._ends[where])
 
     def compact(self, offset: int, partition: int = 0) -> None:
-        """Leave a gap at this offset, as compaction and the ends of transactions do."""
+        """Delete the record at this offset, which leaves a gap as compaction does."""
         self._records[self._partitions[partition]].pop(offset, None)
 
     def recreate(self) -> None:
-        """Delete the topic, and make an empty one of its name."""
+        """Delete the topic, and create an empty topic of the same name."""
         self._topic_id = uuid.uuid4().hex
         self._records: dict[TopicPartition, dict[int, Record]] = {
             where: {} for where in self._partitions
@@ -254,45 +254,45 @@ class MemoryLog:
         self._ends = dict.fromkeys(self._partitions, 0)
 
     def crashes(self, point: str, ranges: Iterable[OffsetRange]) -> bool:
-        """Whether a process crashes at a point with a batch of these ranges; it does so once."""
+        """Whether a process crashes at a point with a batch of these ranges; once per crash."""
         wanted = list(ranges)
         for due in self._crashes:
             record, crash = due
-            if crash.point == point and any(each.contains(record) for each in wanted):
+            if crash.point == point and any(offsets.contains(record) for offsets in wanted):
                 self._crashes.remove(due)
                 return True
         return False
 
     def record(self, where: TopicPartition, offset: int) -> Record | None:
-        """The record at an offset; None in a gap."""
+        """Return the record at an offset; None in a gap."""
         return self._records[where].get(offset)
 
     def read(self, ranges: Iterable[OffsetRange]) -> list[Row]:
-        """The records in these ranges, with all columns that sources have, headers too.
+        """Return the records in these ranges, with all columns of the sources, including headers.
 
         Raises:
-            DataLossError: Some of the offsets are not in the log any more.
+            DataLossError: Some of the offsets are no longer in the log.
         """
         begins = self.earliest(self._partitions)
         rows = []
-        for each in ranges:
-            where = each.topic_partition
-            missing, there = each.split_at(begins[where])
+        for offsets in ranges:
+            where = offsets.topic_partition
+            missing, present = offsets.split_at(begins[where])
             if missing.count:
                 raise DataLossError(f"{self.name} has lost records that were to be read: {missing}")
-            found = ((at, self.record(where, at)) for at in range(there.start, there.until))
-            rows += [_row(where, at, record) for at, record in found if record is not None]
+            records = ((at, self.record(where, at)) for at in range(present.start, present.until))
+            rows += [_row(where, at, record) for at, record in records if record is not None]
         return rows
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> "MemoryLog":
-        """The same log, for a source that reads only these partitions of it."""
+        """Return the same log for a source that reads only these partitions."""
         assigned = copy(self)
         assigned._partitions = [where for where in partitions if where in self._partitions]
         return assigned
 
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
         self._reach()
-        numbers = tuple(each.partition for each in self._partitions)
+        numbers = tuple(where.partition for where in self._partitions)
         return {self._topic: Topic(self._topic_id, numbers)}
 
     def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
@@ -307,8 +307,8 @@ class MemoryLog:
         return {where: self._ends[where] for where in partitions}
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
-        asked = list(partitions)
-        return self.earliest(asked), self.latest(asked)
+        listed = list(partitions)
+        return self.earliest(listed), self.latest(listed)
 
     def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
         return self.latest(partitions)
@@ -317,12 +317,12 @@ class MemoryLog:
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
         self._reach()
-        found: dict[TopicPartition, int | None] = {}
+        offsets: dict[TopicPartition, int | None] = {}
         for where, time_ms in timestamps_ms.items():
             records = sorted(self._records[where].items())
             later = (at for at, record in records if (record.timestamp_ms or 0) >= time_ms)
-            found[where] = next(later, None)
-        return found
+            offsets[where] = next(later, None)
+        return offsets
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
         sizes = [

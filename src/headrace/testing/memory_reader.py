@@ -37,34 +37,33 @@ from headrace.testing.memory import MemoryLog
 from headrace.testing.memory_source import memory_connector
 
 TESTED_GATE: Final = "tested"
-"""The gate of a harness, which a frame without records is asked for."""
+"""Gate of a harness; frames without records return this name for the gate's query."""
 
 
 class _Rows:
     """Frame that a handler receives without a Spark session.
 
-    It has ``collect()``, ``count()`` and ``isEmpty()``.
-
-    Each call reads the records, so that an error of the log is raised in the handler, as by Spark.
+    It has ``collect()``, ``count()`` and ``isEmpty()``. Each call reads the records, so the handler
+    gets an error of the log as it would from Spark.
     """
 
     def __init__(self, read: Callable[[], list[Row]], *, headers: bool) -> None:
         self._read = read
         self._schema = SourceFormat({"includeHeaders": str(headers)}).schema()
-        # In a batch without records the gate asks the frame for its query.
+        # The gate asks the frame of a batch without records for its query.
         context = SimpleNamespace(getLocalProperty=lambda _name: TESTED_GATE)
         self.sparkSession = SimpleNamespace(sparkContext=context)
 
     def collect(self) -> list[Row]:
-        """The records, with the columns that the sources have.
+        """Return the records, with the columns of the sources.
 
         Raises:
-            PythonException: The log cannot be read; as Spark says it.
+            PythonException: The log cannot be read; with the text that Spark would give.
         """
         try:
             with marked_as_read():
                 rows = self._read()
-        except Exception as error:  # noqa: BLE001  (whatever it is, Spark has it as text)
+        except Exception as error:  # noqa: BLE001  (Spark turns any error into text)
             message = "".join(traceback.format_exception(error))
             raise PythonException(message=message) from None
         return [Row(**{name: row[name] for name in self._schema.names}) for row in rows]
@@ -74,11 +73,11 @@ class _Rows:
         return len(self.collect())
 
     def isEmpty(self) -> bool:
-        """Whether there is none."""
+        """Whether there are no records."""
         return not self.collect()
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
-        """The records as a data frame of Spark's."""
+        """Return the records as a Spark DataFrame."""
         return spark.createDataFrame(self.collect(), self._schema)
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +88,7 @@ class _Rows:
 
 
 def _rows(table: pa.Table) -> list[Row]:
-    """Return the rows as Spark's ``collect`` does: times are naive and local."""
+    """Return the rows like Spark's ``collect``: with naive local times."""
     rows = []
     for values in table.to_pylist():
         values["timestamp"] = values["timestamp"].astimezone().replace(tzinfo=None)
@@ -101,14 +100,14 @@ def _rows(table: pa.Table) -> list[Row]:
 
 @dataclass(frozen=True)
 class MemoryReader:
-    """Reads batches of a `MemoryLog` once more, by the options, the plan and the tasks of a source.
+    """Reads batches of a `MemoryLog` again, by the options, the plan and the tasks of a source.
 
     Attributes:
         log: The log.
-        options: The stream's.
+        options: The stream's options.
         headers: Whether frames have the column ``headers``.
-        passes_over_losses: Whether the stream goes on without what is gone.
-        kept: Records that were read already; parts of them are not read again.
+        passes_over_losses: Whether the stream continues after losses.
+        kept: Records already read; their ranges are not read again.
     """
 
     log: MemoryLog
@@ -121,15 +120,15 @@ class MemoryReader:
 
     @cached_property
     def connector(self) -> Connector:
-        """The kind of source that the log is."""
+        """The connector of the log."""
         return memory_connector(self.log)
 
     def frame(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """The records in these ranges, as the handler receives them without Spark."""
+        """Return the records in these ranges as a frame for a handler without Spark."""
         return cast(DataFrame, _Rows(lambda: self.log.read(ranges), headers=self.headers))
 
     def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
-        """Have the records in these ranges used."""
+        """Call ``use`` with a frame of the records in these ranges."""
 
         def read() -> list[Row]:
             if self.kept is None:
@@ -139,7 +138,7 @@ class MemoryReader:
         use(cast(DataFrame, _Rows(read, headers=self.headers)))
 
     def read_again(self, ranges: Sequence[PlannedRange]) -> pa.Table:
-        """Read these ranges by the replay options that Spark would be given."""
+        """Read these ranges by the replay options that Spark would get."""
         offsets = [planned.offsets for planned in ranges]
         options = self.connector.replay_options(self.options, offsets)
         options |= {TOPIC_IDS: json.dumps(planned_ids(ranges)), "includeHeaders": "true"}
@@ -148,7 +147,7 @@ class MemoryReader:
 
     @contextmanager
     def persisted(self, ranges: Sequence[PlannedRange]) -> Iterator["MemoryReader"]:
-        """Read these ranges once; each part is read by itself where that fails."""
+        """Yield a reader that has read these ranges once; if reading fails, this reader."""
         try:
             kept = self.read_again(ranges)
         except HeadraceError:
@@ -157,18 +156,18 @@ class MemoryReader:
         yield replace(self, kept=kept, is_dense=len(kept) == sum(r.offsets.count for r in ranges))
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """Return the parts of these ranges that the log no longer has."""
+        """Return the subranges that the log no longer has."""
         return gone(self.log, ranges)
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Return the first offset of the log in each of their partitions."""
-        return beginnings(self.log, [PlannedRange(each) for each in ranges])
+        """Return the first offset of the log in each partition of these ranges."""
+        return beginnings(self.log, [PlannedRange(offsets) for offsets in ranges])
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Nothing: there are no brokers."""
+        """Return None: there are no brokers."""
 
     def rejected(
         self,
@@ -176,7 +175,7 @@ class MemoryReader:
         reasons: Mapping[Place, ErrorReport],
         on_loss: OnLoss | None = None,
     ) -> list[DeadLetter]:
-        """The records at these places."""
+        """Return the dead letters of the records at these places."""
         begins = self.log.earliest({TopicPartition(*place[:2]) for place in reasons})
         for topic, partition, offset in reasons:
             missing = OffsetRange(topic, partition, offset, offset + 1)
@@ -189,12 +188,12 @@ class MemoryReader:
             self._letter(TopicPartition(topic, partition), offset, error)
             for (topic, partition, offset), error in reasons.items()
         ]
-        return [each for each in letters if each is not None]
+        return [letter for letter in letters if letter is not None]
 
     def dead_letter(
         self, offset: PlannedRange, error: BaseException | ErrorReport
     ) -> DeadLetter | None:
-        """The record at one offset; None in a gap."""
+        """Return the dead letter of the record at one offset; None in a gap."""
         where = offset.offsets.topic_partition
         return self._letter(where, offset.offsets.start, ErrorReport.of(error))
 

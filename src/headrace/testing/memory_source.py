@@ -1,4 +1,4 @@
-"""The source of a `MemoryLog`: planned and read by the code of every source, without Spark."""
+"""Source of a `MemoryLog`, planned and read by the code of every source, without Spark."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _ASSIGN: Final = "assign"
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """Reader of a `MemoryLog`: a `headrace.gate.source.readers.Reading`."""
+    """Reader of a `MemoryLog`, as a `headrace.gate.source.readers.Reading`."""
 
     memory: MemoryLog
     options: SourceOptions
@@ -40,19 +40,19 @@ class MemoryReading:
 
     @property
     def name(self) -> str:
-        """Name of the log in messages."""
+        """The log's name in messages."""
         return self.memory.name
 
     def log(self) -> MemoryLog:
-        """Return the log, to plan by."""
+        """Return the log that plans use."""
         return self.memory
 
     def packed(self, ranges: Sequence[OffsetRange], log: Log) -> list[tuple[OffsetRange, ...]]:
-        """Put these ranges into one task."""
+        """Return one task with all ranges."""
         return pack(ranges, 1)
 
     def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
-        """Read the records of a task, in this process."""
+        """Yield the records of a task, read in this process."""
         ids = {name: topic.topic_id for name, topic in self.memory.topics().items()}
         ranges = []
         for offsets in task.ranges:
@@ -68,7 +68,7 @@ class MemoryReading:
 
 
 def memory_connector(log: MemoryLog) -> Connector:
-    """Return the kind of source that this log is."""
+    """Return a connector that reads this log."""
 
     class MemorySource(SourceFormat):
         @classmethod

@@ -1,4 +1,4 @@
-"""Runs a handler behind a gate as a query does: the product's own code, without Spark's engine."""
+"""Harness that runs a handler behind a gate like a query, with Headrace's code, without Spark."""
 
 import json
 import random
@@ -61,10 +61,10 @@ from headrace.testing.memory import STEPS, MemoryLog, SimulatedCrash, temporary_
 from headrace.testing.memory_reader import TESTED_GATE, MemoryReader
 
 Checkpoint = tuple[dict[str, Any] | None, dict[str, Any] | None, int]
-"""The end that was committed, the end that was planned if it was not, and the batches' number."""
+"""The committed end, the planned end if not yet committed, and the number of batches."""
 
 TestedHandler = Callable[[Any, Batch], object]
-"""Called as ``handler(df, batch)``."""
+"""A handler, called as ``handler(df, batch)``."""
 
 
 class _InThisThread:
@@ -77,7 +77,7 @@ class _InThisThread:
 
 
 class _Program:
-    """One run of the query's program, until it is closed, or crashes."""
+    """One run of the query's program, until it is closed or crashes."""
 
     def __init__(self, harness: "StreamHarness") -> None:
         self._harness = harness
@@ -128,18 +128,18 @@ class _Program:
                 self._stored("before commit", (batch_key,))
             self._stored("after commit", (batch_key,))
 
-        setattr(ledger.batches, "transaction", transaction)  # noqa: B010  (of this ledger alone)
+        setattr(ledger.batches, "transaction", transaction)  # noqa: B010  (on this ledger alone)
         return ledger
 
     def _stored(self, point: str, arguments: tuple[Any, ...]) -> None:
-        """The program comes to a step of a store, whose first argument is a batch."""
+        """Check for a crash at a step of a store, whose first argument is a batch."""
         batch = arguments[0]
         planned = isinstance(batch, PlannedBatch)
         ranges = batch.ranges if planned else self._harness.ledger.batches.ranges(batch)
-        self._passed(point, [each.offsets for each in ranges])
+        self._passed(point, [planned_range.offsets for planned_range in ranges])
 
     def _passed(self, point: str, ranges: Sequence[OffsetRange]) -> None:
-        # A crashed process does nothing durable any more, whatever it tries on its way out.
+        # Once crashed, every step raises, so that no cleanup of the program becomes durable.
         if self.crashed or self._harness.log.crashes(point, ranges):
             self.crashed = True
             raise SimulatedCrash(f"The process crashes {point}.")
@@ -155,7 +155,7 @@ class _Program:
 
 
 _ALL: Final = 1_000_000
-"""More batches, or records, than a test has."""
+"""A limit above the number of batches or records of any test."""
 
 
 def _by_offset(
@@ -163,49 +163,49 @@ def _by_offset(
 ) -> dict[int, Status]:
     return {
         offset: status
-        for one in planned
-        if one.offsets.partition == partition
-        for offset in range(one.offsets.start, one.offsets.until)
+        for planned_range in planned
+        if planned_range.offsets.partition == partition
+        for offset in range(planned_range.offsets.start, planned_range.offsets.until)
     }
 
 
 class StreamHarness:
     """A gated query over a `MemoryLog`: its planner, ledger, failure policy, backfill and rate.
 
-    They are a real query's. In the place of Spark's engine stands the test, which calls
-    `run_batch`; all time is the log's clock, which a handler moves by as long as its work takes. ::
+    All of them are a real query's code. The test takes the place of Spark's engine, and calls
+    `run_batch`. The log's clock is the only time; a handler advances it by the time of its work. ::
 
         log = MemoryLog("1", "2", "not a number", "4")
         with StreamHarness(handler, log, on_failure="defer") as stream:
-            stream.run()                   # the stream goes on without the batch that fails
+            stream.run()                   # the stream continues without the failed batch
             stream.handler = mended
             stream.backfill()              # and here it is run again
             assert set(stream.statuses().values()) == {"success"}
 
-    A `Crash` in the log ends the program at its step. The next call starts it again, after the
-    leases have run out, and what Spark has not committed is repeated.
+    A `Crash` in the log ends the program at its step. The next call restarts the program after the
+    leases have expired, and repeats what Spark has not committed.
 
     Args:
-        handler: Yours, called as ``handler(df, batch)``.
-        log: What is read.
+        handler: The handler under test, called as ``handler(df, batch)``.
+        log: The log to read.
         on_failure: As for `headrace.Gate.write`.
-        on_outage: The same. A batch waits by the log's clock, for an hour at most unless the option
-            ``outage.maxHold`` says another time; then ``on_failure`` has its say.
-        interval: The gate's.
-        options: The source's and the gate's, such as ``{"maxOffsetsPerTrigger": 2}``. With
-            ``decode`` a session is needed.
-        transform: What your stream derives from a frame before it is written.
-        spark: A session, for a handler that has Spark compute. Default: none; no JVM is started,
-            and the handler receives an object with ``collect()``, ``count()`` and ``isEmpty()``.
+        on_outage: As for `headrace.Gate.write`. A batch waits by the log's clock, for up to an hour
+            or the option ``outage.maxHold``; then ``on_failure`` applies.
+        interval: The gate's interval. Default: 1 second.
+        options: Options of source and gate, such as ``{"maxOffsetsPerTrigger": 2}``. The option
+            ``decode`` needs a session.
+        transform: The transformation of a frame between the source and the handler.
+        spark: A session, for a handler that uses Spark. Default: None; no JVM is started, and the
+            handler receives an object with ``collect()``, ``count()`` and ``isEmpty()``.
 
     Attributes:
         handler: The handler; may be replaced, as by a new version of the program.
-        clock: The log's.
-        ledger: The gate's, to look at.
-        crashes: How many crashes there were.
+        clock: The log's clock.
+        ledger: The gate's ledger, for assertions.
+        crashes: The number of crashes so far.
 
     Raises:
-        OptionError: The handler cannot be called so; there is no such policy, or it sends dead
+        OptionError: The handler has the wrong signature, or the policy is unknown or sends dead
             letters to Kafka; or, on entry, an option is wrong.
     """
 
@@ -240,7 +240,7 @@ class StreamHarness:
         self.transform = transform
         self.spark = spark
         self.crashes = 0
-        self.dice = random.Random(0)  # noqa: S311  (a test that fails is to fail again)
+        self.dice = random.Random(0)  # noqa: S311  (seeded, so that a failing test fails again)
         self._interval_ms = interval_ms("interval", interval)
         self._options = named
         self.values: DecodedValues | None = None
@@ -276,24 +276,24 @@ class StreamHarness:
         self._resources.close()
 
     def run_batch(self) -> bool:
-        """Have the next trigger fire: plan a batch, run it, and learn from how long it took.
+        """Fire the next trigger: plan a batch, run it, and learn from its time.
 
-        The clock moves on to the trigger. A crash is not raised: see ``crashes``.
+        The clock advances to the trigger. A crash is not raised: see ``crashes``.
 
         Returns:
-            Whether there was anything to run.
+            Whether there was a batch to run.
 
         Raises:
-            Exception: What ends the query: an error of your handler where the policy is to stop, or
-                one of the log or the planner. The next call starts the query again.
+            Exception: The error that ends the query: of the handler if the policy is to stop, of
+                the log or of the planner. The next call restarts the query.
         """
         return self._survive(self._trigger) is not False
 
     def run(self) -> None:
-        """Run batches until everything in the log was read.
+        """Run batches until all records in the log are read.
 
         Raises:
-            Exception: As `run_batch`.
+            Exception: As for `run_batch`.
         """
         while self.run_batch():
             pass
@@ -301,14 +301,14 @@ class StreamHarness:
     def backfill(
         self, *, max_backfills: int = MAX_BACKFILLS, once: bool = False
     ) -> list[BackfillEvent]:
-        """Run what was deferred until it is processed or dead; the clock moves on to each retry.
+        """Run deferred batches until they are processed or dead; the clock advances to each retry.
 
         Args:
-            max_backfills: How many backfills of a batch fail before it is dead. Default: 100.
+            max_backfills: Failed backfills of a batch after which the batch is dead. Default: 100.
             once: Whether each batch is run once, without a wait. Default: False.
 
         Returns:
-            What happened, in order.
+            The events, in order.
 
         Raises:
             OptionError: The policy is to stop, which defers nothing.
@@ -326,17 +326,17 @@ class StreamHarness:
         return events
 
     def stop(self) -> None:
-        """End the program in good order; the next call starts it again."""
+        """Stop the program cleanly; the next call starts it again."""
         if self._program is not None:
             self._program.close()
             self._program = None
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """Spark's checkpoint as it is now; None before the first batch.
+        """Spark's checkpoint now; None before the first batch.
 
-        It may be set while no batch runs: to None, which is a checkpoint that was lost, or to what
-        it was before, an older copy. The next call starts the program again, with that.
+        It may be set while no batch runs: to None, as if the checkpoint were lost, or to an earlier
+        value, as if it were restored from an old copy. The next call restarts the program.
         """
         kept = self._committed, self._planned, self._batch_id
         return None if kept[:2] == (None, None) else kept
@@ -349,23 +349,23 @@ class StreamHarness:
     def statuses(self, partition: int = 0) -> dict[int, Status]:
         """Return the ledger's status of each planned offset of a partition.
 
-        It is its batch's, but for parts of that which are done (``success``) and dead letters
+        An offset has its batch's status, except for processed parts (``success``) and dead letters
         (``dead``).
         """
-        found: dict[int, Status] = {}
+        statuses: dict[int, Status] = {}
         for batch in reversed(self.ledger.batches.newest(TESTED_GATE, _ALL)):
             planned = self.ledger.batches.ranges(batch.batch_key)
-            found |= _by_offset(planned, partition, Status.SUCCESS)
+            statuses |= _by_offset(planned, partition, Status.SUCCESS)
             if batch.status is not Status.SUCCESS:
-                found |= _by_offset(batch.open_ranges(planned), partition, batch.status)
+                statuses |= _by_offset(batch.open_ranges(planned), partition, batch.status)
         for kept in self.ledger.dead_letters.oldest(TESTED_GATE, limit=_ALL):
             if kept.letter.partition == partition:
-                found[kept.letter.offset] = Status.DEAD
-        return dict(sorted(found.items()))
+                statuses[kept.letter.offset] = Status.DEAD
+        return dict(sorted(statuses.items()))
 
     @property
     def rate_per_s(self) -> float | None:
-        """The rate that was learnt (records/s); None before the first was."""
+        """The learnt rate (records/s); None before the first."""
         return self.ledger.rates.current(TESTED_GATE)
 
     def _survive(self, work: Callable[[_Program], bool]) -> bool | None:
@@ -390,8 +390,8 @@ class StreamHarness:
                 return False
             self._planned = planned
         end = self._planned
-        # Spark asks for the first offset each time that it needs it, and each answer has an
-        # identity of its own.
+        # initial() is called again as by Spark, which asks for the first offset each time that it
+        # needs one and gets an answer with another identity.
         begun = program.planner.begin(self._committed or program.planner.initial(), end)
         program.handler(self.reader.frame(begun.ranges), self._batch_id)
         self._committed, self._planned = end, None
@@ -408,7 +408,7 @@ class StreamHarness:
             "startOffset": start,
             "endOffset": end,
             "latestOffset": program.planner.latest(),
-            "numInputRows": sum(each.count for each in begun.ranges),
+            "numInputRows": sum(offsets.count for offsets in begun.ranges),
         }
         progress = {
             "id": str(UUID(int=0)),
@@ -457,7 +457,7 @@ class StreamHarness:
         monitor.refresh()
         while waiting := monitor.batches():
             if scheduler.run_next(monitor) is None:
-                due_ms = min(each.ended_ms + backoff.wait_ms(each.backfills) for each in waiting)
+                due_ms = min(batch.ended_ms + backoff.wait_ms(batch.backfills) for batch in waiting)
                 self.clock.now_ms = max(self.clock() + 1_000, due_ms)
             monitor.refresh()
         return True

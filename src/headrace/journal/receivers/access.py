@@ -1,4 +1,4 @@
-"""Access to a receiver that listens: senders' tokens, and its side of TLS."""
+"""Access control of listening receivers: senders' tokens, and the server side of TLS."""
 
 import hmac
 import logging
@@ -19,11 +19,11 @@ _UNNAMED: Final = "default"
 
 
 class Tokens:
-    """Tokens of senders, by name; without any token, everybody may send.
+    """Named tokens of senders; without tokens, anyone may send.
 
-    In a file each line is a name, a space and a token, or a token alone, whose name is ``default``.
-    Empty lines and those that begin with ``#`` mean nothing. The names are for logs and metrics, so
-    that you can see which sender still shows an old token.
+    Each line of a file is a name, a space and a token, or a token alone, whose name is ``default``.
+    Empty lines and lines that begin with ``#`` are ignored. Logs and metrics have the names, so you
+    can see which sender still uses an old token.
     """
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
@@ -31,11 +31,11 @@ class Tokens:
 
     @classmethod
     def of_file(cls, file: str) -> Self:
-        """The tokens of a file.
+        """Read the tokens of a file.
 
         Raises:
-            OptionError: It cannot be read, has no token, a line of it is no token, or two have the
-                same name. No token is shown.
+            OptionError: The file cannot be read, has no token, has a line without a valid token, or
+                has two tokens of one name. The message contains no token.
         """
         try:
             lines = Path(file).read_text(encoding="utf-8").splitlines()
@@ -50,12 +50,14 @@ class Tokens:
                 continue
             *named, token = line.split(maxsplit=1)
             name = named[0] if named else _UNNAMED
-            what = f"Line {number} of the file of tokens {file}"
+            line_name = f"Line {number} of the file of tokens {file}"
             if named:
                 require_name(f"The name in line {number} of the file of tokens {file}", name)
-            require_token(token.rstrip(), what)
+            require_token(token.rstrip(), line_name)
             if name in tokens:
-                raise OptionError(f"{what} has the name {name!r} of an earlier one; rename it.")
+                raise OptionError(
+                    f"{line_name} has the name {name!r} of an earlier one; rename it."
+                )
             tokens[name] = token.rstrip()
         if not tokens:
             raise OptionError(
@@ -66,27 +68,27 @@ class Tokens:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the tokens, in their order; none where everybody may send."""
+        """The names of the tokens in file order; empty if anyone may send."""
         return tuple(self._tokens)
 
     def name_of(self, shown: bytes) -> str | None:
-        """The name of the token that is shown; None if it is none of them.
+        """Return the name of a token that a client sent, or None for an unknown token.
 
-        It takes as long for a token that is nearly right as for any other.
+        Every token is compared in constant time, so timing does not reveal a near match.
         """
-        found = None
+        match = None
         for name, token in self._tokens.items():
             if hmac.compare_digest(shown, token):
-                found = name
-        return found
+                match = name
+        return match
 
 
 class Access:
-    """Access to one receiver: its tokens, and the certificate of the moment.
+    """Access to one receiver: its tokens, and the certificate in force.
 
-    Certificates expire and are replaced by renaming. So each new connection looks whether a file
-    has changed, which costs microseconds; one that cannot be used is logged once, and the last good
-    certificate stays.
+    Certificates expire and are replaced by renaming files. So each new connection checks whether a
+    file has changed, which takes microseconds. An unusable certificate is logged once, and the
+    last good certificate stays in use.
 
     Raises:
         OptionError: A file of certificates or of tokens cannot be used.
@@ -102,7 +104,7 @@ class Access:
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """Context for a connection that begins now; None where connections are not within TLS."""
+        """TLS context for a new connection; None without TLS."""
         if self._context is not None and (seen := _versions(self._tls)) != self._seen:
             self._seen = seen
             self._renew()
@@ -124,7 +126,7 @@ class Access:
 
 
 def _versions(tls: TlsFiles) -> list[tuple[int, int, int] | None]:
-    """Return what tells each file of certificates from another one under its name."""
+    """Return the modification time, inode and size of each file, None for a missing file."""
     versions: list[tuple[int, int, int] | None] = []
     for file in (tls.certificate_file, tls.key_file, tls.client_ca_file):
         try:

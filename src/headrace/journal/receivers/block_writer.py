@@ -1,4 +1,8 @@
-"""The block generator: what came while the last block was being synced is the next block."""
+"""Block writer with group commit: records that arrive during a sync form the next block.
+
+While one block is synced the next block gathers. So single records are acknowledged as soon as the
+disk has them, and under load many records share a sync.
+"""
 
 import asyncio
 import logging
@@ -19,11 +23,11 @@ from headrace.journal.receivers.settings import IntakeSettings
 from headrace.journal.records import Records
 
 Append = Callable[[Records], OffsetRange]
-"""Makes records durable and answers their offsets, or raises JournalError; LaneTakenError when none
-can be stored from now on, because another writer has the lane."""
+"""Makes records durable and returns their offsets, or raises JournalError. LaneTakenError means:
+another writer has the lane, and no further record can be stored."""
 
 Settle = Callable[[], Sequence[StoredIds]]
-"""Answers which blocks are stored although appending them has raised, or raises JournalError."""
+"""Returns the blocks that are stored although their append raised, or raises JournalError."""
 
 _SMALL_BYTES: Final = 256 * 1024
 _QUIET_S: Final = 0.003
@@ -41,17 +45,17 @@ class _Buffered:
 class BlockWriter:
     """Gathers records into blocks and appends them, one block at a time and in order.
 
-    This is a database's group commit. While one block is appended the next one gathers, and while
-    none is, one begins at once: as soon as it has a record that somebody waits for, when it has
-    ``block_bytes``, or ``block_interval_ms`` after its first record came. A block that has more
-    than 256 KiB waits until nothing has come for 3 ms: a sender of so much gains more by fewer
-    blocks. If each block is a request to a storage that charges for it, nothing is ``at_once``: a
-    block waits for its interval or its size, whoever waits for it. A thread of its own appends.
+    While one block is appended the next block gathers. Without an append in progress, a block is
+    due as soon as a sender waits for one of its records, at ``block_bytes``, or
+    ``block_interval_ms`` after its first record. A block of more than 256 KiB also waits until
+    nothing has arrived for 3 ms, because a sender of so much gains more from fewer blocks. With
+    ``at_once`` false, a block always waits for its interval or size: each block is a request to a
+    storage that charges for it. A thread of its own appends.
 
-    A block that cannot be appended fails its own records only, and the next one is appended as
-    usual; `lost` raises when that is in vain. After a failure, ``settle`` answers in the same
-    thread which failed blocks are stored nevertheless (None: never one), and ``found`` receives
-    that in the event loop, before the next block is appended.
+    A failed append fails only the records of its block. The next block is appended as usual, and
+    `lost` raises once appending is useless. After a failure, ``settle`` reports in the same thread
+    which failed blocks are stored nevertheless (None: never any). ``found`` receives these blocks
+    in the event loop, before the next block is appended.
     """
 
     def __init__(
@@ -84,15 +88,15 @@ class BlockWriter:
         self._running: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin, in the running event loop."""
+        """Start writing, in the running event loop."""
         self._running = asyncio.create_task(self._run())
 
     def add(self, records: Records, *, is_awaited: bool) -> asyncio.Future[OffsetRange]:
-        """Put records into the current block, all of them even if it grows beyond its size.
+        """Put all records into the current block, even beyond its size, and return a future.
 
-        ``is_awaited`` says whether their sender waits for the answer. Returns their offsets, once
-        they are durable, or the JournalError that says why they are not. Ending the future before
-        they are being appended withdraws them.
+        ``is_awaited`` says whether the sender waits for the answer. The future's result is the
+        offsets of the durable records, its exception the JournalError of a failed append.
+        Completing or cancelling the future before the append withdraws the records.
         """
         loop = asyncio.get_running_loop()
         buffered = _Buffered(records, loop.create_future())
@@ -106,13 +110,13 @@ class BlockWriter:
         return buffered.stored
 
     async def lost(self) -> NoReturn:
-        """Wait for as long as the lane can be written; raises the LaneTakenError that ends that."""
+        """Wait until the lane cannot be written any more, and raise the LaneTakenError."""
         await self._lost.wait()
         assert self._lane_taken is not None  # noqa: S101
         raise self._lane_taken
 
     async def close(self) -> None:
-        """Append what was gathered, now, and stop. Nothing may be added afterwards."""
+        """Append the gathered records now, and stop; no records may be added afterwards."""
         self._is_closing = True
         self._wake()
         if self._running:
@@ -144,7 +148,7 @@ class BlockWriter:
             await self._write_next()
 
     async def _write_next(self) -> None:
-        """Write the next block; nothing of it stays in memory while the one after it gathers."""
+        """Write the next block, and keep no reference to it while the following block gathers."""
         unsettled = await self._settle_failed()
         block = self._next_block()
         if block and unsettled:
@@ -176,16 +180,16 @@ class BlockWriter:
         return block
 
     async def _settle_failed(self) -> BaseException | None:
-        """Find out what became of the blocks that failed; answers why that is not known."""
+        """Report failed blocks that are stored nevertheless; return an error if this fails."""
         if self._settle is None or self._is_settled:
             return None
-        asked = asyncio.get_running_loop().run_in_executor(self._thread, self._settle)
-        await asyncio.wait([asked])
-        if error := asked.exception():
+        settling = asyncio.get_running_loop().run_in_executor(self._thread, self._settle)
+        await asyncio.wait([settling])
+        if error := settling.exception():
             self._note_if_lost(error)
             return error
         self._is_settled = True
-        for ids, offsets in asked.result():
+        for ids, offsets in settling.result():
             self._found(ids, offsets)
         return None
 
@@ -197,7 +201,7 @@ class BlockWriter:
         if error := appended.exception():
             self._fail(block, error)
             self._is_settled = False
-            await self._settle_failed()  # now, so that most records are known when they come again
+            await self._settle_failed()  # now, so that most repeated records are recognized
             return
         offsets = appended.result()
         start = offsets.start
@@ -214,7 +218,7 @@ class BlockWriter:
         self._note_if_lost(error)
 
     def _log_failure(self, count: int, error: BaseException) -> None:
-        """The first, and then once a minute what has failed since: a full disk fails hundreds."""
+        """Log the first failure, then a sum at most once a minute: a full disk fails hundreds."""
         now_s = time.monotonic()
         self._unlogged += count
         if now_s - self._logged_s >= _LOG_EACH_S:

@@ -1,4 +1,9 @@
-"""The port that a receiver listens on, how many senders may be connected, and how each begins."""
+"""Listening on a port: accepting connections, limiting their number, and beginning TLS.
+
+A TLS connection counts before its handshake, so that a client that opens connections and sends
+nothing takes no more than its places. A receiver accepts, counts and times a connection first, and
+then passes it to asyncio's TLS (`Doorway`). Each handshake uses the certificates in force then.
+"""
 
 import asyncio
 import errno
@@ -25,7 +30,7 @@ _NO_DESCRIPTORS_S: Final = 0.1
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen for TCP connections; port 0 is any that is free.
+    """Listen for TCP connections; port 0 is any free port.
 
     Raises:
         ReceiverError: The port is taken, or the host is not this machine.
@@ -56,16 +61,16 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ReceiverError:
 
 
 PROXY_2: Final = b"\r\n\r\n\0\r\nQUIT\n"
-"""How a header of the PROXY protocol begins, version 2; one of version 1 is a line."""
+"""First bytes of a PROXY protocol header, version 2; a header of version 1 is a line."""
 
 _MOST_PROXY_1_BYTES: Final = 107
 
 
 async def take_proxy_header(connection: socket.socket) -> None:
-    """Read the PROXY header that a connection begins with, and nothing that follows.
+    """Read the PROXY header at the start of a connection, and no byte beyond it.
 
     Raises:
-        ReceiverError: It begins with anything else.
+        ReceiverError: The connection begins without a PROXY header.
         OSError: The connection has ended.
     """
     header = await _exactly(connection, len(PROXY_2))
@@ -102,7 +107,7 @@ def set_unless_done(future: asyncio.Future[Answer], value: Answer) -> None:
 
 
 def authority(host: str, port: int, own_host: str | None = None) -> str:
-    """Return host and port for a URL; a host that stands for all addresses is ``own_host``."""
+    """Return host and port for a URL; ``own_host`` replaces a host that means all addresses."""
     if own_host is not None and host in ("", "0.0.0.0", "::"):  # noqa: S104
         host = own_host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -112,10 +117,10 @@ Listening = TypeVar("Listening", bound=ListeningSettings)
 
 
 class ListeningReceiver(Generic[Listening]):
-    """Base of the receivers that listen on a port of TCP."""
+    """Base class of receivers that listen on a TCP port."""
 
     scheme: ClassVar[str]
-    """The scheme of the address; that within TLS has an ``s`` behind it."""
+    """Scheme of the address; within TLS an ``s`` is appended."""
     path: ClassVar[str] = ""
 
     def __init__(self, settings: Listening) -> None:
@@ -125,7 +130,7 @@ class ListeningReceiver(Generic[Listening]):
         self._access: Access | None = None
 
     def listen(self) -> Self:
-        """Open the port before `receive` does, so that it is known.
+        """Open the port before `receive` does, so that its number is known.
 
         Raises:
             OptionError: A file of certificates or of tokens cannot be used.
@@ -139,7 +144,7 @@ class ListeningReceiver(Generic[Listening]):
 
     @property
     def port(self) -> int:
-        """The port it listens on; before that, the one of the settings."""
+        """The open port; before `listen`, the port of the settings."""
         return self._port
 
     def address(self, own_host: str | None = None) -> str:
@@ -149,13 +154,13 @@ class ListeningReceiver(Generic[Listening]):
         return f"{self.scheme}{tls}://{place}{self.path}"
 
     def close(self) -> None:
-        """Close the port, unless `receive` has it; a second call does nothing."""
+        """Close the port, unless `receive` has taken it over; idempotent."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
 
     def _take_listener(self) -> tuple[socket.socket, Access]:
-        """The open port, for the caller to close, and who may send there."""
+        """Return the open port, which the caller closes, and its access control."""
         self.listen()
         listener, self._listener = self._listener, None
         assert listener is not None  # noqa: S101
@@ -181,17 +186,17 @@ class Connections:
         return True
 
     def remove(self, connection: Hashable) -> None:
-        """Give back the place of a connection that is closed, if it had one."""
+        """Free the place of a closed connection, if it had a place."""
         self._open.discard(connection)
 
 
 class SenderProtocol(asyncio.BufferedProtocol):
-    """One sender's connection, which counts its place before its handshake begins.
+    """One sender's connection, counted before its handshake begins.
 
     Attributes:
-        has_place: Whether there was a place for it.
-        refused: Why nothing is taken from it, where that is known before it begins.
-        closed: Done when the connection has ended.
+        has_place: Whether there was a place for the connection.
+        refused: Reason why nothing is accepted, if it is known before the connection begins.
+        closed: Completed when the connection has ended.
     """
 
     refused: ReceiverError | None = None
@@ -202,20 +207,20 @@ class SenderProtocol(asyncio.BufferedProtocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def give_place_back(self) -> None:
-        """End a connection that is closed, or has never begun."""
+        """Free the place of a connection that is closed or never began."""
         self._connections.remove(self)
         set_unless_done(self.closed, None)
 
 
 class Doorway:
-    """Accepts connections, and hands each to a protocol, after its PROXY header and its handshake.
+    """Accepts connections, and passes each to a protocol after its PROXY header and handshake.
 
     Args:
-        new: Makes the protocol of a connection, which may be within TLS.
-        handshake_s: Time for the header and the handshake, each (s).
-        failed: Receives why a connection could not be begun: a kind, and a sentence.
-        context: Answers the context of TLS for a connection that begins now; None for no TLS.
-        is_proxied: Whether a PROXY header comes before all else.
+        new: Creates the protocol of a connection.
+        handshake_s: Time limit of the header and of the handshake, each (s).
+        failed: Receives the kind and the sentence of a failed start of a connection.
+        context: Returns the TLS context for a new connection; None for no TLS.
+        is_proxied: Whether each connection begins with a PROXY header. Default: off.
     """
 
     def __init__(
@@ -235,14 +240,14 @@ class Doorway:
         self._beginning: set[asyncio.Task[None]] = set()
 
     async def accept_all(self, listener: socket.socket) -> None:
-        """Accept until cancelled; then close the listener, and what has not begun yet."""
+        """Accept until cancelled; then close the listener and connections still in handshake."""
         loop = asyncio.get_running_loop()
         try:
             while True:
                 try:
                     connection, _ = await loop.sock_accept(listener)
                 except ConnectionError:
-                    continue  # it was gone before it was accepted
+                    continue  # the client closed the connection before it was accepted
                 except OSError as error:
                     await _wait_for_descriptor(error)
                     continue
@@ -270,7 +275,7 @@ class Doorway:
             elif protocol.refused is not None:
                 self._failed("TLS", str(protocol.refused))
                 return
-            elif protocol.has_place:  # an answer to one without a place would need a handshake
+            elif protocol.has_place:  # rejecting with an answer would need a handshake first
                 await self._hand_over(
                     connection,
                     protocol,
@@ -321,9 +326,9 @@ def _handshake_failure(error: OSError, handshake_s: float) -> str:
 
 
 async def _wait_for_descriptor(error: OSError) -> None:
-    """Wait a moment where there were no descriptors left; raise any other error.
+    """Wait briefly if no file descriptor is free; raise any other error.
 
-    The next connection that closes gives one back; there is no way to wait for that.
+    A closing connection frees a descriptor, but nothing signals this.
     """
     if error.errno not in _NO_DESCRIPTORS:
         raise error

@@ -1,4 +1,4 @@
-"""Records with message ids: what is sent again is stored once, also after a restart."""
+"""Deduplicator: repeated records with message ids are stored once, also after a restart."""
 
 import asyncio
 import logging
@@ -22,26 +22,26 @@ from headrace.journal.records import Records, message_ids
 _RESTORE_S: Final = 10.0
 _RESTORE_BLOCKS: Final = 10_000
 _RESTORE_BYTES: Final = 256 * 1024 * 1024
-"""Size of the latest blocks from which ids are restored (bytes): from a disk, which takes a second
-or two, over half an hour of blocks; over a network, where each block is a request, as many as the
-time allows. A broker sends unacknowledged messages again, after many restarts in a row as well.
+"""Size of the newest blocks from which ids are restored (bytes). From a disk this takes a second or
+two, for over half an hour of blocks. Over a network each block is a request, and `_RESTORE_S`
+limits their number. A broker repeats unacknowledged messages even after many restarts in a row.
 """
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 StoredIds: TypeAlias = tuple[Sequence[str | None], OffsetRange]
-"""The message ids of a block, and its offsets."""
+"""The message ids of a block's records, and the block's offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The answer to records that are durable.
+    """Offsets of durable records.
 
     Attributes:
-        offsets: Where the new ones are; where all are duplicates, the first to the last offset of
-            the records that they repeat. Between the first and the last there may be records of
-            others only if a part of these was stored earlier.
-        duplicates: How many of them had been stored before, by their message ids.
+        offsets: Offsets of the new records. If all are duplicates, the first to the last offset of
+            their originals. The range contains records of other senders only if some of these
+            records were stored earlier.
+        duplicates: Number of records that were already stored, by their message ids.
     """
 
     offsets: OffsetRange
@@ -49,10 +49,10 @@ class Receipt:
 
 
 class Deduplicator:
-    """A window of the newest message ids, with what became of their records.
+    """Deduplicates records by a window of the newest message ids.
 
-    It takes at most ``max_bytes`` of memory. The oldest is forgotten first. Belongs to one event
-    loop.
+    The window takes at most ``max_bytes`` of memory, and forgets the oldest ids first. A
+    deduplicator belongs to one event loop.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -61,14 +61,14 @@ class Deduplicator:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the window."""
+        """Memory of the window (bytes)."""
         return self._window.size_bytes
 
     def restore(self, ids: Sequence[str | None], offsets: OffsetRange) -> None:
-        """Note that the records at these offsets have these ids, as `named` writes them.
+        """Remember the ids of the records at these offsets, in the form that `named` writes.
 
-        A delivery with one of them that is not being appended yet is aborted: it repeats a record
-        whose block seemed to have failed. Sent again, that record of it is a duplicate.
+        Abort deliveries in progress that contain a message whose earlier append seemed to have
+        failed. When such a delivery is sent again, its stored records are duplicates.
         """
         for place, stored in ranges_of(ids):
             before = self._window.parts(stored)
@@ -80,24 +80,24 @@ class Deduplicator:
                     part.place.abort(stored.message_id)
 
     def deliver(self, records: Records, message_id: str | None = None) -> "Delivery":
-        """Tell new records from duplicates, and note that the new ones are on their way.
+        """Separate new records from duplicates, and remember the new records as being stored.
 
-        With a message id they are its records, from number 0 on; otherwise each has the id of its
-        own in its column, if any.
+        With a message id the records are that message's, numbered from 0. Otherwise each record
+        may have an id in its column.
         """
         delivery = Delivery(self._window, records)
         if message_id is not None:
             ranges = [IdRange(message_id, 0, records.count)]
         elif (ids := message_ids(records.batch)) is not None:
-            ranges = [IdRange(each, 0, 1) for each in ids]
+            ranges = [IdRange(id_range, 0, 1) for id_range in ids]
         else:
             return delivery
         new: list[IdRange] = []
         repeated: list[IdRange] = []
         places: list[tuple[int, int]] = []
         place = 0
-        for each in ranges:
-            for part, is_new in self._divided(each):
+        for id_range in ranges:
+            for part, is_new in self._divided(id_range):
                 if is_new:
                     new.append(part)
                     places.append((place, place + part.records))
@@ -107,11 +107,11 @@ class Deduplicator:
                     repeated.append(part)
                 place += part.records
         delivery.begin(new, places, repeated, is_named=message_id is not None)
-        self.duplicate_records += sum(each.records for each in repeated)
+        self.duplicate_records += sum(id_range.records for id_range in repeated)
         return delivery
 
     def _divided(self, of: IdRange) -> list[tuple[IdRange, bool]]:
-        """The records of a message in order, those that are new apart from those that are known."""
+        """Return the records of a message in order, new ranges (True) apart from duplicates."""
         if of.message_id is None:
             return [(of, True)]
         divided: list[tuple[IdRange, bool]] = []
@@ -127,7 +127,7 @@ class Deduplicator:
 
 
 class Delivery:
-    """Records on their way into the lane; ``new`` has those that are no duplicates."""
+    """Records on their way into the lane; ``new`` are the records that are not duplicates."""
 
     def __init__(self, window: Window, records: Records) -> None:
         self._window = window
@@ -148,24 +148,24 @@ class Delivery:
         *,
         is_named: bool,
     ) -> None:
-        """Note the new records and their places, and the others.
+        """Note the new records with their places, and the repeated records.
 
-        ``is_named``: the new records get their ids by `next_chunk`, for they have none yet.
+        With ``is_named`` the new records have no ids yet and get them in `next_chunk`.
         """
         self._unsettled = deque(new)
         self._is_named = is_named
         self._repeated = repeated
         if repeated:
-            # It waits for earlier deliveries alone. A record of theirs that is not stored may come
-            # again, with one that waits in turn for the memory that this one has.
-            parts = [part for each in repeated for part in self._window.parts(each)]
+            # Wait for earlier deliveries only. Their unstored records may come again, in a delivery
+            # that waits for the memory of this delivery: waiting for it would be a deadlock.
+            parts = [part for id_range in repeated for part in self._window.parts(id_range)]
             self._awaited = {
                 part.place._ended for part in parts if isinstance(part.place, Delivery)
             }
             self.new = _at(self.new, places)
 
     def next_chunk(self, records: Records) -> tuple[Records, list[IdRange]]:
-        """The next of the new records with their ids, and which they are."""
+        """Return the next of the new records with their ids, and the ranges of their messages."""
         ranges: list[IdRange] = []
         missing = records.count if self._unsettled else 0
         while missing:
@@ -178,7 +178,7 @@ class Delivery:
         return named(records, ranges) if self._is_named and ranges else records, ranges
 
     def buffered(self, ranges: Sequence[IdRange], stored: asyncio.Future[OffsetRange]) -> None:
-        """Note that these are in the buffer; the future gets their offsets."""
+        """Note that these records are in the buffer; the future receives their offsets."""
         if ranges:
             self._stored.append(stored)
             stored.add_done_callback(partial(self._settle, ranges))
@@ -186,7 +186,7 @@ class Delivery:
                 stored.set_exception(self._aborted)
 
     def abort(self, message_id: str | None) -> None:
-        """Store nothing more of it, because this message of it turned out to be stored."""
+        """Stop storing this delivery, because its record with this id is already stored."""
         self._aborted = JournalError(
             f"The record with the message id {message_id!r} was sent again before it was known"
             " that it is stored; send it once more, with what came with it."
@@ -196,22 +196,26 @@ class Delivery:
                 stored.set_exception(self._aborted)
 
     def end(self) -> None:
-        """Store nothing more; records that are not in the buffer are new when they come again."""
-        for each in self._unsettled:
-            self._window.resolve(each, self, None)
+        """Stop storing; unbuffered records count as new when they are sent again."""
+        for id_range in self._unsettled:
+            self._window.resolve(id_range, self, None)
         self._unsettled.clear()
         self._ended.set_result(None)
 
     async def receipt(self, stored: Sequence[OffsetRange]) -> Receipt:
-        """Wait until the records that these repeat are durable too; or JournalError."""
+        """Wait until the originals of the repeated records are durable, and return the receipt.
+
+        Raises:
+            JournalError: An original was not stored.
+        """
         if self._awaited:
             await asyncio.wait(self._awaited)
-        originals = [place for each in self._repeated for place in self._originals(each)]
+        originals = [place for id_range in self._repeated for place in self._originals(id_range)]
         offsets = stored or originals
         first = min(offsets, key=lambda part: part.start)
         until = max(part.until for part in offsets)
         whole = OffsetRange(first.topic, first.partition, first.start, until)
-        return Receipt(whole, sum(each.records for each in self._repeated))
+        return Receipt(whole, sum(id_range.records for id_range in self._repeated))
 
     def _originals(self, repeated: IdRange) -> list[OffsetRange]:
         places = [part.place for part in self._window.parts(repeated)]
@@ -226,11 +230,11 @@ class Delivery:
     def _settle(self, ranges: Sequence[IdRange], stored: asyncio.Future[OffsetRange]) -> None:
         offsets = None if stored.exception() else stored.result()
         start = offsets.start if offsets else 0
-        for each in ranges:
-            until = start + each.records
+        for id_range in ranges:
+            until = start + id_range.records
             place = offsets and OffsetRange(offsets.topic, offsets.partition, start, until)
-            if each.message_id is not None:
-                self._window.resolve(each, self, place)
+            if id_range.message_id is not None:
+                self._window.resolve(id_range, self, place)
             start = until
 
 
@@ -249,10 +253,10 @@ async def newest_ids(
 ) -> list[StoredIds]:
     """Read the message ids of a lane's newest blocks, oldest block first, to restore them.
 
-    It ends with the block that completes ``max_ids`` ids, or as many records that have none, at a
-    block that cannot be read, after 10 s of the monotonic clock, or when ``stop`` is set; a damaged
-    block and the time are logged. A thread reads. When this returns or raises, also for being
-    cancelled, the thread no longer uses the journal.
+    Reading ends after ``max_ids`` ids or as many records without ids, at a damaged block, after
+    10 s of the monotonic clock, or when ``stop`` is set. A damaged block and the timeout are
+    logged. A thread reads. Whether this returns, raises or is cancelled, the thread has finished
+    with the journal.
 
     Raises:
         JournalError: The lane cannot be listed.
@@ -278,9 +282,9 @@ def _read_ids(
     is_enough: Callable[[], bool],
     now_s: Callable[[], float],
 ) -> list[StoredIds]:
-    journal.firsts(lane)  # a lane that cannot be listed is not one whose blocks are damaged
+    journal.firsts(lane)  # raises if the lane cannot be listed; later errors are damaged blocks
     parts = journal.read_back(lane)
-    found: list[StoredIds] = []
+    blocks: list[StoredIds] = []
     count = size_bytes = 0
     began_s = now_s()
     for number in range(_RESTORE_BLOCKS):
@@ -306,5 +310,5 @@ def _read_ids(
         count += records.count if ids is None else len(ids) - ids.count(None)
         size_bytes += records.batch.nbytes
         if ids is not None:
-            found.append((ids, OffsetRange(journal.name, lane, first, first + records.count)))
-    return found
+            blocks.append((ids, OffsetRange(journal.name, lane, first, first + records.count)))
+    return blocks

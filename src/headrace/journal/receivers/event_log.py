@@ -1,4 +1,4 @@
-"""Log of receivers: events for programs besides the text, and counts of rejected requests."""
+"""Structured events of receivers' log lines, and counts of rejected requests."""
 
 import logging
 from collections import Counter
@@ -9,18 +9,18 @@ _ATTRIBUTE: Final = "headrace_event"
 
 
 def event(name: str, **values: Any) -> dict[str, dict[str, Any]]:
-    """The ``extra`` of a log line: the event's name, and its values, which JSON can hold."""
+    """Return the ``extra`` of a log line: the event's name and JSON-serializable values."""
     return {_ATTRIBUTE: {"event": name, **values}}
 
 
 def event_of(line: logging.LogRecord) -> dict[str, Any]:
-    """The event of a log line; ``{"event": "log"}`` of a line without one."""
-    found: dict[str, Any] = getattr(line, _ATTRIBUTE, {"event": "log"})
-    return found
+    """Return the event of a log line, or ``{"event": "log"}`` for a line without an event."""
+    values: dict[str, Any] = getattr(line, _ATTRIBUTE, {"event": "log"})
+    return values
 
 
 def readable(value: float) -> str:
-    """A number for people.
+    """Return a number as text with three significant digits, or whole from 100 on.
 
     >>> readable(12345.6), readable(2.54321)
     ('12,346', '2.54')
@@ -30,22 +30,22 @@ def readable(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RejectionCounts:
-    """Rejections within some time, by kind, and the reason of the last one."""
+    """Rejections since the last log line, by kind, with the reason of the last rejection."""
 
     counts: dict[str, int]
     last: str
 
     def __str__(self) -> str:
-        ordered = sorted(self.counts.items(), key=lambda each: -each[1])
+        ordered = sorted(self.counts.items(), key=lambda entry: -entry[1])
         kinds = ", ".join(f"{count:,} x {kind}" for kind, count in ordered)
         return f"{kinds}; the last one: {self.last}"
 
 
 class Rejections:
-    """Counts rejections until they are logged, so that thousands are one line; of one loop.
+    """Counts rejections between two log lines; belongs to one event loop.
 
     Attributes:
-        totals: How many there were since the beginning, by kind.
+        totals: Rejections since the start, by kind.
     """
 
     def __init__(self) -> None:
@@ -54,16 +54,16 @@ class Rejections:
         self._last = ""
 
     def count(self, kind: str, reason: str) -> None:
-        """Count one rejection of a kind, such as a status of HTTP; there are few kinds.
+        """Count one rejection of a kind, such as an HTTP status; there are few kinds.
 
-        The reason is the sentence that its sender received; nothing secret.
+        The reason is the sentence sent to the client, without secrets.
         """
         self.totals[kind] += 1
         self._counts[kind] += 1
         self._last = reason
 
     def drain(self) -> RejectionCounts | None:
-        """Return the rejections since the last call; None if there were none."""
+        """Return the rejections since the last call, or None without any."""
         if not self._counts:
             return None
         rejected = RejectionCounts(dict(self._counts), self._last)

@@ -1,4 +1,4 @@
-"""A receiver at work in this process: its lane, its intake, its rate, and how it ends."""
+"""Hosting of a receiver in this process: its lane, intake and rate, and its clean end."""
 
 import asyncio
 import contextlib
@@ -32,12 +32,12 @@ from headrace.journal.receivers.shared_rate import RateFollower, RateMeter, Rece
 from headrace.journal.storage import probe
 
 Listen = Callable[[], str]
-"""Opens what senders connect to, and answers its address for the log."""
+"""Opens the port for senders, and returns its address for the log."""
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 REJECTIONS_S: Final = 60.0
-"""Interval at which rejections are logged (s): so rarely that no sender can fill the log."""
+"""Interval at which rejections are logged (s), long enough that no sender can fill the log."""
 
 _INTERRUPTED: Final = 130
 
@@ -45,8 +45,8 @@ _INTERRUPTED: Final = 130
 class Receiver(Protocol):
     """Takes records from senders of one kind and submits them to an intake.
 
-    It submits what it received, and acknowledges it only when the intake has answered. While the
-    intake lets it wait it does not read on, so that the sender waits too. ::
+    A receiver acknowledges records only after the intake has returned their receipt. While the
+    intake makes it wait, a receiver does not read on, so that the sender waits too. ::
 
         class Numbers:
             async def receive(self, intake: Intake) -> None:
@@ -57,34 +57,34 @@ class Receiver(Protocol):
     """
 
     async def receive(self, intake: Intake) -> None:
-        """Receive until cancelled, or until nothing more can come.
+        """Receive until cancelled, or until no more records can come.
 
-        When it is cancelled, it takes nothing more from its senders, waits for the answers to what
-        is in the intake's buffer, passes them on and ends; the intake is open until then.
+        On cancellation a receiver accepts no more records, waits for the receipts of buffered
+        records, acknowledges these records and returns. The intake is open until then.
 
         Raises:
-            ReceiverError: It cannot receive at all: its port is taken, its broker refuses it.
+            ReceiverError: Receiving is impossible: the port is taken, or the broker refuses.
         """
         ...
 
 
 class PlacedReceiver(Receiver, Protocol):
-    """A receiver that can say where records come in: those of ``headrace receive``."""
+    """A receiver with an address for senders: the receivers of ``headrace receive``."""
 
     def address(self, own_host: str | None = None) -> str:
         """Return the URL that senders use, for the log.
 
-        ``own_host`` is this machine's, in place of one that stands for all of its addresses.
+        ``own_host`` is this machine's host, in place of an address that means all addresses.
         """
         ...
 
 
 @runtime_checkable
 class Listener(PlacedReceiver, Protocol):
-    """A receiver whose senders connect to it."""
+    """A receiver to which senders connect."""
 
     def listen(self) -> object:
-        """Open what senders connect to before `receive` does, so that its address is known.
+        """Open the port before `receive` does, so that its address is known.
 
         Raises:
             OptionError: A file of certificates or of tokens cannot be used.
@@ -93,7 +93,7 @@ class Listener(PlacedReceiver, Protocol):
         ...
 
     def close(self) -> None:
-        """Close what `listen` has opened, unless `receive` has; a second call does nothing."""
+        """Close the opened port, unless `receive` has taken it over; idempotent."""
         ...
 
 
@@ -154,14 +154,14 @@ class Hosting:
 
 
 def open_journal(hosting: Hosting) -> tuple[Journal, bool]:
-    """Open the journal of a receiver; begin it where there is none, unless it must exist.
+    """Open a receiver's journal; create a missing journal unless ``must_exist`` is set.
 
     Returns:
         The journal, and whether it is new.
 
     Raises:
-        NoJournalError: There is none, and it must exist.
-        JournalError: It cannot be opened or made.
+        NoJournalError: There is no journal, and it must exist.
+        JournalError: The journal cannot be opened or created.
     """
     try:
         journal = Journal.open(hosting.journal)
@@ -172,12 +172,12 @@ def open_journal(hosting: Hosting) -> tuple[Journal, bool]:
             f"There is no journal {hosting.journal}, and must_exist is true, so that no new one is"
             " begun; mount its volume, or start once without must_exist to begin it."
         ) from None
-    # Another receiver may have made it just now, and not made it durable yet.
+    # Another receiver may be creating the journal: create=True makes sure that it is durable.
     return (journal if hosting.must_exist else Journal.open(hosting.journal, create=True)), False
 
 
 def log_new_journal(journal: Journal) -> None:
-    """Say that a receiver begins a journal: there may be one on a volume that is not mounted."""
+    """Warn that a journal is created; an existing one may be on a volume that is not mounted."""
     _LOG.warning(
         "There was no journal %s, so the receiver begins a new journal.",
         journal.storage.url,
@@ -188,21 +188,21 @@ def log_new_journal(journal: Journal) -> None:
 def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> None:
     """Run a receiver over a lane until it ends, or until SIGTERM or Ctrl-C; in the main thread.
 
-    At the end nothing more is taken, what
-    is in the buffer is made durable and acknowledged, and the lane is free for others. A second
-    Ctrl-C ends the process at once, with status 130; as after any crash, senders send again what
-    was not acknowledged.
+    At the end no more records are accepted, buffered records are made durable and acknowledged,
+    and the lane is released. A second Ctrl-C ends the process at once, with status 130. As after
+    any crash, senders then repeat unacknowledged records.
 
     Args:
         receiver: The receiver.
-        hosting: Its lane, its rate and its intake.
-        listen: Opens the port of a receiver that listens, and answers its address for the log;
-            called once the lane is taken.
+        hosting: The receiver's lane, rate and intake.
+        listen: Opens the port of a listening receiver and returns its address for the log; called
+            once the lane is locked.
 
     Raises:
-        LaneTakenError: Another process has the lane, or has put a block of its own into it since.
+        LaneTakenError: Another process has the lane, or has appended a block since.
         JournalError: The journal cannot be opened, or a gate has read beyond the lane's end.
-        LedgerError: The ledger cannot be opened. Later it may be unreachable: the last rate stays.
+        LedgerError: The ledger cannot be opened. A ledger that becomes unreachable later raises
+            nothing, and the last rate stays.
         ReceiverError: The receiver cannot receive.
     """
     warm_up()
@@ -222,7 +222,7 @@ async def serve(
     *,
     rejections_s: float = REJECTIONS_S,
 ) -> None:
-    """Do what `host` does until ``stop`` is set, without signals; log rejections at intervals."""
+    """Run a receiver like `host`, without signals, until ``stop`` is set; log rejections."""
     journal, is_new = open_journal(hosting)
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(journal.writer(hosting.lane))
@@ -300,9 +300,9 @@ def _follow_rates(
     writer: LaneWriter,
     intake: Intake,
 ) -> Ledger | None:
-    """Limit the intake, by its gate's rate if it has a gate, until the stack is closed.
+    """Apply rate limits, and the gate's rate if there is a gate, until the stack is closed.
 
-    Returns the gate's ledger.
+    Return the gate's ledger, or None without a gate.
     """
     limits = hosting.limits
     intake.set_rate(limits.max_rate, limits.max_bytes_rate)
@@ -372,7 +372,7 @@ async def _status_served(intake: Intake, hosting: Hosting) -> AsyncIterator[None
 
 
 def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneWriter) -> None:
-    """Raise CorruptionError if readers have read further than the lane goes, as after a restore."""
+    """Raise CorruptionError if a gate has read beyond the lane's end, as after a restore."""
     reached = ledger.history.reached(journal.id).get(hosting.lane, 0)
     if reached > writer.end:
         raise CorruptionError(
@@ -385,13 +385,13 @@ def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneW
 def _description(
     journal: Journal, hosting: Hosting, gate: str, intake: Intake
 ) -> Callable[[float], ReceiverReport]:
-    """Return a function that describes the receiver to its ledger; any thread may call it."""
+    """Return a thread-safe function that returns the receiver's report for the ledger."""
     owner = f"{socket.gethostname()}:{os.getpid()}/{secrets.token_hex(8)}"
     started_ms = wall_clock_ms()
     meter = RateMeter()
 
     def under(limit_per_s: float) -> ReceiverReport:
-        done = intake.statistics
+        statistics = intake.statistics
         return ReceiverReport(
             gate=gate,
             journal_id=journal.id,
@@ -401,11 +401,11 @@ def _description(
             started_ms=started_ms,
             limit_per_s=limit_per_s,
             most_per_s=hosting.limits.max_rate,
-            records_per_s=meter.rate_per_s(time.monotonic(), done.stored_records),
-            records=done.stored_records,
-            bytes=done.stored_bytes,
-            buffered_bytes=done.reserved_bytes,
-            waiting_records=done.waiting_records,
+            records_per_s=meter.rate_per_s(time.monotonic(), statistics.stored_records),
+            records=statistics.stored_records,
+            bytes=statistics.stored_bytes,
+            buffered_bytes=statistics.reserved_bytes,
+            waiting_records=statistics.waiting_records,
             refusing=intake.refusing,
             rejected=dict(intake.rejections.totals),
         )
@@ -464,16 +464,17 @@ def _stopped_by_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) ->
     def ask(which: int, _frame: FrameType | None) -> None:
         nonlocal asked
         if asked and which == signal.SIGINT:
-            os._exit(_INTERRUPTED)  # a disk that hangs would hold up every other end
+            os._exit(_INTERRUPTED)  # a hanging disk would block every cleaner exit
         if not asked:
             asked = True
             loop.call_soon_threadsafe(end)
 
     before = {
-        each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        signal_number: signal.signal(signal_number, ask)
+        for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)

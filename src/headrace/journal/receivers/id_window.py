@@ -1,4 +1,4 @@
-"""The window of message ids: which are remembered, and how the journal has those of records."""
+"""Window of remembered message ids, and the form in which the journal stores ids of records."""
 
 import re
 import sys
@@ -13,26 +13,26 @@ from headrace.core.ranges import OffsetRange
 from headrace.journal.records import Records
 
 MAX_ID_CHARACTERS: Final = 200
-"""The longest message id of a sender. Each one that is remembered takes memory."""
+"""Most characters of a sender's message id; each remembered id takes memory."""
 
 _SEPARATOR: Final = "\0"
-"""Stands between a message's id and the numbers of its records: no id of a sender can have it."""
+"""Separator of a message's id and the numbers of its records; not allowed in senders' ids."""
 
 _SEVERAL: Final = re.compile(f"(.*){_SEPARATOR}([0-9]+){_SEPARATOR}([0-9]+)", re.DOTALL)
 
 
 def is_message_id(text: str) -> bool:
-    """Whether a sender may use this as a message id: 1 to `MAX_ID_CHARACTERS`, without U+0000.
+    """Whether a sender may use this message id: 1 to `MAX_ID_CHARACTERS`, without U+0000.
 
-    Ids are compared as they are, case, space and accents included.
+    Ids are compared exactly: case, spaces and accents count.
     """
     return 0 < len(text) <= MAX_ID_CHARACTERS and _SEPARATOR not in text
 
 
 class IdRange(NamedTuple):
-    """Records of one message: those numbered ``first`` to before ``until``, from 0 on.
+    """Records ``first`` to before ``until`` of one message, numbered from 0.
 
-    Records without an id, which no message has, are a range too.
+    Records without a message id have the ``message_id`` None.
     """
 
     message_id: str | None
@@ -41,19 +41,19 @@ class IdRange(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many records it has."""
+        """Number of records in the range."""
         return self.until - self.first
 
     def part(self, first: int, until: int) -> "IdRange":
-        """Its records with these numbers, as far as they are among its own."""
+        """Return the intersection with another range of record numbers."""
         return IdRange(self.message_id, max(self.first, first), min(self.until, until))
 
 
 def ranges_of(ids: Sequence[str | None]) -> list[tuple[int, IdRange]]:
-    """Return the messages of stored records, each with the place of its first record.
+    """Return the range of each message in stored records, with the place of its first record.
 
-    A message with several records has its id at the first of them alone, with the number of that
-    one and how many they are: `named` writes it so.
+    A message of several records has its id only at its first record, followed by the number of this
+    record and the count of records. `named` writes this form.
     """
     return [(place, _range_of(text)) for place, text in enumerate(ids) if text is not None]
 
@@ -66,9 +66,10 @@ def _range_of(text: str) -> IdRange:
 
 
 def named(records: Records, ranges: Sequence[IdRange]) -> Records:
-    """Return the records with the ids of these ranges, which are as many, as `ranges_of` reads it.
+    """Return the records with the ids of these ranges, in the form that `ranges_of` reads.
 
-    So the id of a message takes no more memory, and no more of the journal, with many records.
+    The ranges cover as many records as there are. A message's id takes the same memory and journal
+    space whatever its number of records.
     """
     texts: list[str] = []
     ends = np.zeros(records.count + 1, np.int32)
@@ -86,26 +87,26 @@ def named(records: Records, ranges: Sequence[IdRange]) -> Records:
 
 
 _ID_BYTES: Final = 380
-"""Memory of a remembered id besides its text: an entry, a part, its offsets (bytes)."""
+"""Memory of a remembered id besides its text: an entry, one part, its offsets (bytes)."""
 
 _PART_BYTES: Final = 250
-"""Memory of each further part of a message that is not in one piece in its lane (bytes)."""
+"""Memory of each further part of a message that is not contiguous in its lane (bytes)."""
 
 
 def id_bytes(message_id: str) -> int:
-    """Return the memory of a remembered id, an upper estimate (bytes)."""
+    """Return an upper estimate of the memory of a remembered id (bytes)."""
     return _ID_BYTES + sys.getsizeof(message_id)
 
 
 class Part(NamedTuple):
-    """Some records of a message, and their offsets, or else the owner that is storing them."""
+    """Contiguous records of a message with their offsets, or with the owner that stores them."""
 
     first: int
     until: int
     place: object
 
     def within(self, first: int, until: int) -> "Part":
-        """Its records with these numbers, as far as they are among its own."""
+        """Return the intersection with a range of record numbers."""
         first, until = max(self.first, first), min(self.until, until)
         place = self.place
         if isinstance(place, OffsetRange):
@@ -114,22 +115,22 @@ class Part(NamedTuple):
         return Part(first, until, place)
 
     def joined(self, following: "Part") -> "Part | None":
-        """Both as one part, if numbers and offsets continue; otherwise None."""
-        here, there = self.place, following.place
+        """Return both parts as one part if numbers and offsets are contiguous; otherwise None."""
+        here, next_place = self.place, following.place
         if self.until != following.first:
             return None
-        if not isinstance(here, OffsetRange) or not isinstance(there, OffsetRange):
-            return Part(self.first, following.until, here) if here is there else None
-        if here.until != there.start:
+        if not isinstance(here, OffsetRange) or not isinstance(next_place, OffsetRange):
+            return Part(self.first, following.until, here) if here is next_place else None
+        if here.until != next_place.start:
             return None
-        place = OffsetRange(here.topic, here.partition, here.start, there.until)
+        place = OffsetRange(here.topic, here.partition, here.start, next_place.until)
         return Part(self.first, following.until, place)
 
 
 class Window:
-    """The newest message ids, by age, with what became of the records of each.
+    """Newest message ids, with the place or owner of each message's records.
 
-    One entry a message, however many records it has.
+    Each message takes one entry, whatever its number of records.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -138,15 +139,17 @@ class Window:
         self.size_bytes = 0
 
     def parts(self, asked: IdRange) -> list[Part]:
-        """What is known of these records, in the order of their numbers."""
+        """Return the remembered parts of these records, in the order of their numbers."""
         _, first, until = asked
-        known = self._messages.get(asked.message_id or "", ())
+        remembered = self._messages.get(asked.message_id or "", ())
         return [
-            part.within(first, until) for part in known if part.first < until and part.until > first
+            part.within(first, until)
+            for part in remembered
+            if part.first < until and part.until > first
         ]
 
     def remember(self, of: IdRange, place: object) -> None:
-        """Note where these are; the oldest messages are forgotten if that is too much."""
+        """Remember the place of these records, and drop the oldest messages beyond the limit."""
         self._replace(of, (Part(of.first, of.until, place),))
         self._messages.move_to_end(of.message_id or "")
         while self.size_bytes > self._max_bytes:
@@ -154,20 +157,22 @@ class Window:
             self.size_bytes -= _bytes_of(message_id, parts)
 
     def resolve(self, of: IdRange, owner: object, offsets: OffsetRange | None) -> None:
-        """Note the offsets of what its owner was storing; None forgets it."""
+        """Replace an owner with the offsets that it has stored; with None, forget its records."""
         for part in self.parts(of):
             if part.place is owner:
                 by = () if offsets is None else (Part(of.first, of.until, offsets),)
                 of_part = of.part(part.first, part.until)
-                self._replace(of_part, tuple(each.within(*of_part[1:]) for each in by))
+                self._replace(
+                    of_part, tuple(replacement.within(*of_part[1:]) for replacement in by)
+                )
 
     def _replace(self, of: IdRange, by: tuple[Part, ...]) -> None:
         message_id = of.message_id or ""
-        known = self._messages.get(message_id, ())
-        if known:
-            self.size_bytes -= _bytes_of(message_id, known)
-        before = [part.within(part.first, of.first) for part in known if part.first < of.first]
-        after = [part.within(of.until, part.until) for part in known if part.until > of.until]
+        remembered = self._messages.get(message_id, ())
+        if remembered:
+            self.size_bytes -= _bytes_of(message_id, remembered)
+        before = [part.within(part.first, of.first) for part in remembered if part.first < of.first]
+        after = [part.within(of.until, part.until) for part in remembered if part.until > of.until]
         parts: list[Part] = []
         for part in (*before, *by, *after):
             if part.first >= part.until:

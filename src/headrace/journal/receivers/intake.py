@@ -1,4 +1,10 @@
-"""The one way from receivers into a journal: bounded, at a rate, acknowledged when durable."""
+"""The one path from receivers into a journal: bounded, rate-limited, acknowledged when durable.
+
+Submissions wait and nothing is dropped. Memory is acquired before a record is accepted, and
+released when the record is durable. The token bucket comes before the buffer, so a slow job
+blocks the senders' sockets. `Records` are columns: a bulk request of 500 records costs as much
+as a single record.
+"""
 
 import asyncio
 from bisect import bisect_left
@@ -25,7 +31,7 @@ BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class Latencies:
-    """Counts durations; of one event loop.
+    """Histogram of durations; for one event loop.
 
     >>> latencies = Latencies((0.1, 1.0))
     >>> for duration_s in (0.05, 0.1, 0.5, 3.0):
@@ -40,30 +46,30 @@ class Latencies:
         self.sum_s = 0.0
 
     def count(self, duration_s: float) -> None:
-        """Count one (s)."""
+        """Count one duration (s)."""
         self._counts[bisect_left(self._buckets_s, duration_s)] += 1
         self.sum_s += duration_s
 
     @property
     def cumulative(self) -> list[tuple[str, int]]:
-        """Each bucket's upper end and how many took no longer."""
+        """The upper bound of each bucket, with the number of durations up to this bound."""
         ends = [*map(str, self._buckets_s), "+Inf"]
         return list(zip(ends, accumulate(self._counts), strict=True))
 
 
 REFUSING_S: Final = 5.0
-"""When it is worth trying again while all senders wait (s)."""
+"""Retry delay while all senders wait (s)."""
 
 _CLOSED: Final = "The intake is closed, and takes no records any more; send them again later."
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """Records were not taken, because there is no memory or no token for them, or all must wait.
+    """Records were refused: there is no memory or token for them, or all senders must wait.
 
     Attributes:
-        delay_s: An estimate of when it is worth trying again (s).
-        refusing: Why all senders must wait, in a sentence; None if they need not.
+        delay_s: An estimate of the time until a retry can succeed (s).
+        refusing: The reason why all senders must wait, in a sentence; None if they need not.
     """
 
     delay_s: float
@@ -76,12 +82,12 @@ class IntakeStatistics:
 
     Attributes:
         stored_records: Records that are durable.
-        stored_bytes: Their keys, values and headers.
+        stored_bytes: Bytes of keys, values and headers of the stored records.
         failed_records: Records whose block could not be appended; their senders received the error.
-        duplicate_records: Records that had been taken before, by their message ids.
-        reserved_bytes: The memory that records take at present, at most ``buffer_bytes``.
-        waiting_records: Those of them that wait for the rate.
-        ids_bytes: The memory of the message ids that are remembered.
+        duplicate_records: Records that were recognized as duplicates by their message ids.
+        reserved_bytes: Memory that records occupy now, at most ``buffer_bytes``.
+        waiting_records: Records in this memory that wait for the rate.
+        ids_bytes: Memory of the remembered message ids.
     """
 
     stored_records: int
@@ -102,33 +108,34 @@ class Intake:
     one block. They count towards ``buffer_bytes`` from submission until they are durable, and
     further submissions wait: a slow job slows the senders down.
 
-    A record is stored at least once if its sender sends again whatever was not acknowledged. A
-    record with an id that is still remembered is stored once: the sender gets the offsets of the
-    first. ::
+    A record is stored at least once if its sender repeats every unacknowledged record. A record
+    with a remembered id is stored once: the sender of a duplicate receives the offsets of the
+    original. ::
 
         async with Intake(writer.append, settle=writer.settle) as intake:
             receipt = await intake.submit(Records.of([b"21.5"], timestamp_ms=now_ms))
 
-    It belongs to the event loop in which it was opened. Closing it refuses what comes from then on
-    and what still waits for its turn, and makes the rest durable first.
+    An intake belongs to the event loop in which it was opened. Closing it refuses new records and
+    records that wait for their turn, and first makes buffered records durable.
 
     Args:
-        append: Makes a block durable and answers its offsets, or raises JournalError; called in a
+        append: Makes a block durable and returns its offsets, or raises JournalError. Called in a
             thread of its own, one block at a time.
         settings: Sizes and intervals. Default: those of `IntakeSettings`.
-        settle: Answers which blocks are durable although ``append`` has raised, with the ids of
-            their records; called in the same thread, before a block is appended after one that
-            failed. None where there is never such a block.
-        at_once: Whether a block is written as soon as the one before is durable. Otherwise it waits
-            for ``block_interval_ms`` or ``block_bytes``, as where a storage charges for each.
-            Default: on.
-        health: Watches ``append``, instead of which its own is called. Default: it only watches.
+        settle: Returns the blocks that are durable although ``append`` raised, with their records'
+            ids. Called in the same thread before the first append after a failure. Default: None,
+            for an ``append`` that never stores a block and raises.
+        at_once: Whether to write a block as soon as the previous block is durable. Otherwise a
+            block waits for ``block_interval_ms`` or ``block_bytes``, for storages that charge for
+            each write. Default: on.
+        health: Watches and replaces ``append``. Default: a `LaneHealth` of ``append`` without
+            probes.
 
     Attributes:
-        rejections: What receivers have rejected; they count it, and their host logs it.
-        token_uses: How often each token was shown, by its name; receivers count it.
+        rejections: Rejected requests; receivers count them and `host` logs them.
+        token_uses: Uses of each token, by the token's name; receivers count them.
         health: Whether records can be stored.
-        latencies: How long records took from their submission until they were durable.
+        latencies: Durations from submission until records were durable.
     """
 
     def __init__(
@@ -171,18 +178,18 @@ class Intake:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes records."""
+        """Whether the intake accepts records."""
         return self._open
 
     @property
     def refusing(self) -> str | None:
-        """Why senders wait whatever their rate, in a sentence; None if they need not."""
+        """The reason why senders wait whatever their rate, in a sentence; None if they need not."""
         return next(iter(self._refusals.values()), None)
 
     def refuse(self, by: str, reason: str | None) -> None:
-        """Let senders wait until this is called with None, by all who have made them wait.
+        """Make senders wait, or withdraw one caller's reason (None); other callers' reasons stay.
 
-        Records in the buffer are stored.
+        Records in the buffer are still stored.
         """
         before = self.refusing
         if reason is None:
@@ -195,7 +202,7 @@ class Intake:
 
     @property
     def statistics(self) -> IntakeStatistics:
-        """Counts so far."""
+        """The counts since the intake was opened, and its memory now."""
         return IntakeStatistics(
             self._stored_records,
             self._stored_bytes,
@@ -208,18 +215,18 @@ class Intake:
 
     @property
     def records_at_once(self) -> int:
-        """The most records, 1 or more, that the present rate admits at once."""
+        """Highest number of records, 1 or more, that the current rate admits at once."""
         return self._limiter.records_at_once
 
     def next_portion(self, records: Records) -> Records:
-        """The first of these records, as many as the present rate admits at once.
+        """Return the first records of a batch, as many as the current rate admits at once.
 
-        Submitted one after the other, portions are acknowledged as they become durable.
+        Portions that are submitted one after another are acknowledged as each becomes durable.
         """
         return self._limiter.next_chunk(records)
 
     def set_rate(self, records_per_s: float | None, bytes_per_s: float | None = None) -> None:
-        """Change the rates, also for records that wait. Default: None, no limit.
+        """Change the rates, also for waiting records. Default: None, no limit.
 
         Raises:
             OptionError: A rate is not a finite number above 0; the old rates stay in force.
@@ -227,30 +234,30 @@ class Intake:
         self._limiter.set_rate(records_per_s, bytes_per_s)
 
     def restore(self, ids: Sequence[str | None], offsets: OffsetRange) -> None:
-        """Remember the ids of the records at these offsets, oldest first, as after a restart."""
+        """Remember the ids of the records at these offsets, oldest first, after a restart."""
         self._deduplicator.restore(ids, offsets)
 
     async def submit(self, records: Records, message_id: str | None = None) -> Receipt:
         """Submit records, 1 or more, and wait until they are durable.
 
-        With a message id they are one message; sent again, those that are stored are not stored
-        again. Without one, each may have an id of its own in its column.
+        With a message id the records are one message, and records of it that are stored already
+        are not stored again. Without a message id each record may have an id in its column.
 
         Raises:
-            ReceiverError: They need more memory than ``buffer_bytes``, or the intake closes.
-            JournalError: Their block could not be appended; it is not known to be stored, so send
-                them again. Or one of them, which had been sent before, has meanwhile turned out to
-                be stored: send them again as well.
+            ReceiverError: The records need more memory than ``buffer_bytes``, or the intake closes.
+            JournalError: The block could not be appended and may not be stored; send the records
+                again. Or a repeated record turned out to be stored while this call waited; send all
+                records again as well.
         """
         return await self.submit_nowait(records, message_id=message_id)
 
     def submit_nowait(
         self, records: Records, *, message_id: str | None = None, is_awaited: bool = True
     ) -> asyncio.Task[Receipt]:
-        """Submit records, and return what `submit` waits for; raises as `submit`.
+        """Submit records, and return the task that `submit` awaits; raises as `submit`.
 
-        `buffered` slows the caller down. If no sender waits for the answer, ``is_awaited`` is
-        false, and the block gathers more before it is written, for at most ``block_interval_ms``.
+        Await `buffered` to limit the speed of submissions. With ``is_awaited`` false, no sender
+        waits for the receipt, and the block gathers records for up to ``block_interval_ms``.
         """
         self._check(records)
         return self._start(records, message_id, is_awaited=is_awaited)
@@ -258,10 +265,10 @@ class Intake:
     def try_submit(
         self, records: Records, wait_s: float = 0.0, message_id: str | None = None
     ) -> asyncio.Task[Receipt] | RetryAfter:
-        """Submit records if the estimated wait for their turn is at most this; never wait.
+        """Submit records if their estimated wait is at most ``wait_s``, without waiting.
 
-        Returns what `submit` waits for; or `RetryAfter`, and the records were not taken. Raises as
-        `submit`.
+        Return the task that `submit` awaits, or `RetryAfter` for records that were not accepted.
+        Raises as `submit`.
         """
         self._check(records)
         if (refusing := self.refusing) is not None:
@@ -272,10 +279,10 @@ class Intake:
         return RetryAfter(delay_s) if delay_s > wait_s else self._start(records, message_id)
 
     async def buffered(self, receipt: asyncio.Task[Receipt]) -> None:
-        """Wait until submitted records are in the buffer, so that the next ones can follow.
+        """Wait until submitted records are in the buffer, before submitting more.
 
-        If the caller is cancelled before, they are withdrawn: the receipt is cancelled, and they
-        are not stored; if they are more than `records_at_once`, the first of them may be.
+        Cancelling the caller before then withdraws the records: their receipt is cancelled, and
+        they are not stored. Of more than `records_at_once` records, the first may still be stored.
         """
         if (submission := self._submissions.get(receipt)) is None:
             return
@@ -287,19 +294,19 @@ class Intake:
             raise
 
     async def lost(self) -> NoReturn:
-        """Wait for as long as the lane can be written, and whatever becomes of single blocks.
+        """Wait until the lane cannot be written any more; failures of single blocks do not count.
 
         Raises:
-            LaneTakenError: Another writer has it; no record will be stored from now on.
+            LaneTakenError: Another writer has the lane; no further record will be stored.
         """
         await self._blocks.lost()
 
     async def close(self) -> None:
-        """Refuse what is not in the buffer yet, and return when everything that is, is durable."""
+        """Refuse unbuffered records, and return when all buffered records are durable."""
         if not self._open:
             return
         self._open = False
-        await asyncio.sleep(0)  # records that were just submitted begin, and can say why they end
+        await asyncio.sleep(0)  # new tasks start, and can then raise ReceiverError
         for receipt, submission in self._submissions.items():
             if not submission.buffered.done():
                 receipt.cancel()
@@ -332,7 +339,7 @@ class Intake:
         submission = self._submissions.pop(receipt)
         if submission.has_memory:
             self._budget.release(submission.memory_bytes)
-        if not receipt.cancelled() and receipt.exception() is None:  # its sender may have gone
+        if not receipt.cancelled() and receipt.exception() is None:  # the sender may be gone
             self.latencies.count(asyncio.get_running_loop().time() - submission.since_s)
 
     async def _store(
@@ -353,7 +360,7 @@ class Intake:
             raise
         finally:
             delivery.end()
-        return await delivery.receipt([each.result() for each in stored])
+        return await delivery.receipt([block.result() for block in stored])
 
     async def _admit(
         self, delivery: Delivery, *, is_awaited: bool
@@ -362,11 +369,11 @@ class Intake:
             await self._released.wait()
         stored: list[asyncio.Future[OffsetRange]] = []
         async with aclosing(self._limiter.admit(delivery.new)) as admitted:
-            async for part in admitted:
-                chunk, ranges = delivery.next_chunk(part)
-                stored.append(each := self._blocks.add(chunk, is_awaited=is_awaited))
-                delivery.buffered(ranges, each)
-                each.add_done_callback(partial(self._count, chunk))
+            async for admitted_chunk in admitted:
+                chunk, ranges = delivery.next_chunk(admitted_chunk)
+                stored.append(block := self._blocks.add(chunk, is_awaited=is_awaited))
+                delivery.buffered(ranges, block)
+                block.add_done_callback(partial(self._count, chunk))
         return stored
 
     def _count(self, chunk: Records, stored: asyncio.Future[OffsetRange]) -> None:
@@ -379,7 +386,7 @@ class Intake:
 
 @dataclass(slots=True)
 class _Submission:
-    """The memory of submitted records, whether they have it, are in the buffer, are waited for."""
+    """Memory and progress of one submission."""
 
     memory_bytes: int
     buffered: asyncio.Future[None]

@@ -1,4 +1,4 @@
-"""The cap on a journal: senders wait when it is large, or when what is unread in it is old."""
+"""Cap on a journal: senders wait while it is too large or its unread records are too old."""
 
 import asyncio
 import contextlib
@@ -23,22 +23,22 @@ CHECK_S: Final = 1.0
 
 _MEASURE_S: Final = 5.0
 _SHARE: Final = 20
-"""A measurement is made at most every five seconds, and takes at most a 20th of the time."""
+"""A measurement takes at most a 20th of the time; measurements are at least 5 s apart."""
 
 
 _MOST_GROWTH: Final = 16.0
-"""What is assumed before it is measured: a record of 60 bytes takes 700 as a block of its own."""
+"""Growth assumed before the first measurement: a 60-byte record takes 700 bytes as a block."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapSettings:
-    """When senders have to wait for a journal.
+    """Limits of a journal beyond which senders wait.
 
     Attributes:
         max_journal_bytes: The most bytes that all lanes of the journal may take on its storage,
             read or not; at least ``block_bytes``. Default: None, no cap but the
-            disk. Too large, and the disk is full before; too small, and senders wait although there
-            is room. It is exceeded by what comes within a second, and by the buffer.
+            disk. Too large, the disk is full first; too small, senders wait although there is
+            space. Records of a second, and the buffer, may exceed the cap.
         max_unread_s: How old the oldest record of the lane may be that no gate has processed (s);
             above 0. Default: None, any age. Needs a gate, whose ledger knows what is processed.
 
@@ -62,7 +62,7 @@ class CapSettings:
 
 
 class JournalCap:
-    """Measures a journal, and holds an intake while it is beyond its cap."""
+    """Measures a journal, and makes senders wait while the journal exceeds its cap."""
 
     def __init__(
         self, journal: Journal, lane: int, settings: CapSettings, ledger: Ledger | None
@@ -76,13 +76,13 @@ class JournalCap:
         self._measured_s = 0.0
         self._took_s = 0.0
         self._growth = _MOST_GROWTH
-        """Bytes on the storage for each byte of keys, values and headers, as measured last."""
+        """Storage bytes for each byte of keys, values and headers, from the last measurement."""
         self._size_before: int | None = None
         self._came_before = 0
         self._reason: str | None = None
 
     async def apply(self, intake: Intake) -> None:
-        """Measure once, and hold the intake or release it.
+        """Measure the journal once, and refuse or admit records in the intake.
 
         Raises:
             JournalError: The journal cannot be listed.
@@ -99,13 +99,13 @@ class JournalCap:
             _LOG.info("Senders need not wait for the journal any more.", extra=event("released"))
 
     async def keep(self, intake: Intake) -> None:
-        """Do that again and again, until cancelled."""
+        """Measure and apply the cap repeatedly, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_S)
             came_bytes = intake.statistics.stored_bytes - self._stored_bytes
             is_due = time.monotonic() - self._measured_s >= max(_MEASURE_S, _SHARE * self._took_s)
             if is_due or came_bytes * self._growth >= self._room_bytes > 0:
-                with contextlib.suppress(JournalError):  # what is not stored now is logged as such
+                with contextlib.suppress(JournalError):  # a failing journal is logged by the writer
                     await self.apply(intake)
 
     def _measured(self, before: str | None) -> str | None:
@@ -113,7 +113,7 @@ class JournalCap:
         try:
             return self._too_large() or self._too_old()
         except LedgerError:
-            return before  # what follows the rate logs that the ledger is unreachable
+            return before  # the rate's reader logs that the ledger is unreachable
         finally:
             self._took_s = time.monotonic() - began_s
 
@@ -139,10 +139,10 @@ class JournalCap:
         if (most_s := self._settings.max_unread_s) is None or self._ledger is None:
             return None
         lane = self._lane
-        # The last batch, which the engine may ask for once more, is read when it is done: no next
-        # one comes while senders wait.
+        # keeps_last=False: the engine may repeat the last batch, but a finished batch counts as
+        # read. While senders wait there is no next batch that would confirm it.
         processed = self._ledger.history.processed_until(self._journal.id, [lane], keeps_last=False)
-        until = min((each.until for each in processed if each.partition == lane), default=0)
+        until = min((row.until for row in processed if row.partition == lane), default=0)
         unread = (block for block in self._journal.blocks(lane) if block.until > until)
         oldest = next(unread, None)
         if oldest is None:

@@ -1,7 +1,7 @@
-"""JSON as it came, byte for byte: whether it is JSON, where its elements are, and lines' ids.
+"""Checks of JSON without changing its bytes: validity, elements of an array, ids of lines.
 
-Nothing is built of what is checked: a parser that skips values needs no memory for them, however
-many, deep or large they are.
+Checked values are not built as objects. The parser skips values, so their number, depth and size
+cost no memory.
 """
 
 import codecs
@@ -19,33 +19,33 @@ import pyarrow as pa
 from headrace.journal.receivers.id_window import MAX_ID_CHARACTERS, is_message_id
 
 MAX_DIGITS: Final = 4300
-"""Most digits of an integer; Python, which may read it later, has the same limit."""
+"""Most digits of an integer; Python, which may read the value later, has the same limit."""
 
 COMMAS_PER_RECORD: Final = 8
-"""Most commas per record of an array that has as many records as it may: their number cannot be
-known before it is parsed, and each takes memory then.
+"""Commas per record from which an array is refused unparsed. The number of its elements is known
+only after parsing, and each element takes memory then.
 """
 
 _UNKNOWN: Final = Lock()
-"""For one array at a time that may have more elements than are allowed: each takes 70 bytes."""
+"""Admits one array at a time that may have too many elements: each element takes 70 bytes."""
 
 _WINDOW_BYTES: Final = (MAX_DIGITS + 1) // 2
-"""A longer row of digits fills one of the windows of this size into which data is cut."""
+"""Size of the windows into which data is cut: a longer run of digits fills at least one."""
 
 _SPACE: Final = b" \t\r\n"
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?([0-9]++)(?:[.eE][0-9.eE+-]*+)?+', re.DOTALL)
 _SEVERAL: Final = "is not JSON: trailing characters"
-"""Beginning of what is wrong with a body that has more behind its first value."""
+"""Prefix of msgspec's message for a body with data after its first value."""
 _VALUE: Final = msgspec.json.Decoder(msgspec.Raw)
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class MalformedError(ValueError):
-    """Data is not JSON in UTF-8, or has too long an integer; the text says where.
+    """Data is not JSON in UTF-8, or has too long an integer; the message names the place.
 
     Attributes:
-        place: How many lines before it are well-formed.
-        ids: Theirs, where ids were asked for.
+        place: Number of well-formed lines or values before the malformed one.
+        ids: Ids of these lines or values, if ids were requested.
     """
 
     def __init__(self, text: str, place: int = 0, ids: list[str] | None = None) -> None:
@@ -55,33 +55,34 @@ class MalformedError(ValueError):
 
 
 class TooManyError(ValueError):
-    """An array has more elements, or more commas, than are allowed; the text says how many."""
+    """An array has too many elements or commas; the message has the limit."""
 
 
 def values_of(body: bytes, max_values: int) -> Sequence[bytes]:
-    """The elements of an array, or the one value that is no array, as views of the body.
+    """Return the elements of an array as views of the body; any other value counts as one element.
 
-    A single value is a view of it only where it is most of it: nobody counts the rest any more.
+    A single value shorter than half of the body is copied, because a view would keep the whole
+    body in memory unaccounted.
 
     Raises:
-        MalformedError: It is not one JSON value, or has an integer of more than 4300 digits.
-        TooManyError: It has more than so many elements, or eight times as many commas.
+        MalformedError: The body is not one JSON value, or has an integer of over 4300 digits.
+        TooManyError: The array has over ``max_values`` elements, or eight times as many commas.
     """
     try:
         _check_text(body)
         if body.lstrip(_SPACE)[:1] != b"[":
-            found = [_VALUE.decode(body)]
+            values = [_VALUE.decode(body)]
         else:
-            found = _elements(body, max_values)
+            values = _elements(body, max_values)
         _check_integers(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _LongError) as error:
         wrong = _wrong(error, body)
         if wrong.startswith(_SEVERAL):
             wrong = f"{wrong}; send several values in an array, or as application/x-ndjson"
         raise MalformedError(f"The body {wrong}.") from error
-    if len(found) == 1 and len(found[0]) < len(body) // 2:
-        return [found[0].copy()]
-    return found
+    if len(values) == 1 and len(values[0]) < len(body) // 2:
+        return [values[0].copy()]
+    return values
 
 
 def _elements(body: bytes, max_values: int) -> list[msgspec.Raw]:
@@ -89,18 +90,18 @@ def _elements(body: bytes, max_values: int) -> list[msgspec.Raw]:
     if commas >= COMMAS_PER_RECORD * max_values:
         raise TooManyError(too_many_commas(max_values))
     with _UNKNOWN if commas >= max_values else nullcontext():
-        found = _ARRAY.decode(body)
-        count = len(found)
+        elements = _ARRAY.decode(body)
+        count = len(elements)
         if count > max_values:
-            found.clear()  # the error's traceback has it
+            elements.clear()  # the error's traceback would keep the list in memory
             raise TooManyError(
                 f"The array has {count} elements, and a request may have {max_values} records"
             )
-    return found
+    return elements
 
 
 def too_many_commas(max_values: int) -> str:
-    """Why a body is refused before anybody knows how many records it has."""
+    """Return the error text for a body with too many commas, refused before it is parsed."""
     return (
         f"The body has {COMMAS_PER_RECORD * max_values} commas or more, too many for the"
         f" {max_values} records that a request may have"
@@ -108,50 +109,50 @@ def too_many_commas(max_values: int) -> str:
 
 
 def check_lines(data: bytes, first: int = 1) -> None:
-    r"""Check that every line, ended by ``\n``, is one JSON value; the last may lack its end.
+    r"""Check that every line, ended by ``\n``, is one JSON value; the last end is optional.
 
-    If each is an object, the usual case, that takes a tenth of a microsecond for 200 bytes,
-    otherwise a third. ``first`` is the number of the first line, for the error.
+    Lines of 200 bytes take a tenth of a microsecond each if all are objects, the usual case,
+    and otherwise a third. ``first`` is the number of the first line, for the error.
 
     Raises:
-        MalformedError: A line is not, an empty one too; the text has its number.
+        MalformedError: A line is empty or not JSON; the message has the line's number.
     """
     if _objects(data, _VALUE) is None:
         check_values(_lines(data), first, "Line")
 
 
 def check_values(values: Sequence[bytes], first: int, what: str) -> None:
-    """Check that each is one JSON value; ``first`` and ``what`` name the first, for the error.
+    """Check that each value is one JSON value; the error names a value by ``what`` and number.
 
     Raises:
-        MalformedError: One is not; the text has its number.
+        MalformedError: A value is not JSON; the message has the value's number.
     """
     for place, value in enumerate(values):
         _checked(_VALUE, value, place, f"{what} {first + place}", [])
 
 
 def ids_of_lines(data: bytes, field: str, first: int = 1) -> list[str]:
-    """Return the message id of each line, a JSON object, in a field; otherwise as `check_lines`.
+    """Return the message id of each line, from one field of a JSON object; see `check_lines`.
 
     Raises:
-        MalformedError: A line is no object, or has no text or whole number there that can be a
-            message id.
+        MalformedError: A line is not JSON or no object, or its field has no text or whole number
+            that can be a message id.
     """
     decoder = _id_decoder(field)
     whole = _objects(data, decoder)
     if whole is not None:
-        ids = [_id_text(each) for each in whole]
+        ids = [_id_text(line) for line in whole]
         if all(map(is_message_id, ids)):
             return ids
     return ids_of_values(_lines(data), field, first, "Line")
 
 
 def ids_of_values(values: Sequence[bytes], field: str, first: int, what: str) -> list[str]:
-    """Return the message id of each value, a JSON object, in a field; otherwise as `check_values`.
+    """Return the message id of each value, from one field of a JSON object; see `check_values`.
 
     Raises:
-        MalformedError: One is no object, or has no text or whole number there that can be a message
-            id.
+        MalformedError: A value is not JSON or no object, or its field has no text or whole number
+            that can be a message id.
     """
     decoder = _id_decoder(field)
     ids: list[str] = []
@@ -182,10 +183,11 @@ def _id_decoder(field: str) -> "msgspec.json.Decoder[Any]":
 
 
 def _objects(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> list[Any] | None:
-    r"""Return each line, decoded, if all are objects that the decoder knows; None if perhaps not.
+    r"""Return each line decoded, or None if any line may not be an object that the decoder knows.
 
-    If each line begins and ends like this no object goes on in the next line, for between two
-    braces a comma would be missing; so when there are as many objects as lines, each has one.
+    Where every line begins with ``{`` and ends with ``}``, no object continues in the next line:
+    a comma between two braces would be missing. So with as many objects as lines, each
+    line is one object.
     """
     count = data.count(b"\n") + (not data.endswith(b"\n"))
     begun = data.count(b"\n{") + data.startswith(b"{")
@@ -194,11 +196,11 @@ def _objects(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> list[Any] | N
         return None
     try:
         _check_text(data)
-        found = decoder.decode_lines(data)
+        objects = decoder.decode_lines(data)
         _check_integers(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _LongError):
         return None
-    return found if len(found) == count else None
+    return objects if len(objects) == count else None
 
 
 def _id_text(line: Any) -> str:
@@ -231,7 +233,7 @@ class _LongError(ValueError):
 
 
 def _check_text(data: bytes) -> None:
-    """Raise UnicodeDecodeError where it is not UTF-8; without a copy of what is."""
+    """Raise UnicodeDecodeError for data that is not UTF-8, without copying valid data."""
     if data.isascii():
         return
     ends = pa.py_buffer(np.array([0, len(data)], np.int64))
@@ -243,7 +245,7 @@ def _check_text(data: bytes) -> None:
 
 
 def _check_integers(data: bytes) -> None:
-    """Raise where well-formed JSON has an integer that is too long; in a string it may be."""
+    """Raise for well-formed JSON with too long an integer; digits within strings are ignored."""
     windows = range(0, len(data) - _WINDOW_BYTES + 1, _WINDOW_BYTES)
     if not any(data[start : start + _WINDOW_BYTES].isdigit() for start in windows):
         return

@@ -1,4 +1,8 @@
-"""Whether a receiver can store records at present, asked by whoever sends it some or none."""
+"""Health of a receiver's lane: whether it can store records now.
+
+Health is a probe, not a memory of the last failure. A load balancer sends no records to an
+unhealthy receiver, so no append would ever show that its disk has space again.
+"""
 
 import asyncio
 import math
@@ -14,40 +18,42 @@ from headrace.errors import JournalError
 from headrace.journal.records import Records
 
 _FRESH_S: Final = 5.0
-"""For how long a block that was stored, or a probe, says that the next one can be stored too."""
+"""Time for which a stored block or a passed probe counts as healthy (s)."""
 
 _FAILING_S: Final = 1.0
-"""For how long a probe that failed is not tried again."""
+"""Delay before a failed probe is repeated (s)."""
 
 _DISTRUST: Final = Backoff(first_ms=10_000, most_ms=30_000)
-"""Time for which a probe that passes is not believed, by the blocks that failed after a first."""
+"""Time for which passed probes are ignored; grows with each block that failed in a row."""
 
 _SLOW_S: Final = 10.0
-"""Time after which a slow block or probe means that the storage is out of order (s)."""
+"""Duration from which a block or a probe counts as hanging (s)."""
 
 _PROBE_BYTES: Final = 4096
 
 
 class LaneHealth:
-    """Watches the blocks of a lane, and probes its storage when there are none.
+    """Watches the blocks of a lane, and probes its storage when no blocks arrive.
 
-    A storage is in order if a block was stored within the last five seconds and none has failed
-    since. Otherwise it is asked: a probe writes a file of the size of the block that failed, or of
-    4 KiB, makes it durable and removes it. So a receiver that a load balancer has taken out, for it
-    could store nothing, comes back by itself. One probe runs at a time, in a thread, at most once
-    in five seconds, or in one while they fail. Where blocks fail although probes pass, as with a
-    store that refuses the names of blocks, a probe counts for less with each block that fails.
+    Storage is healthy if a block was stored within the last five seconds and none has failed
+    since. Otherwise a probe writes a file, syncs and removes it. The file has the size of the
+    failed block, at least 4 KiB. So a receiver that a load balancer has removed becomes healthy
+    again without traffic. Probes run one at a time in a thread, at most every five seconds, or
+    every second while they fail. Blocks may fail although probes pass, for instance on a store
+    that refuses the names of blocks. So each failed block lengthens the time for which passed
+    probes are ignored.
 
     Args:
-        append: Makes records durable and answers their offsets, or raises JournalError.
-        probe: Writes and removes so many bytes, or raises JournalError. None: nothing is probed.
+        append: Makes records durable and returns their offsets, or raises JournalError.
+        probe: Writes and removes a number of bytes, or raises JournalError. Default: None, no
+            probes.
         journal: The journal's name, for metrics.
         lane: The lane.
-        clock: The time (s), from any moment on. Default: that of the machine.
+        clock: Returns a monotonic time (s). Default: `time.monotonic`.
 
     Attributes:
-        no_broker: Why the broker sends no records, in a sentence; None where it does, or a receiver
-            has none.
+        no_broker: The reason why the broker delivers nothing, in a sentence; None while the broker
+            delivers, or for a receiver without a broker.
     """
 
     def __init__(
@@ -71,13 +77,13 @@ class LaneHealth:
         self._failure: tuple[str, int] | None = None
         self._failed_s = -math.inf
         self._failed_blocks = 0
-        """Blocks in a row that have failed."""
+        """Consecutive failed blocks."""
         self._probed: tuple[float, str | None] | None = None
         self._probing: tuple[float, Future[None]] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-probe")
 
     def append(self, records: Records) -> OffsetRange:
-        """Append, and take note of how it ends; raises what ``append`` raises."""
+        """Append records and note success or failure; raises the errors of ``append``."""
         self._appending_s = self._clock()
         try:
             offsets = self._append(records)
@@ -94,7 +100,7 @@ class LaneHealth:
         return offsets
 
     async def trouble(self) -> str | None:
-        """Why nothing can be stored, or nothing comes, at present; None if there is no trouble."""
+        """Return the reason why no records can be stored or received now, or None."""
         if self.no_broker is not None:
             return self.no_broker
         now_s = self._clock()
@@ -114,11 +120,11 @@ class LaneHealth:
         return await self._probe_result(now_s, max(_PROBE_BYTES, failure[1] if failure else 0))
 
     def close(self) -> None:
-        """Probe no more."""
+        """Stop the probe thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _probe_result(self, now_s: float, size_bytes: int) -> str | None:
-        """Return the last probe's trouble, or a new one's; none from before a failure counts."""
+        """Return the error of the last probe after the last failure, or of a new probe."""
         if self._probed is not None:
             at_s, trouble = self._probed
             if at_s >= self._failed_s and now_s - at_s <= (_FAILING_S if trouble else _FRESH_S):
@@ -144,6 +150,6 @@ class LaneHealth:
 
 async def _ended(probing: Future[None], wait_s: float) -> None:
     waiting = asyncio.wrap_future(probing)
-    # Its error is read from the probe itself; asyncio would log this one as forgotten.
-    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    # The caller reads the probe's exception; asyncio would log this future's as never retrieved.
+    waiting.add_done_callback(lambda future: future.cancelled() or future.exception())
     await asyncio.wait([waiting], timeout=wait_s)

@@ -1,4 +1,4 @@
-"""The rates at which an intake admits records."""
+"""Limiter of the rates at which an intake admits records."""
 
 import asyncio
 import sys
@@ -10,17 +10,17 @@ from headrace.journal.receivers.memory_budget import memory_bytes
 from headrace.journal.records import Records
 
 _CHUNK_S: Final = 0.1
-"""The seconds' worth of records that are admitted at once. Larger, and a new rate takes effect
-late; smaller, and the work for each chunk costs throughput."""
+"""Time's worth of records that are admitted at once (s). Larger values delay a new rate; with
+smaller values the work for each chunk costs throughput."""
 
 
 class Limiter:
-    """Admits records at a rate of records and one of bytes, in the order in which they came.
+    """Admits records at a rate of records and a rate of bytes, in the order of their arrival.
 
     There is no limit until `set_rate` is called. Admission follows the law of
-    `headrace.gate.control.TokenBucket`, with bursts of at most one second's worth. At most
-    ``chunk_bytes`` (bytes in memory) are admitted at once; a larger record alone. Belongs to one
-    event loop and goes by its clock.
+    `headrace.gate.control.TokenBucket`, with bursts of at most one second's worth. A chunk of
+    admitted records has at most ``chunk_bytes`` (bytes in memory), or is one larger record. It
+    belongs to one event loop and uses its clock.
     """
 
     def __init__(self, chunk_bytes: int) -> None:
@@ -34,13 +34,13 @@ class Limiter:
 
     @property
     def records_at_once(self) -> int:
-        """The most records, 1 or more, that the present rate admits at once."""
+        """Highest number of records, 1 or more, that the current rate admits at once."""
         if self._records is None:
             return sys.maxsize
         return max(1, int(self._records.rate_per_s * _CHUNK_S))
 
     def set_rate(self, records_per_s: float | None, bytes_per_s: float | None) -> None:
-        """Change the rates, also for records that wait; None is no limit.
+        """Change the rates, also for waiting records; None is no limit.
 
         Raises:
             OptionError: A rate is not a finite number above 0; the old rates stay in force.
@@ -56,7 +56,7 @@ class Limiter:
         self._changed = asyncio.Event()
 
     def delay_s(self, records: Records) -> float:
-        """An estimate of how long the first of these would wait if they came now (s)."""
+        """Estimate the wait of the first of these records if they were submitted now (s)."""
         chunk = self.next_chunk(records)
         now_s = asyncio.get_running_loop().time()
         delay_s = 0.0
@@ -69,7 +69,7 @@ class Limiter:
         return delay_s
 
     async def admit(self, records: Records) -> AsyncGenerator[Records, None]:
-        """Wait for the turn and the tokens of these; yields them in order, in chunks."""
+        """Wait for the turn and the tokens of these records; yield them in order, in chunks."""
         rest, rest_bytes = records, records.bytes
         self._add_waiting(rest.count, rest_bytes)
         try:
@@ -104,7 +104,7 @@ class Limiter:
         return delay_s
 
     def next_chunk(self, rest: Records) -> Records:
-        """The first of these, 1 or more, as many as the present rate admits at once."""
+        """Return the first of these records, 1 or more, as many as the rate admits at once."""
         chunk = rest if rest.count <= self.records_at_once else rest.slice(0, self.records_at_once)
         while chunk.count > 1 and self._is_large(chunk):
             chunk = chunk.slice(0, chunk.count // 2)
@@ -121,7 +121,7 @@ class Limiter:
 
 
 def _changed(old: TokenBucket | None, new: TokenBucket | None, now_s: float) -> TokenBucket | None:
-    """The bucket in force with the rate of the new one, so that what was taken stays taken."""
+    """Return the old bucket with the new rate, so that taken tokens stay taken."""
     if old is None or new is None:
         return new
     old.set_rate(new.rate_per_s, now_s)

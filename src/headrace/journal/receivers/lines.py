@@ -1,4 +1,4 @@
-"""Lines of one sender over TCP: cut up at their ends."""
+"""Splitting of one TCP sender's bytes into lines."""
 
 import re
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from headrace.journal.receivers.settings import TcpSettings
 from headrace.journal.records import Records
 
 _MOST_AT_ONCE: Final = 16_384
-"""Lines that are made records at once: empty ones take 24 times their bytes then."""
+"""Most lines converted to records at once: empty lines take 24 times their bytes as records."""
 
 _SYSLOG: Final = re.compile(b"([1-9][0-9]{0,8} )?<[0-9]{1,3}>")
 _HEAD_BYTES: Final = 15
-"""How long a match of that may be."""
+"""Longest match of `_SYSLOG` (bytes)."""
 
 _NO_PROXY: Final = (
     "a header of the PROXY protocol",
@@ -28,24 +28,24 @@ _SIGNATURES: Final = {
     b"PROXY TCP4 ": _NO_PROXY,
     b"PROXY TCP6 ": _NO_PROXY,
     b"PROXY UNKNOWN": _NO_PROXY,
-    PROXY_2: _NO_PROXY,  # which comes at once
+    PROXY_2: _NO_PROXY,  # arrives in a single read
     b"\x16\x03": ("TLS", "start the receiver with --tls-certificate, or send without TLS"),
 }
-"""How a connection begins that has no lines: what that is, and what to do."""
+"""First bytes of other protocols: the protocol's name and the remedy."""
 
 _HTTP: Final = re.compile(rb"[A-Z]{3,10} [^\n]{1,8192} HTTP/[0-9.]{1,3}\r?\n")
 _NO_HTTP: Final = "an HTTP request", "send it to `headrace receive http`"
 
 
 class SenderLines:
-    """Splits what one sender sends into whole lines, and keeps the unfinished last one.
+    """Splits the bytes of one sender into whole lines, and keeps the unfinished last line.
 
-    However the bytes are divided among calls of `add`, the same records come out, and the same one
-    is the first to be rejected. Memory comes from the budget for what all senders have unfinished.
+    The records, and the first rejected record, do not depend on how the bytes are divided among
+    calls of `add`. Unfinished lines take their memory from a limit shared by all senders.
 
-    A sender of syslog that counts octets, or ends messages with NUL, is refused: lines of its
-    messages would be cut in the wrong places. It is known by how its first message begins, and so
-    are HTTP, TLS and the header that a proxy puts before a connection.
+    A syslog sender that counts octets or ends messages with NUL is refused, because its messages
+    would be split in the wrong places. Its first message shows this. HTTP, TLS and the header that
+    a proxy sends are recognized by the first bytes as well.
     """
 
     def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
@@ -57,7 +57,7 @@ class SenderLines:
         self._taken = 0
         self._has_memory = True
         self._head: bytes | None = b""
-        """The first bytes of a sender; None once they are judged."""
+        """First bytes of a sender; None once the protocol is recognized."""
         self._is_syslog = False
         self._counts_octets = False
         self._ends_with_nul = False
@@ -66,7 +66,7 @@ class SenderLines:
 
     @property
     def next_name(self) -> str:
-        """Name of the next or unfinished line, with its number; the first one's is 1."""
+        """Name of the next or unfinished line, with its number, counted from 1."""
         return f"Line {self._taken + 1}"
 
     @property
@@ -75,7 +75,7 @@ class SenderLines:
         return bool(self._rest)
 
     def add(self, data: bytes) -> bytes:
-        """Return the lines that these bytes complete; call `check` when they are processed."""
+        """Return the lines completed by these bytes; call `check` after processing them."""
         if self._head is not None:
             self._judge(data)
         if self._is_syslog and (nul := data.find(b"\0")) >= 0:
@@ -95,12 +95,12 @@ class SenderLines:
         return whole
 
     def first_of(self, whole: bytes) -> tuple[bytes, bytes]:
-        """Return the first line without its end, and the others as they were sent."""
-        first, _, others = whole.partition(b"\n")
-        return first.removesuffix(b"\r"), others
+        """Return the first line without its end, and the following bytes unchanged."""
+        first, _, following = whole.partition(b"\n")
+        return first.removesuffix(b"\r"), following
 
     def parts_of(self, whole: bytes) -> Iterator[bytes]:
-        """Yield complete lines, in as many parts as keep a part's records small."""
+        """Yield complete lines in chunks of few enough lines to convert at once."""
         if whole.count(b"\n") <= _MOST_AT_ONCE:
             yield whole
             return
@@ -111,15 +111,15 @@ class SenderLines:
             start = end
 
     def cut_off(self) -> ReceiverError:
-        """Return the error if the sender ends here, within a line."""
+        """Return the error for a sender that ends here, within a line."""
         return ReceiverError(
             rf"{self.next_name} has no end, and was not stored; end every line with \n."
         )
 
     def records(self, whole: bytes, timestamp_ms: int) -> tuple[Records, ReceiverError | None]:
-        """Make records of whole lines, up to the first one that is rejected.
+        """Convert whole lines to records, up to the first rejected line.
 
-        Returns the records, and what is wrong with the one that comes after them, if anything is.
+        Return the records, and the error of the rejected line, or None.
         """
         records, error = Records.of_lines(whole, timestamp_ms=timestamp_ms), None
         if len(whole) > self._max_bytes:
@@ -133,17 +133,17 @@ class SenderLines:
         return records, error
 
     def check(self) -> None:
-        """Raise ReceiverError if what is unfinished is rejected, or there is no memory for it."""
+        """Raise ReceiverError for a rejected unfinished line, or if there is no memory for it."""
         if self._foreign:
-            what, remedy = self._foreign
-            raise ReceiverError(f"{self.next_name} begins as {what} does, and is none; {remedy}.")
+            kind, remedy = self._foreign
+            raise ReceiverError(f"{self.next_name} begins as {kind} does, and is none; {remedy}.")
         if self._counts_octets or self._ends_with_nul:
             sign = "begins with its length" if self._counts_octets else "ends with NUL"
             raise ReceiverError(
                 f"{self.next_name} is a message of syslog that {sign}, and no line; have the sender"
                 " end each message with a line break."
             )
-        if len(self._rest) > self._max_bytes + 1:  # "\r" may come before its end
+        if len(self._rest) > self._max_bytes + 1:  # plus "\r", which is no content
             raise self._too_long()
         if not self._has_memory:
             raise ReceiverError(
@@ -153,18 +153,18 @@ class SenderLines:
             )
 
     def close(self) -> None:
-        """Drop what is unfinished."""
+        """Drop the unfinished line and release its memory."""
         self._budget.release(len(self._rest))
         self._rest = bytearray()
 
     def _judge(self, data: bytes) -> None:
         self._head = ((self._head or b"") + data)[:_HEAD_BYTES]
         syslog, head = _SYSLOG.match(self._head), self._head
-        known = [signature for signature in _SIGNATURES if head.startswith(signature)]
+        signatures = [signature for signature in _SIGNATURES if head.startswith(signature)]
         is_open = any(signature.startswith(head) for signature in _SIGNATURES)
-        if known:
-            self._foreign = _SIGNATURES[known[0]]
-        if syslog or known or len(head) == _HEAD_BYTES or (b"\n" in head and not is_open):
+        if signatures:
+            self._foreign = _SIGNATURES[signatures[0]]
+        if syslog or signatures or len(head) == _HEAD_BYTES or (b"\n" in head and not is_open):
             self._head = None
         self._is_syslog = syslog is not None
         self._counts_octets = syslog is not None and syslog[1] is not None
@@ -172,7 +172,7 @@ class SenderLines:
     def _checked(
         self, whole: bytes, records: Records, error: ReceiverError | None
     ) -> tuple[Records, ReceiverError | None]:
-        """The records up to the first that is not JSON or has no id, with their ids."""
+        """Return the records before the first line without valid JSON or id, with their ids."""
         ids: list[str] = []
         try:
             if self._id_field is None:
@@ -189,7 +189,7 @@ class SenderLines:
         return records, error
 
     def _keep(self, rest: bytes) -> None:
-        """Add to what is unfinished, if there is memory."""
+        """Append to the unfinished line, if there is memory."""
         self._has_memory = self._budget.try_acquire(len(rest))
         if self._has_memory:
             self._rest += rest

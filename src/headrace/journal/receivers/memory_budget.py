@@ -1,4 +1,4 @@
-"""The memory that records may take, granted in the order in which it is asked for."""
+"""Memory limit of the records in a receiver, granted in the order of requests."""
 
 import asyncio
 import gc
@@ -12,23 +12,23 @@ from headrace.journal.block import decode, encode
 from headrace.journal.records import SCHEMA, Records
 
 _RECORD_BYTES: Final = 40
-"""Memory of a record besides its own bytes: offsets of its columns, timestamp. Without it, empty
-records would be granted memory without end.
+"""Memory of a record besides its own bytes: column offsets and timestamp. Without this charge,
+empty records would be unlimited.
 """
 
 
 _ID_BYTES: Final = 160
-"""Memory of a record's own id besides twice its bytes, in its column and as Python's text."""
+"""Memory of a record's own id, in its column and as a Python string, besides twice its bytes."""
 
 
 def memory_bytes(records: Records) -> int:
-    """Return the memory of records and of their ids, an upper estimate (bytes)."""
+    """Return an upper estimate of the memory of records and their ids (bytes)."""
     count, size_bytes = records.ids
     return records.bytes + _RECORD_BYTES * records.count + 2 * size_bytes + _ID_BYTES * count
 
 
 class MemoryBudget:
-    """Grants at most ``max_bytes`` at a time, first come, first served; of one event loop."""
+    """Grants at most ``max_bytes`` at a time, first come, first served; for one event loop."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -37,22 +37,22 @@ class MemoryBudget:
 
     @property
     def reserved_bytes(self) -> int:
-        """Memory that is granted and not released."""
+        """Granted memory that has not been released (bytes)."""
         return self._reserved_bytes
 
     def is_available(self, wanted_bytes: int) -> bool:
-        """Whether `try_acquire` would succeed."""
+        """Whether `try_acquire` would succeed now."""
         return not self._waiting and self._reserved_bytes + wanted_bytes <= self.max_bytes
 
     def try_acquire(self, wanted_bytes: int) -> bool:
-        """Take memory if it is free and nobody waits for some; never waits itself."""
+        """Acquire memory without waiting. Return whether enough was free and no task waits."""
         if not self.is_available(wanted_bytes):
             return False
         self._reserved_bytes += wanted_bytes
         return True
 
     async def acquire(self, wanted_bytes: int) -> None:
-        """Wait for memory, at most `max_bytes`."""
+        """Wait until memory of at most `max_bytes` is granted."""
         if self.try_acquire(wanted_bytes):
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -60,13 +60,13 @@ class MemoryBudget:
         try:
             await granted
         except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():  # granted to a task that has gone
+            if granted.done() and not granted.cancelled():  # granted after the task was cancelled
                 self._reserved_bytes -= wanted_bytes
             self._grant()
             raise
 
     def release(self, reserved_bytes: int) -> None:
-        """Give memory back, all of a grant or a part of it."""
+        """Release a grant, or some of its bytes."""
         self._reserved_bytes -= reserved_bytes
         self._grant()
 
@@ -85,21 +85,22 @@ _SAMPLE_ID: Final = bytes(16)
 
 
 _SWITCH_S: Final = 0.0002
-"""How long the event loop waits for a thread that parses a large body (s)."""
+"""Longest wait of the event loop for a thread that parses a large body (s)."""
 
 
 def warm_up() -> None:
-    """Load the modules of the first record, and spare the collector the present objects.
+    """Load the modules that the first record needs, and tune the interpreter for a receiver.
 
-    Arrow imports pandas with the first array that it makes, which takes a tenth of a second. A full
-    collection looks at every object of every module each time, with all threads waiting: a tenth of
-    a second as well. Objects from before the first record stay anyway, so they are frozen
-    (`gc.freeze`). Threads that compute let the event loop go on 25 times as often as usual. All
-    that is for the whole process: call it only if the process is the receiver's.
+    With its first array Arrow imports pandas, which takes a tenth of a second. A full garbage
+    collection takes as long, because it visits every object of every module while all threads
+    wait. Objects from before the first record live as long as the process, so they are frozen
+    (`gc.freeze`). A thread switch interval of 0.2 ms, a 25th of the default, lets the event loop
+    run while threads parse. These changes affect the whole process: call this only in a process
+    that runs nothing but a receiver.
     """
     records = Records.of([b"{}"], timestamp_ms=0)
     block = encode(records, journal_id=_SAMPLE_ID, writer=_SAMPLE_ID, lane=0, first=0)
-    data = b"".join(bytes(memoryview(part)) for part in block.parts)
+    data = b"".join(bytes(memoryview(buffer)) for buffer in block.parts)
     decode(pa.py_buffer(data), "a sample", SCHEMA.names)
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""How a setting is given: by an option of ``headrace receive``, else by a key of its file."""
+"""Sources of a setting: an option of ``headrace receive``, or a key of its settings file."""
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass
@@ -9,15 +9,15 @@ _KEY: Final = "headrace"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The way to a setting from the command line; its help is the sentence of the docstring.
+    """The command-line option of a setting; its help is the field's sentence in the docstring.
 
     Attributes:
         name: The option, such as ``--port``; None for a key of the settings file.
-        variable: The environment variable that has the value of a secret. The option names a file
-            with it, unless ``instead`` is set.
-        instead: The field that has this option itself; where it is given, the variable is not read.
-        sample: A value that passes checks, where the class cannot be made without one.
-        pattern: What the command takes without a key, made of the journal's name and the lane.
+        variable: The environment variable that holds a secret. The option names a file with the
+            secret, unless ``instead`` is set.
+        instead: The field that this option sets. If this field is set, the variable is ignored.
+        sample: A valid value, for classes that cannot be constructed without this field.
+        pattern: The command's default for a missing key, with the journal's name and lane.
     """
 
     name: str | None = None
@@ -28,11 +28,11 @@ class Option:
 
 
 def option(name: str | None = None, **others: Any) -> Mapping[str, Any]:
-    """Return the metadata of a field that is given as `Option` says."""
+    """Return field metadata with an `Option` of these values."""
     return {_KEY: Option(name, **others)}
 
 
 def option_of(setting: Field[Any]) -> Option:
-    """Return how a field is given; a field that does not say is a key of the settings file."""
+    """Return a field's `Option`; without one, the field is a key of the settings file."""
     declared: Option = setting.metadata.get(_KEY, Option())
     return declared

@@ -1,7 +1,7 @@
-"""The receivers of ``headrace receive``, each with its settings: all that others know of them.
+"""Registry of the receivers of ``headrace receive``, each with its settings class.
 
-A receiver is imported when it is made, for it may need an extra. The command and the sections of
-the settings file are made of the settings' fields.
+A receiver is imported when it is constructed, because it may need an extra. The command and the
+sections of the settings file are built from the fields of the settings classes.
 """
 
 import importlib
@@ -17,16 +17,16 @@ RECEIVERS: Final[Mapping[str, tuple[str, Any]]] = {
     "tcp": ("headrace.journal.receivers.tcp.TcpReceiver", TcpSettings),
     "mqtt": ("headrace.journal.receivers.mqtt.mqtt_receiver.MqttReceiver", MqttSettings),
 }
-"""By the command's name: the class, and that of its settings, with the text of its help."""
+"""Class and settings class of each receiver, by the command's name."""
 
 
 def make_receiver(name: str, settings: object) -> PlacedReceiver:
-    """Return the receiver of a command with these settings.
+    """Construct the receiver of a command with these settings.
 
     Raises:
-        SetupError: A package that it needs is not installed.
+        SetupError: A package that the receiver needs is not installed.
     """
     module, _, kind = RECEIVERS[name][0].rpartition(".")
     with needs_extra("receivers", "Receiving records"):
-        made: PlacedReceiver = getattr(importlib.import_module(module), kind)(settings)
-    return made
+        receiver: PlacedReceiver = getattr(importlib.import_module(module), kind)(settings)
+    return receiver

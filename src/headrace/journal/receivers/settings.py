@@ -1,4 +1,4 @@
-"""The settings of an intake and of receivers, checked when they are made."""
+"""Settings of an intake and of receivers, validated on construction."""
 
 import re
 from dataclasses import dataclass, field
@@ -19,24 +19,24 @@ _MQTT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 @dataclass(frozen=True, slots=True)
 class IntakeSettings:
-    """Limits of an intake: how it gathers records, and how much it holds.
+    """Limits of an intake: gathering of records into blocks, and memory.
 
     Attributes:
         block_interval_ms: The longest that a record waits for its block to be begun while no other
-            is being written (ms); above 0. Default: 200. In a directory only records wait so long
-            that nobody waits for, as lines over TCP without acknowledgements; in an object store or
-            in HDFS, where each block is a request, all do. Too large, and a crash loses more of the
-            former, or acknowledgements come late; too small, and there are many small blocks.
+            is being written (ms); above 0. Default: 200. In a directory this applies only to
+            records without a waiting sender, such as lines over TCP without acknowledgements. In
+            an object store or HDFS, where each block is a request, it applies to all records. Too
+            large, a crash loses more unacknowledged records, or acknowledgements come late; too
+            small, there are many small blocks.
         block_bytes: The size at which a block is written at once (bytes in memory); 1 or more.
-            Default: 8 MiB. Too large, and tasks that read a block each are uneven; too small, and
-            the sync of each block costs throughput.
+            Default: 8 MiB. Too large, tasks that read a block each are uneven; too small, the sync
+            of each block costs throughput.
         max_memory_bytes: What the receiver may take besides an idle one (bytes in memory), whatever
             senders do; at least four times ``block_bytes``. Default: 256 MiB. Records that are not
-            durable have a quarter of it, bodies and unfinished lines another, connections a third
-            one, the message ids that are remembered 3/16: some 100 000 of 36 characters. The rest
-            is for what is being taken apart. Too large, and the machine may not have it; too small,
-            and senders wait while a block is written, or an id is forgotten before its sender has
-            sent again.
+            durable, request bodies and connections have a quarter of the memory each, unfinished
+            lines a sixteenth. Remembered message ids have 3/16: some 100 000 of 36 characters. The
+            rest is for parsing. Too large, the machine may not have the memory; too small, senders
+            wait during writes, or an id is forgotten before its sender repeats it.
 
     Raises:
         OptionError: A value is out of its range.
@@ -60,39 +60,40 @@ class IntakeSettings:
 
     @property
     def buffer_bytes(self) -> int:
-        """The most that records take until they are durable, waiting ones included."""
+        """Most memory of records until they are durable, including waiting records (bytes)."""
         return self.max_memory_bytes // 4
 
     @property
     def bodies_bytes(self) -> int:
-        """The most that all bodies take while they are read and taken apart."""
+        """Most memory of all bodies while they are read and parsed (bytes)."""
         return self.max_memory_bytes // 4
 
     @property
     def unfinished_bytes(self) -> int:
-        """The most that the unfinished lines of all senders take."""
+        """Most memory of all senders' unfinished lines (bytes)."""
         return self.max_memory_bytes // 16
 
     @property
     def ids_bytes(self) -> int:
-        """The most that the message ids that are remembered take."""
+        """Most memory of remembered message ids (bytes)."""
         return self.max_memory_bytes * 3 // 16
 
     def connections(self, max_connections: int, *, is_secured: bool = False) -> int:
-        """The most connections, at most as many as given: each may take 80 KiB, and 16 always.
+        """Return the number of connections that fit into memory, at most ``max_connections``.
 
-        Within TLS each takes 256 KiB more, asyncio's buffer: 195 of them fit into the default.
+        Each may take 80 KiB; 16 are always allowed. With TLS each takes 256 KiB more for asyncio's
+        buffer: 195 of them fit into the default memory.
         """
-        each_bytes = _CONNECTION_BYTES + _TLS_BYTES * is_secured
-        most = self.max_memory_bytes // 4 // each_bytes
+        connection_bytes = _CONNECTION_BYTES + _TLS_BYTES * is_secured
+        most = self.max_memory_bytes // 4 // connection_bytes
         return min(max_connections, max(_FEWEST_CONNECTIONS, most))
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The files of a receiver that listens with TLS; without a certificate it listens without.
+    """The TLS files of a listening receiver; without a certificate there is no TLS.
 
-    They are read when the receiver begins, and each of them again when it has changed.
+    The files are read when the receiver starts, and again when they change.
 
     Attributes:
         certificate_file: The receiver's certificate, then those that lead to its authority (PEM).
@@ -102,7 +103,7 @@ class TlsFiles:
             Default: None, senders need none.
 
     Raises:
-        OptionError: There is a key, or there are authorities, without a certificate.
+        OptionError: A key or authorities are given without a certificate.
     """
 
     certificate_file: str | None = field(default=None, metadata=option("--tls-certificate"))
@@ -118,31 +119,31 @@ class TlsFiles:
 
 
 class ListeningSettings(Protocol):
-    """Settings of a receiver whose senders connect to it, with a token and within TLS."""
+    """Settings of a receiver to which senders connect, with tokens and TLS."""
 
     @property
     def host(self) -> str:
-        """Where to listen."""
+        """The address to listen on."""
         ...
 
     @property
     def port(self) -> int:
-        """The port; 0 for any that is free."""
+        """The port; 0 for any free port."""
         ...
 
     @property
     def token(self) -> str | None:
-        """What senders must show; None where they need not."""
+        """The token that senders must send; None for no token."""
         ...
 
     @property
     def token_file(self) -> str | None:
-        """A file with tokens, in place of the one."""
+        """A file with tokens, instead of a single token."""
         ...
 
     @property
     def tls(self) -> TlsFiles:
-        """The receiver's certificate."""
+        """The TLS files of the receiver."""
         ...
 
 
@@ -161,26 +162,25 @@ class TcpSettings:
         acknowledge: Whether senders are answered ``ok <count>`` for every so many lines that are
             durable. Default: off. A sender that does not read the answers is disconnected.
         proxy_protocol: Whether each connection begins with a header of the PROXY protocol, of
-            version 1 or 2, before TLS if there is any. It is taken off; a connection without one is
-            refused. Default: off.
+            version 1 or 2, before TLS if there is any. The header is removed; a connection
+            without a header is refused. Default: off.
         token: What the first line of a sender must be, after the word ``token`` and a space. None,
             the default, lets in everybody who can reach the port, unless there is a ``token_file``.
         token_file: A file with the tokens, each in a line of its own, after a name and a space. It
-            is read again when the receiver is told to; `Tokens` says how.
+            is read when the receiver starts. `Tokens` describes its lines.
         tls: Its certificate. Default: none, the connections are not encrypted.
-        check_json: Whether every line must be JSON. Default: off. It costs half a microsecond for a
-            line of 200 bytes that is an object, and two for any other.
+        check_json: Whether every line must be JSON. Default: off. Checking a line of 200 bytes
+            takes half a microsecond for an object, two for any other value.
         id_field: The field of each line, which must be a JSON object then, that has its message id:
-            a text of 1 to 200 characters, or a whole number. A line with an id that is remembered
+            a text of 1 to 200 characters, or a whole number. A line with a remembered id
             is acknowledged and not stored again. Default: None, lines have no ids.
         max_line_bytes: The longest line, its end not counted (bytes); 1 or more. Default: 1 MiB.
         line_s: How long a line may take from its first byte, and the first line from when its
-            sender connected (s); above 0. Default: 30. Between lines a sender may be silent for as
-            long as it likes. An answer that its sender has not made room for by reading may wait as
-            long; then the connection is closed.
-        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer where
-            `IntakeSettings.max_memory_bytes` has no room for them. `Connections` says who goes when
-            there are more.
+            sender connected (s); above 0. Default: 30. Between lines a sender may be silent
+            without a limit. An answer waits as long for a sender that does not read; then the
+            connection is closed.
+        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer if
+            `IntakeSettings.max_memory_bytes` is too small. Further connections are refused.
 
     Raises:
         OptionError: A value is out of its range.
@@ -231,27 +231,26 @@ class HttpSettings:
         token: What senders must show as ``Authorization: Bearer <token>``. None, the default, lets
             in everybody who can reach the port, unless there is a ``token_file``.
         token_file: A file with the tokens, each in a line of its own, after a name and a space. It
-            is read again when the receiver is told to; `Tokens` says how.
+            is read when the receiver starts. `Tokens` describes its lines.
         tls: Its certificate. Default: none, the connections are not encrypted.
-        check_json: Whether each line of NDJSON must be JSON. Default: on. It costs half a
-            microsecond for a line of 200 bytes that is an object, and two for any other.
+        check_json: Whether each line of NDJSON must be JSON. Default: on. Checking a line
+            of 200 bytes takes half a microsecond for an object, two for any other value.
         wait_s: How long a request may wait for the rate before it is answered 429 (s); 0 or more.
-            Default: 1. Too large, and senders wait who could do something else; too small, and the
-            rate is not used up, because those who come back come back late.
+            Default: 1. Too large, senders wait that could do other work; too small, the rate is not
+            used up, because senders retry late.
         max_header_bytes: The longest request line and headers together (bytes); 1 or more. Default:
             16 KiB.
-        header_s: How long the headers may take from their first byte (s); above 0. Default: 10. As
-            long may a sender that has connected wait with them, and a body go on whose request
-            was answered without it.
+        header_s: How long the headers may take from their first byte (s); above 0. Default: 10. The
+            same limit applies between the connection and the headers, and to the rest of a body
+            whose request was answered early.
         max_body_bytes: The longest body as it is sent (bytes); 1 or more. Default: 8 MiB.
         max_decompressed_bytes: The longest body after decompression (bytes); 1 or more. Default:
             32 MiB.
         max_records: The most records in a request; 1 or more. Default: 200 000. An array may have
-            eight times as many commas, whatever they separate.
+            eight times as many commas, including nested ones.
         body_s: How long a body may take (s); above 0. Default: 30.
-        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer where
-            `IntakeSettings.max_memory_bytes` has no room for them. `Connections` says who goes when
-            there are more.
+        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer if
+            `IntakeSettings.max_memory_bytes` is too small. Further connections are refused.
 
     Raises:
         OptionError: A value is out of its range.
@@ -312,9 +311,9 @@ class MqttSettings:
         certificate_file: This receiver's own certificate (PEM), for brokers that ask for one.
         key_file: The key of that certificate, where it is in another file.
         receive_maximum: How many messages the broker may send before one of them must be
-            acknowledged; 1 to 65535. Default: 1000. Too large, and so many messages take memory;
-            too small, and throughput suffers: no more than so many are taken within a block
-            interval and a sync. The broker may go by a lower one of its own.
+            acknowledged; 1 to 65535. Default: 1000. Too large, unacknowledged messages
+            take memory; too small, throughput suffers, because this is the number of messages per
+            block interval and sync. The broker may apply a lower limit of its own.
         session_expiry_s: How long the broker keeps the session, and what it holds for it, while
             this receiver is away (s); 1 to 4294967295, which is for ever. Default: a week.
         keepalive_s: After how long without a word the broker is asked whether it is there (s); 1 to
@@ -323,7 +322,7 @@ class MqttSettings:
             long after each time that was of no avail, up to 30.
 
     Raises:
-        OptionError: A value is out of its range, or does not go with another.
+        OptionError: A value is out of its range, or contradicts another value.
     """
 
     command_help: ClassVar[
@@ -376,17 +375,17 @@ class MqttSettings:
 
     @property
     def tls(self) -> bool:
-        """Whether the connection is encrypted, and the broker's certificate checked."""
+        """Whether the connection uses TLS and checks the broker's certificate."""
         return self._parts.scheme == "mqtts"
 
     @property
     def host(self) -> str:
-        """The broker's name or address."""
+        """Name or address of the broker."""
         return self._parts.hostname or ""
 
     @property
     def port(self) -> int:
-        """The broker's port."""
+        """Port of the broker."""
         return self._parts.port or _MQTT_PORTS[self._parts.scheme]
 
     @property
@@ -395,7 +394,7 @@ class MqttSettings:
 
 
 def _require_topic_filter(topic: str) -> None:
-    """Raise OptionError unless MQTT takes this as a topic filter (MQTT 5.0, 4.7)."""
+    """Raise OptionError for a text that is not an MQTT topic filter (MQTT 5.0, 4.7)."""
     levels = topic.removeprefix("$share/").split("/")
     hash_is_last = "#" not in "".join(levels[:-1]) and ("#" not in levels[-1] or levels[-1] == "#")
     plus_is_alone = all("+" not in level or level == "+" for level in levels)
@@ -428,13 +427,13 @@ def _require_broker(url: str) -> None:
 
 
 def require_port(port: int, what: str = "port") -> None:
-    """Refuse what is no TCP port."""
+    """Raise OptionError for a number that is not a TCP port."""
     if not 0 <= port <= 65_535:
         raise OptionError(f"{what} is {port}; it must be 1 to 65535, or 0 for any that is free.")
 
 
 def require_tokens(token: str | None, token_file: str | None) -> None:
-    """Refuse a token that cannot be sent, and one beside a file of tokens."""
+    """Raise OptionError for a token that cannot be sent, or a token besides a file of tokens."""
     if token is not None:
         require_token(token, "The token")
         if token_file is not None:
@@ -444,7 +443,7 @@ def require_tokens(token: str | None, token_file: str | None) -> None:
 
 
 def require_token(token: str, what: str) -> None:
-    """Refuse a token with other characters than the visible ones of ASCII, without showing it."""
+    """Raise OptionError for a token with characters beyond visible ASCII, without quoting it."""
     if not re.fullmatch("[!-~]+", token):
         raise OptionError(
             f"{what} cannot be sent; it must be 1 or more visible characters of ASCII, without"

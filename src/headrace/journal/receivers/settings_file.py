@@ -1,9 +1,9 @@
-"""The settings file of ``headrace receive``: TOML, one form for all receivers.
+"""The settings file of ``headrace receive``: TOML with one form for all receivers.
 
-Its keys are the fields of the settings' classes that are no options of the command line, and all
-that is said of a key comes from there: type and default from the field, unit and range from its
-sentence in the docstring, the check from the class. Keys of all receivers come first, those of one
-kind in its section, such as ``[http]``. All of a file is checked, whichever of them reads it.
+Its keys are the fields of the settings classes that are not options of the command line. The class
+is the only source of a key: type and default come from the field, unit and range from the field's
+sentence in the docstring, the check from ``__post_init__``. Keys of all receivers come first, keys
+of one kind in its section, such as ``[http]``. Every receiver checks the whole file.
 """
 
 import difflib
@@ -28,7 +28,7 @@ from headrace.journal.receivers.settings import IntakeSettings
 from headrace.journal.receivers.shared_rate import ReceiverLimits
 
 SHARED: Final = ""
-"""The name of the part above the sections."""
+"""Name of the keys above the sections."""
 
 _PARTS: Final[Mapping[str, tuple[type, ...]]] = {
     SHARED: (IntakeSettings, ReceiverLimits, CapSettings, Hosting),
@@ -47,15 +47,15 @@ _HEAD: Final = """\
 
 
 def described_fields(kind: Any) -> Iterator[tuple[Field[Any], Any, type | None]]:
-    """Each field of settings, its type, and that type again where it is a dataclass."""
+    """Yield each field of a settings class with its type, and the type again for a dataclass."""
     hints = get_type_hints(kind)
-    for each in fields(kind):
-        hint = hints[each.name]
-        yield each, hint, hint if is_dataclass(hint) and isinstance(hint, type) else None
+    for setting in fields(kind):
+        hint = hints[setting.name]
+        yield setting, hint, hint if is_dataclass(hint) and isinstance(hint, type) else None
 
 
 def sentences(kind: type) -> dict[str, str]:
-    """Return the first sentence of each attribute in the docstring."""
+    """Return the first sentence of each entry under ``Attributes:`` in a class's docstring."""
     section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     described = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
     plain = {name: " ".join(text.replace("``", "'").split()) for name, text in described}
@@ -67,10 +67,10 @@ class Key:
     """A key of the file.
 
     Attributes:
-        name: Its name, that of the field.
-        kind: The type of its value.
-        default: Its value if it is not there; None for nothing.
-        sentence: Its meaning, with unit and range.
+        name: The name of the key and of its field.
+        kind: The type of the value.
+        default: The value of a missing key; None for no value.
+        sentence: The meaning, with unit and range.
     """
 
     name: str
@@ -82,44 +82,50 @@ class Key:
 def _keys(part: str) -> dict[str, Key]:
     keys = {}
     for kind in _PARTS[part]:
-        told = sentences(kind)
-        for each, hint, nested in described_fields(kind):
-            if nested is None and option_of(each).name is None:
-                default = None if each.default is MISSING else each.default
-                keys[each.name] = Key(each.name, _plain(hint), default, told[each.name])
+        meanings = sentences(kind)
+        for setting, hint, nested in described_fields(kind):
+            if nested is None and option_of(setting).name is None:
+                default = None if setting.default is MISSING else setting.default
+                keys[setting.name] = Key(
+                    setting.name, _plain(hint), default, meanings[setting.name]
+                )
     return keys
 
 
 def _plain(hint: Any) -> type:
     if isinstance(hint, types.UnionType):
-        hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
+        hint = next(
+            alternative
+            for alternative in typing.get_args(hint)
+            if alternative is not types.NoneType
+        )
     assert isinstance(hint, type)  # noqa: S101
     return hint
 
 
 def _options(kind: type) -> Iterator[tuple[str, str]]:
-    for each, _, nested in described_fields(kind):
+    for setting, _, nested in described_fields(kind):
         if nested is not None:
             yield from _options(nested)
-        if (name := option_of(each).name) is not None:
-            yield each.name, name
+        if (name := option_of(setting).name) is not None:
+            yield setting.name, name
 
 
 _OPTIONS: Final = dict(
-    each for kinds in _PARTS.values() for kind in kinds for each in _options(kind)
+    pair for kinds in _PARTS.values() for kind in kinds for pair in _options(kind)
 )
-"""The settings that operators turn, by their options: no keys of the file."""
+"""Settings that are options of the command line, with the names of their options."""
 
 KEYS: Final[Mapping[str, Mapping[str, Key]]] = {part: _keys(part) for part in _PARTS}
-"""The keys of each part of the file."""
+"""The keys of each section of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """What a file says for the receivers of one kind.
+    """Settings of one kind of receiver, read from a file.
 
     Attributes:
-        values: By the names of the fields; a key that the file does not have is left out.
+        values: Values by field name, without keys that the file lacks.
         section: The kind, such as ``http``.
     """
 
@@ -128,15 +134,16 @@ class SettingsFile:
 
     @classmethod
     def read(cls, path: Path | None, section: str) -> "SettingsFile":
-        """Read and check a file; None is one without keys.
+        """Read and check a settings file; None is a file without keys.
 
         Raises:
-            OptionError: It cannot be read, or has what it must not; one sentence says what it may.
+            OptionError: The file cannot be read, or has a wrong key or value; the message has the
+                remedy.
         """
         if path is None:
             return cls({}, section)
         try:
-            told = tomllib.loads(path.read_text("utf-8"))
+            document = tomllib.loads(path.read_text("utf-8"))
         except OSError as error:
             raise OptionError(
                 f"The settings file {path} cannot be read: {error.strerror}."
@@ -144,7 +151,7 @@ class SettingsFile:
         except ValueError as error:  # TOML's and UTF-8's
             raise OptionError(f"The settings file {path} is not TOML: {error}.") from error
         try:
-            parts = _checked(told)
+            parts = _checked(document)
         except OptionError as error:
             raise OptionError(f"In the settings file {path}: {error}") from error
         return cls(parts[SHARED] | parts[section], section)
@@ -161,12 +168,12 @@ def _checked(told: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if name in _PARTS:
             continue
         if isinstance(value, dict):
-            *known, last = (f"[{each}]" for each in RECEIVERS)
-            raise OptionError(f"the section [{name}] is none of {', '.join(known)} and {last}.")
+            *sections, last = (f"[{entry}]" for entry in RECEIVERS)
+            raise OptionError(f"the section [{name}] is none of {', '.join(sections)} and {last}.")
         parts[SHARED][name] = _value(SHARED, name, value)
     for name, kinds in _PARTS.items():
         for kind in kinds:
-            samples = {each.name: option_of(each).sample for each in fields(kind)}
+            samples = {entry.name: option_of(entry).sample for entry in fields(kind)}
             needed = {key: value for key, value in samples.items() if value is not None}
             values = {key: value for key, value in parts[name].items() if key in samples}
             kind(**{**needed, **values})
@@ -186,20 +193,24 @@ def _value(part: str, name: str, value: object) -> Any:
 
 
 def _unknown(part: str, name: str) -> str:
-    there = _shown(part, name)
-    if (given_by := _OPTIONS.get(name)) is not None:
-        return f"{there} is no key of the file; give the option {given_by}."
-    elsewhere = [other for other in KEYS if other != part and name in KEYS[other]]
+    key_name = _shown(part, name)
+    if (flag := _OPTIONS.get(name)) is not None:
+        return f"{key_name} is no key of the file; give the option {flag}."
+    elsewhere = [section for section in KEYS if section != part and name in KEYS[section]]
     if elsewhere:
-        places = " or ".join(f"[{each}]" if each else "before the sections" for each in elsewhere)
-        return f"{there} is in the wrong place; put it {'into ' if elsewhere[0] else ''}{places}."
+        places = " or ".join(
+            f"[{place}]" if place else "before the sections" for place in elsewhere
+        )
+        return (
+            f"{key_name} is in the wrong place; put it {'into ' if elsewhere[0] else ''}{places}."
+        )
     for unit in _UNITS:
         if f"{name}_{unit}" in KEYS[part]:
-            return f"{there} lacks its unit; it is {name}_{unit}."
+            return f"{key_name} lacks its unit; it is {name}_{unit}."
     near = difflib.get_close_matches(name, KEYS[part], 1)
     if near:
-        return f"{there} is not known; did you mean {near[0]}?"
-    return f"{there} is not known; the keys there are {', '.join(sorted(KEYS[part]))}."
+        return f"{key_name} is not known; did you mean {near[0]}?"
+    return f"{key_name} is not known; the keys there are {', '.join(sorted(KEYS[part]))}."
 
 
 def _shown(part: str, name: str) -> str:
@@ -209,7 +220,7 @@ def _shown(part: str, name: str) -> str:
 def default_file() -> str:
     """Return the text of a settings file with every key, its sentence and its default.
 
-    A key whose default is nothing is a comment.
+    A key without a default value is commented out.
     """
     parts = [_HEAD]
     for part, keys in KEYS.items():

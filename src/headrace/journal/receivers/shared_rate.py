@@ -1,4 +1,9 @@
-"""The rate of a gate, shared among the receivers of its stream."""
+"""The rate of a gate, shared among the receivers of its stream.
+
+Receivers read the rate from the ledger twice a second. Every second each sends a heartbeat with its
+demand, and computes its own share from all heartbeats (`headrace.gate.fair_shares`). So no process
+has to divide the rate, and an unreachable ledger changes no rate.
+"""
 
 import logging
 import math
@@ -17,19 +22,19 @@ from headrace.journal.receivers.event_log import event, readable
 from headrace.journal.receivers.option import option
 
 POLL_S: Final = 0.5
-"""Interval at which the rate is read (s), so that a new one is everywhere within a second."""
+"""Interval at which the rate is read (s); a new rate is in force everywhere within a second."""
 
 _HEARTBEAT_S: Final = 0.9
-"""After this time the next poll sends a heartbeat."""
+"""Age of a heartbeat from which the next poll sends another (s)."""
 
 DEREGISTER_S: Final = 2.0
-"""Time that an end waits for a ledger that does not answer (s)."""
+"""Time that the end of a receiver waits for an unresponsive ledger (s)."""
 
 _LOGGED_CHANGE: Final = 1.25
-"""An even share that changes by less than this factor is not logged: it may every second."""
+"""Factor from which a changed even share is logged, because shares may change every second."""
 
 _METER_S: Final = 5.0
-"""Shorter, and the blocks would show in the rate."""
+"""Window of the measured rate (s). In a shorter window single blocks would show in the rate."""
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
@@ -64,11 +69,13 @@ class ReceiverLimits:
         require_number("initial_rate", self.initial_rate, "records/s", above=True)
 
     def share(self, stream: StreamRate, own: ReceiverReport, end: int) -> "RateShare":
-        """The share of the receiver with this last heartbeat; its lane goes on at ``end``."""
+        """Return the share of the receiver with this heartbeat; its lane ends at ``end``."""
         rate_per_s = self.initial_rate if stream.rate_per_s is None else stream.rate_per_s
         lane = own.journal_id, own.lane
-        others = [each for each in stream.receivers if (each.journal_id, each.lane) != lane]
-        demands = [_demand(each) for each in (*others, own)]
+        reports = [
+            report for report in stream.receivers if (report.journal_id, report.lane) != lane
+        ]
+        demands = [_demand(report) for report in (*reports, own)]
         even_per_s, part_per_s = rate_per_s / len(demands), fair_shares(rate_per_s, demands)[-1]
         backlog = max(0, end - stream.begun.get(own.lane, end))
         capped_per_s = catch_up_rate(part_per_s, backlog, stream.interval_ms or 0)
@@ -82,10 +89,10 @@ class ReceiverLimits:
 
 @dataclass(frozen=True, slots=True)
 class RateShare:
-    """One receiver's share of a rate, and why it is that.
+    """One receiver's share of a rate, with its reasons.
 
-    ``even_per_s`` is what it would be if each took the same. ``backlog`` is how many records its
-    query is behind in its lane, if that reduces the share; else 0.
+    ``even_per_s`` is the share under equal division. ``backlog`` is the number of unread records in
+    the receiver's lane if the backlog reduces the share; else 0.
     """
 
     limit_per_s: float
@@ -106,7 +113,7 @@ class RateMeter:
         self._seen: deque[tuple[float, int]] = deque()
 
     def rate_per_s(self, now_s: float, count: int) -> float:
-        """The rate, now that the count is this; 0 at first."""
+        """Return the rate at this time and count; 0 at the first call."""
         while len(self._seen) > 1 and self._seen[1][0] <= now_s - _METER_S:
             self._seen.popleft()
         self._seen.append((now_s, count))
@@ -117,14 +124,14 @@ class RateMeter:
 class RateFollower:
     """Applies one receiver's share of its gate's rate, and sends the ledger its heartbeats.
 
-    Within ``with`` a thread polls the ledger twice a second. A ledger that is unreachable changes
-    nothing: the limit stays; one line is logged then, and one when it is reachable again.
+    Within ``with`` a thread polls the ledger twice a second. While the ledger is unreachable the
+    limit stays; a line is logged when it becomes unreachable and when it is reachable again.
 
-    The gate need not be declared yet. ``describe`` answers how the receiver fares under this limit,
-    ``end`` where its lane goes on, ``apply`` puts a limit in force (records/s), and ``refuse`` has
-    senders wait, with the reason, or no more, with None; on entry the caller's thread calls them,
-    later the follower's. An end waits for ``deregister_s`` for a ledger
-    that does not answer. Default: 2.
+    The gate need not be declared yet. ``describe`` returns the receiver's report under a limit,
+    ``end`` the end offset of its lane. ``apply`` puts a limit in force (records/s). ``refuse`` has
+    senders wait, with a reason, or stops this with None. The caller's thread calls these functions
+    on entry, later the follower's thread. Leaving ``with`` waits ``deregister_s`` for an
+    unresponsive ledger. Default: 2.
     """
 
     def __init__(
@@ -167,7 +174,7 @@ class RateFollower:
         self._thread.join(self._deregister_s)
 
     def poll(self, now_s: float) -> None:
-        """Look up the rate once, at this time of a monotonic clock."""
+        """Read the rate once, at this time of a monotonic clock."""
         try:
             if now_s - self._heartbeat_s >= _HEARTBEAT_S:
                 self._own = self._describe(self._limit_per_s)
@@ -177,7 +184,7 @@ class RateFollower:
         except LedgerError as error:
             self._log_unreachable(error)
             return
-        if not self._done.is_set():  # the intake that is limited may be gone by then
+        if not self._done.is_set():  # after that the intake may be closed
             self._log_reachable()
             self._follow(stream)
 
@@ -204,7 +211,7 @@ class RateFollower:
             self._log_limit(share, stream.rate_per_s)
 
     def _refuse_or_admit(self) -> None:
-        """A gate whose sink is away admits nothing, so nothing more is taken in for it."""
+        """Make senders wait while the gate's sink is away, because the gate reads nothing then."""
         if not self._waits:
             self._refuse(None)
             _LOG.info("Gate %r goes on.", self._gate, extra=event("released", gate=self._gate))

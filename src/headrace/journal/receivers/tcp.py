@@ -1,4 +1,4 @@
-"""Lines over TCP: for whatever can open a socket and write to it."""
+"""Receiver of lines over TCP, for any sender that can write to a socket."""
 
 import asyncio
 import contextlib
@@ -22,17 +22,16 @@ from headrace.journal.receivers.memory_budget import MemoryBudget
 from headrace.journal.receivers.settings import TcpSettings
 
 _FEW_BYTES: Final = 4 * 1024
-"""What is read of a sender while the lines of many others wait."""
+"""Bytes read from a sender at a time while the lines of many other senders wait."""
 
 
 class SharedBySenders:
     """State shared by the senders of one receiver.
 
-    Of a sender whose lines wait nothing more is read. While those of ``readers`` senders wait, only
-    4 KiB at a time are read of each other one: the rest stays with the kernel and with its sender,
-    so that many senders under backpressure take little memory. A sender that has more than
-    ``max_unanswered`` chunks of lines without an answer does not read its answers: nothing is read
-    from it until it does.
+    Nothing more is read from a sender whose lines wait. While the lines of ``readers`` senders
+    wait, each other sender is read 4 KiB at a time. The rest stays in the kernel and with the
+    sender, so many senders under backpressure take little memory. A sender with more than
+    ``max_unanswered`` unanswered chunks does not read its answers, and reading from it pauses.
     """
 
     def __init__(
@@ -62,12 +61,12 @@ class SharedBySenders:
 
     @property
     def buffer(self) -> memoryview:
-        """Where the next bytes of a sender are read into; they are taken before any others."""
+        """Buffer for the next read; its bytes are copied out before any other read."""
         return self._buffer if self.taking < self._readers else self._buffer[:_FEW_BYTES]
 
 
 class LineSender(SenderProtocol):
-    """One sender's connection. Nothing is read while its lines wait: TCP blocks the sender then."""
+    """One sender's connection. Reading pauses while its lines wait, so TCP blocks the sender."""
 
     _transport: asyncio.Transport
 
@@ -91,12 +90,12 @@ class LineSender(SenderProtocol):
         self._serving: asyncio.Task[None] | None = None
         self._is_over = self._has_ended = False
 
-    # The transport's side.
+    # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to read, or say that there is no place."""
+        """Start reading, or reject the connection if all places are taken."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=1)  # to see at once that nothing is read
+        self._transport.set_write_buffer_limits(high=1)  # detects unread answers at once
         self._shared.open.add(self)
         self._serving = self._loop.create_task(self._serve())
         if self.refused is not None:
@@ -108,11 +107,11 @@ class LineSender(SenderProtocol):
             self._end(ReceiverError(f"All {most} connections are in use; connect again later."))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes are read into."""
+        """Return the buffer for the next read."""
         return self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read; nothing more is read until that is done."""
+        """Process the bytes read; reading is paused until then."""
         if self._is_over:
             return  # read and dropped
         data = bytes(self._shared.buffer[:nbytes])
@@ -123,22 +122,22 @@ class LineSender(SenderProtocol):
         self._taking.add_done_callback(self._taken)
 
     def eof_received(self) -> bool:
-        """Answer what was sent, and then end."""
+        """Answer the lines received so far, then close the connection."""
         self._has_ended = True
         if not self._is_over:
             self._end(self._lines.cut_off() if self._lines.is_unfinished else None)
-        return not self._shared.is_secured  # within TLS no half of a connection is closed alone
+        return not self._shared.is_secured  # TLS connections cannot be half-closed
 
     def pause_writing(self) -> None:
-        """Begin the time in which the sender is to read its answers."""
+        """Start the time limit for reading answers."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:
-        """Go on answering."""
+        """Continue to send answers."""
         self._may_write.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give back the place; lines that were read are still taken."""
+        """Free the place of the connection; lines already read are still stored."""
         self._unwatch()
         self._may_write.set()
         if not self._is_over:
@@ -150,12 +149,12 @@ class LineSender(SenderProtocol):
         self.give_place_back()
 
     def stop(self) -> None:
-        """Read no more; what is in the buffer is still acknowledged."""
+        """Stop reading; buffered records are still acknowledged."""
         if not self._is_over:
             self._end(None)
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self._transport.abort()
         if self._serving is not None:
             self._serving.cancel()
@@ -163,7 +162,7 @@ class LineSender(SenderProtocol):
     # Reading.
 
     def _end(self, error: HeadraceError | None) -> None:
-        """Take nothing more: what was taken is answered, and then comes the error."""
+        """Stop reading; answer the accepted lines, then send the error."""
         self._take_no_more()
         self._answers.put_nowait(error)
 
@@ -176,9 +175,9 @@ class LineSender(SenderProtocol):
     async def _take(self, data: bytes) -> None:
         try:
             async with self._unanswered:
-                pass  # a place is free, and nobody else takes it
+                pass  # waits until an answer may be queued; the place is taken in _submit_some
             whole = self._lines.add(data)
-            del data  # while the lines wait for their turn, or for memory, they are here once
+            del data  # waiting lines are then in memory once
             if whole and not self._is_known:
                 whole = self._authenticate(whole)
             if whole:
@@ -189,7 +188,7 @@ class LineSender(SenderProtocol):
             if not self._is_over:
                 self._end(error)
         except Exception:
-            self._transport.abort()  # a defect of ours
+            self._transport.abort()  # a bug in Headrace
             raise
         if self._transport.is_closing():
             self._answers.put_nowait(None)
@@ -201,13 +200,13 @@ class LineSender(SenderProtocol):
         self._shared.taking -= 1
 
     def _watch(self) -> None:
-        """Time what is unfinished, and the first line; between two lines a sender may be silent."""
+        """Limit the time of an unfinished or first line; a sender may be silent between lines."""
         self._began_s = self._loop.time()
         if self._left_s is not None:
             self._late = self._loop.call_later(self._left_s, self._too_late)
 
     def _unwatch(self) -> None:
-        """Stop the time: it does not run while the sender's lines wait."""
+        """Pause the time limit, which does not apply while the sender's lines wait."""
         if self._left_s is None:  # a line begins
             self._left_s = self._settings.line_s
         elif self._late is not None:
@@ -228,7 +227,7 @@ class LineSender(SenderProtocol):
         """Check the token, which is the first line; return the lines after it."""
         first, rest = self._lines.first_of(whole)
         word, _, shown = first.partition(b" ")
-        # A line without the word takes as long as one with a wrong token.
+        # A line without the word is compared too, so timing does not tell it from a wrong token.
         name = self._shared.access.tokens.name_of(shown if word == b"token" else b"")
         if name is None:
             raise ReceiverError(
@@ -239,9 +238,9 @@ class LineSender(SenderProtocol):
         return rest
 
     async def _submit(self, whole: bytes) -> None:
-        """Submit lines in portions: what is durable is acknowledged while the rest waits."""
-        for part in self._lines.parts_of(whole):
-            await self._submit_some(part)
+        """Submit lines in portions, so that durable lines are acknowledged while others wait."""
+        for chunk in self._lines.parts_of(whole):
+            await self._submit_some(chunk)
 
     async def _submit_some(self, lines: bytes) -> None:
         intake = self._shared.intake
@@ -271,12 +270,12 @@ class LineSender(SenderProtocol):
         self._transport.close()
 
     async def _answer(self) -> HeadraceError | None:
-        """Answer what is durable, in order, until there is nothing more; then, what was wrong."""
+        """Acknowledge durable lines in order, until the last answer; return its error or None."""
         while isinstance(answer := await self._answers.get(), tuple):
             receipt, count = answer
             await asyncio.wait([receipt])
             if receipt.cancelled():
-                continue  # withdrawn by a stop; without an answer the sender keeps it
+                continue  # withdrawn by a stop; without an answer the sender keeps its lines
             receipt.result()
             self._unanswered.release()
             if self._settings.acknowledge:
@@ -284,7 +283,7 @@ class LineSender(SenderProtocol):
         return answer
 
     async def _acknowledge(self, count: int) -> None:
-        """Send how many lines more are durable; disconnect a sender that does not read it."""
+        """Send the number of newly durable lines; disconnect a sender that does not read it."""
         if not self._transport.is_closing():
             self._transport.write(f"ok {count}\n".encode())
         try:
@@ -299,7 +298,7 @@ class LineSender(SenderProtocol):
             raise
 
     async def _reject(self, error: HeadraceError) -> None:
-        """Send why nothing more is taken; whatever follows is read and dropped for a time."""
+        """Send the reason of a rejection, then drop further bytes for `LINGER_S`."""
         kind = "not stored" if isinstance(error, JournalError) else "not taken"
         self._shared.intake.rejections.count(kind if self.has_place else "no place", str(error))
         if not self._is_over:
@@ -309,7 +308,7 @@ class LineSender(SenderProtocol):
             return
         self._transport.write(f"error {error}\n".encode())
         if self._has_ended or not self.has_place:
-            return  # nothing follows, or it must not take a place
+            return  # the sender sends nothing more, or has no place
         with contextlib.suppress(OSError, NotImplementedError):
             self._transport.write_eof()
         self._transport.resume_reading()
@@ -319,24 +318,24 @@ class LineSender(SenderProtocol):
 
 
 class TcpReceiver(ListeningReceiver[TcpSettings]):
-    r"""Takes each line that a sender writes, up to ``\n`` or ``\r\n``, for one record.
+    r"""Receives lines over TCP; each line, up to ``\n`` or ``\r\n``, is a record.
 
-    With acknowledgements a sender counts: after ``ok 500`` and ``ok 20`` its first 520 lines are
-    durable. They come in order, each as soon as its lines are durable, also while later lines wait
-    for the rate and when the receiver ends. Without them a sender cannot tell which lines were lost
-    when it or the receiver went down. With ``id_field`` it may send unacknowledged lines again:
-    they are stored once.
+    Acknowledgements are counts: after ``ok 500`` and ``ok 20`` a sender's first 520 lines are
+    durable. Acknowledgements come in order, as soon as their lines are durable, also while later
+    lines wait for the rate and when the receiver ends. Without acknowledgements a sender cannot
+    know which lines were lost in a crash of either side. With ``id_field`` a sender may repeat
+    unacknowledged lines, which are stored once.
 
-    A sender whose line is rejected gets one line, ``error`` and the reason, and the connection is
-    closed; the lines before that one are stored, and acknowledged as usual. A line without an end
-    is rejected: nobody can tell whether the rest of it was lost.
+    For a rejected line the sender gets one line, ``error`` and the reason, and the connection is
+    closed. Earlier lines are stored, and acknowledged as usual. A line without an end is rejected,
+    because its rest may be lost.
 
-    Under backpressure nothing is read, so that senders block on their sockets. Meanwhile a sender
+    Under backpressure reading pauses, so that senders block on their sockets. Meanwhile a sender
     takes the memory of its unfinished line.
 
     Args:
         settings: The limits. Default: those of `TcpSettings`.
-        stop_s: How long a stop waits for senders who do not read their last acknowledgements (s).
+        stop_s: Time that a stop waits for senders to read their last acknowledgements (s).
             Default: 5.
     """
 

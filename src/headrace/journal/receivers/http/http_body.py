@@ -1,4 +1,4 @@
-"""The body of a request: within its limits of size, time and memory, and as records."""
+"""Bodies of requests: reading within limits of size, time and memory, and parsing to records."""
 
 import asyncio
 import zlib
@@ -22,13 +22,13 @@ from headrace.journal.receivers.settings import HttpSettings
 from headrace.journal.records import SCHEMA, Records
 
 _RETRY_S: Final = 1.0
-"""When memory is asked for again: bodies come and go within about this time."""
+"""Delay before memory is requested again (s); bodies come and go within about this time."""
 
 _PIECE_BYTES: Final = 64 * 1024
-"""The most that is decompressed at once."""
+"""Most bytes that are decompressed at once."""
 
 _COMPRESSED_BYTES: Final = 1024
-"""The most that is decompressed without others having a turn: 50 empty gzip members."""
+"""Compressed bytes processed before other tasks get a turn; they may be 50 empty gzip members."""
 
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
@@ -43,7 +43,7 @@ _WHOLE: Final = ("application/octet-stream", "text/plain")
 
 
 class RequestBody:
-    """The body of one request; it takes its memory from the budget of all bodies."""
+    """The body of one request; its memory counts towards the limit of all bodies."""
 
     def __init__(self, request: HttpRequest, budget: MemoryBudget, settings: HttpSettings) -> None:
         self._request = request
@@ -54,22 +54,22 @@ class RequestBody:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the part that has been read, decompressed."""
+        """Bytes read so far, decompressed."""
         return self._reserved_bytes
 
     def take(self) -> bytes:
-        """All that was read, once, not copied; the memory stays counted until `release`."""
+        """Return the bytes read, once and uncopied; they stay counted until `release`."""
         data, self._data = self._data, bytearray()
-        return cast(bytes, data)  # nobody changes it any more
+        return cast(bytes, data)  # not modified any more
 
     async def read(self, form: "RequestFormat") -> None:
-        """Read all of it, decompressed.
+        """Read and decompress the whole body.
 
         Raises:
-            HttpRejection: It is too large or has too many records (413), is too slow (408), its
-                length is not declared (411), its encoding is not supported (415) or damaged (400),
-                or there is no memory for it at present (429).
-            SenderGoneError: The rest of it does not come.
+            HttpRejection: The body is too large or has too many records (413), is too slow (408),
+                has no declared length (411), has an unsupported encoding (415), is damaged (400),
+                or there is no memory for it now (429).
+            SenderGoneError: The rest of the body will not arrive.
         """
         request = self._request
         encoding = request.value("content-encoding").lower() or "identity"
@@ -86,7 +86,7 @@ class RequestBody:
                 411,
                 "Nothing says how long the body is; send Content-Length, or Transfer-Encoding:"
                 " chunked.",
-                {"connection": "close"},  # the rest may be a body, and no request
+                {"connection": "close"},  # the next bytes may be a body and no request
             )
         self._check_sent(int(length or 0))
         timeout_s = None if request.is_whole else self._settings.body_s
@@ -103,7 +103,7 @@ class RequestBody:
             ) from error
 
     def release(self) -> None:
-        """Give back the memory."""
+        """Release the memory of the body."""
         self._data = bytearray()
         self._budget.release(self._reserved_bytes)
         self._reserved_bytes = 0
@@ -116,7 +116,7 @@ class RequestBody:
             for piece in decompressor.pieces(data):
                 form.count(piece)
                 self._hold(piece)
-                await asyncio.sleep(0)  # a little data may become a lot; the others go on
+                await asyncio.sleep(0)  # few bytes may decompress to many; other tasks get a turn
         decompressor.end()
 
     def _check_sent(self, sent_bytes: int) -> None:
@@ -139,17 +139,17 @@ class RequestBody:
                 _RETRY_S, "There is no memory for more bodies at present", "no memory"
             )
         self._reserved_bytes += len(piece)
-        self._data += piece  # one that is large grows where it is: the C library moves its pages
+        self._data += piece  # grows in place when large: the C library remaps its pages
 
 
 class DamagedError(ValueError):
-    """Compressed data is damaged, or breaks off."""
+    """Compressed data is damaged or truncated."""
 
 
 class Decompressor:
-    """Decompresses a body as it comes, in small pieces; ``encoding`` is one of `ENCODINGS`.
+    """Decompresses a body in small pieces as it arrives; ``encoding`` is one of `ENCODINGS`.
 
-    Its methods raise DamagedError.
+    Methods raise DamagedError.
     """
 
     def __init__(self, encoding: str) -> None:
@@ -159,9 +159,9 @@ class Decompressor:
         self._is_over = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield these bytes decompressed, at most 64 KiB at a time, and after little work.
+        """Yield the decompressed bytes, at most 64 KiB at a time and at short intervals.
 
-        A piece may be empty: a gzip member need not have anything in it.
+        A piece may be empty, because a gzip member may be empty.
         """
         if self._stream is None:
             yield data
@@ -184,23 +184,23 @@ class Decompressor:
             if stream.eof:
                 data = stream.unused_data
                 self._inside = False
-                # A gzip file may have several members, one after the other; a zlib stream has one.
+                # A gzip file may have several members in a row; a zlib stream has one.
                 self._is_over = self._window == zlib.MAX_WBITS
                 self._stream = stream = zlib.decompressobj(self._window)
         yield b""
 
     def end(self) -> None:
-        """Check that the data does not break off."""
+        """Check that the data is complete."""
         if self._inside:
             raise DamagedError("it breaks off")
 
 
 class RequestFormat:
-    """Format of a request's body by its headers, and how much of it may be taken apart.
+    """Format of a request's body, from its headers, and the limit of its records.
 
     Raises:
-        HttpRejection: Its content type is not supported (415), or its message id is empty or too
-            long, or it has more than one, or more than one key (400).
+        HttpRejection: The content type is not supported (415); the message id is empty or too
+            long; or the request has several message ids or keys (400).
     """
 
     def __init__(self, request: HttpRequest, settings: HttpSettings) -> None:
@@ -215,10 +215,10 @@ class RequestFormat:
         self.message_id = message_id_of(request)
 
     def count(self, piece: bytes) -> None:
-        """Count what separates records in some of the body, so that no more is read than allowed.
+        """Count record separators in a piece of the body, to stop reading beyond the limit.
 
         Raises:
-            HttpRejection: There are too many (413).
+            HttpRejection: There are too many separators (413).
         """
         most = self._settings.max_records
         if self._type == _LINES:
@@ -231,10 +231,10 @@ class RequestFormat:
                 raise _too_many(too_many_commas(most))
 
     def records(self, body: bytes, timestamp_ms: int) -> Records:
-        """The records of a body, 1 or more.
+        """Return the records of a body, 1 or more.
 
         Raises:
-            HttpRejection: It is malformed or has none (400), or too many (413).
+            HttpRejection: The body is malformed or has no records (400), or too many (413).
         """
         try:
             records = self._values(body, timestamp_ms)
@@ -252,7 +252,7 @@ class RequestFormat:
         return Records(batch)
 
     def _check_key(self, key: str, count: int) -> None:
-        """Each record gets the key; together they may be as large as a body."""
+        """Check that the copies of the key, one for each record, are no larger than a body."""
         most_bytes = self._settings.max_decompressed_bytes
         if len(key) * count > most_bytes:
             raise _too_many(
@@ -272,10 +272,10 @@ class RequestFormat:
 
 
 def message_id_of(request: HttpRequest) -> str | None:
-    """Return the message id of a request; None if it has none.
+    """Return the message id of a request, or None without one.
 
     Raises:
-        HttpRejection: It is empty or too long, or there are several (400).
+        HttpRejection: The id is empty or too long, or there are several (400).
     """
     message_id = _single(request, _ID_HEADER)
     if message_id is not None and not is_message_id(message_id):

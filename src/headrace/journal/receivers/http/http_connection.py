@@ -1,7 +1,9 @@
-"""A receiver's HTTP/1.1: requests and answers, and the time and memory that a connection may take.
+"""HTTP/1.1 connections of a receiver: parsing, answering, and limits of time and memory.
 
-llhttp, by way of httptools, parses requests. A part of a connection's bytes that it is fed ends
-where a request may end, so that the bytes of the next request stay here until the answer is sent.
+llhttp, by way of httptools, parses requests. httptools does not report where in its input a request
+ended, so the parser never gets bytes of two requests at once. A body with a length is fed up to its
+end, a head or a chunked body up to the next empty line. Requests that are sent ahead wait as bytes,
+at most 32 KiB, until the answer is sent.
 """
 
 import asyncio
@@ -40,11 +42,11 @@ from headrace.journal.receivers.settings import HttpSettings
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 IDLE_S: Final = 75.0
-"""Time that an answered connection may be idle (s). Load balancers use a connection again for 60 s:
-if the receiver closed it sooner, a request that is just being sent would fail."""
+"""Time that an answered connection may be idle (s). Load balancers reuse connections for 60 s: if
+the receiver closed a connection sooner, a request in flight would fail."""
 
 _END: Final = b"\r\n\r\n"
-"""The end of a head, and of a body in chunks."""
+"""End of a head, and of a chunked body."""
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -55,19 +57,19 @@ _DEFECT: Final = HttpRejection(500, "The receiver failed; see its log, and send 
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpAnswer]]
 Routes: TypeAlias = Mapping[str, Mapping[str, Handler]]
-"""By path, and by method, what answers a request."""
+"""Handlers by path and method."""
 
 
 class HttpServer:
-    """Routes served on one port, and what its connections share; of one event loop.
+    """Routes served on one port, with the state that its connections share; for one event loop.
 
     Args:
-        routes: What answers a request.
-        usage: The sentence for a path or method that is none of them.
+        routes: The handlers.
+        usage: The sentence of answers to an unknown path or method.
         settings: The limits.
         connections: The places.
-        rejections: Counts requests and connections that are rejected.
-        idle_s: How long an answered connection may wait for its next request (s). Default: 75.
+        rejections: Counts rejected requests and connections.
+        idle_s: Time that an answered connection may wait for its next request (s). Default: 75.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class HttpServer:
         self.idle_s = idle_s
         self.is_secured = self.is_stopping = False
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """Shared, for what is in it is taken before anything else is read."""
+        """Read buffer of all connections: its bytes are copied out before any other read."""
         self.open: set[HttpConnection] = set()
         self.running: set[asyncio.Task[None]] = set()
 
@@ -97,8 +99,8 @@ class HttpServer:
 
         Args:
             listener: The open port.
-            access: Its certificates, where connections are within TLS.
-            stop_s: How long a stop waits for requests that are being answered (s).
+            access: Certificates for TLS; None without TLS.
+            stop_s: Time that a stop waits for requests being answered (s).
         """
         self.is_secured = access is not None and access.context is not None
         doorway = Doorway(
@@ -127,7 +129,7 @@ class HttpServer:
             await asyncio.wait(ends)
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Answer a request; raises SenderGoneError if its body does not come."""
+        """Answer a request; raises SenderGoneError if its body does not arrive."""
         try:
             return await self._handler(request)(request)
         except HttpRejection as rejection:
@@ -135,7 +137,7 @@ class HttpServer:
             return rejection.answer
         except SenderGoneError:
             raise
-        except Exception:  # noqa: BLE001  # the next request may be answered all the same
+        except Exception:  # noqa: BLE001  # a bug in one request must not stop the next
             _LOG.exception("A request was answered 500; this is a defect.")
             return _DEFECT.answer
 
@@ -150,7 +152,7 @@ class HttpServer:
 
 
 class _Awaited(Enum):
-    """What a connection must send before its time is over."""
+    """The bytes that a connection must send before its time limit."""
 
     REQUEST = auto()
     """The first byte of a request."""
@@ -161,12 +163,12 @@ class _Awaited(Enum):
 
 
 class HttpConnection(SenderProtocol):
-    """One sender's connection: a request is read, and answered, and then the next one is read.
+    """One sender's connection: each request is read and answered before the next is read.
 
-    Requests that are sent ahead are neither read nor parsed until the one before is answered.
-    ``header_s`` is the time for a head, and for the rest of a body that was answered early, such as
-    one for an unknown path. Only a head that has begun is answered 408: an answer without a request
-    would be taken for that to the next one.
+    Requests sent ahead are neither read nor parsed until the previous request is answered.
+    ``header_s`` is the time limit of a head, and of the rest of a body that was answered early,
+    for instance because of an unknown path. Only a head that has begun is answered 408. Without a
+    request, a client would take the answer for the answer to its next request.
     """
 
     _transport: asyncio.Transport
@@ -186,20 +188,20 @@ class HttpConnection(SenderProtocol):
         self._begin()
 
     def _begin(self) -> None:
-        """Begin a request."""
+        """Reset the state for the next request."""
         self._request: HttpRequest | None = None
         self._refused: HttpRejection | None = None
         self._target = self._tail = b""
         self._headers: Headers = {}
-        self._left_bytes: int | None = None  # of a body with a length
-        self._framing_bytes = 0  # of the head, then of what is between a body's pieces
+        self._left_bytes: int | None = None  # rest of a body with a length
+        self._framing_bytes = 0  # size of the head, later of the framing between chunks
         self._keeps = True
         self._has_begun = self._is_answered = self._is_upgrade = self._expects = False
 
-    # The transport's side.
+    # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a request, or say that there is no place."""
+        """Wait for a request, or reject the connection if all places are taken."""
         self._transport = cast(asyncio.Transport, transport)
         self._server.open.add(self)
         if self.has_place:
@@ -209,32 +211,32 @@ class HttpConnection(SenderProtocol):
             self._close_with(_FULL)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes are read into."""
+        """Return the buffer for the next read."""
         return self._server.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Parse what was read."""
+        """Parse the bytes read."""
         if self._is_discarding:
             return
         data = bytes(self._server.buffer[:nbytes])
-        if self._rest:  # it was read although nothing was to be
+        if self._rest:  # asyncio may deliver a read after pause_reading
             self._rest, self._at = self._rest[self._at :] + data, 0
             return
         self._rest = data
         self._parse()
 
     def eof_received(self) -> bool:
-        """Keep the connection until a whole request is answered whose sender has closed its half.
+        """Keep a half-closed connection until its complete request is answered.
 
-        As `nc -N` does, and whatever else sends one request and then says that it is done.
+        `nc -N` and other senders of a single request close their half after it.
         """
         self._has_ended = True
-        if self._server.is_secured:  # within TLS no half of one is closed by itself
+        if self._server.is_secured:  # TLS connections cannot be half-closed
             return False
         return self._is_whole() and not self._is_answered and not self._is_discarding
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give back the place; a request that is whole is still taken."""
+        """Free the place of the connection; a complete request is still handled."""
         self._server.open.discard(self)
         self._stop_watching()
         self._rest = b""
@@ -248,12 +250,12 @@ class HttpConnection(SenderProtocol):
         self._pace()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Continue with waiting requests."""
         self._is_write_paused = False
         self._parse()
 
     def shutdown(self) -> None:
-        """End it when the receiver stops, after the answer to a request that has begun."""
+        """Close the connection when the receiver stops, after answering a request in progress."""
         if self._is_discarding:
             self._transport.abort()
         elif self._request is None or self._is_answered:
@@ -262,18 +264,18 @@ class HttpConnection(SenderProtocol):
             self._keeps = False
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self._transport.abort()
 
     # Reading.
 
     def _parse(self) -> None:
-        """Parse as much as the request before allows; the rest waits."""
+        """Parse the bytes that the request in progress allows; the rest waits."""
         while self._at < len(self._rest) and self._may_parse():
-            part = self._rest[self._at : self._end_of_part()]
-            self._at += len(part)
-            self._feed(part)
-            if self._is_answered and self._is_whole():  # before the rest of its body
+            chunk = self._rest[self._at : self._end_of_part()]
+            self._at += len(chunk)
+            self._feed(chunk)
+            if self._is_answered and self._is_whole():  # answered before the end of its body
                 self._begin()
         if self._at >= len(self._rest) or self._is_ending():
             self._rest, self._at = b"", 0
@@ -294,11 +296,11 @@ class HttpConnection(SenderProtocol):
         return self._is_discarding or self._transport.is_closing()
 
     def _end_of_part(self) -> int:
-        """Where the next part ends: no part has bytes of two requests."""
+        """Return the end of the next chunk to parse, which never has bytes of two requests."""
         end = len(self._rest)
         if self._left_bytes is not None:
             return min(end, self._at + self._left_bytes)
-        if self._request is None:  # one more than allowed, to see that it is
+        if self._request is None:  # one byte more than allowed, to detect too long headers
             end = min(end, self._at + self._settings.max_header_bytes - self._framing_bytes + 1)
         if self._tail:
             joined = self._tail + self._rest[self._at : min(end, self._at + 3)]
@@ -316,7 +318,7 @@ class HttpConnection(SenderProtocol):
             if self._refused is None:
                 self._go_on_without_upgrade()
         except httptools.HttpParserCallbackError:
-            raise  # a defect of ours
+            raise  # a bug in Headrace
         except httptools.HttpParserError as error:
             if not self._is_whole():
                 self._refuse(self._refused or protocol_error(error))
@@ -332,7 +334,7 @@ class HttpConnection(SenderProtocol):
             self._refuse(too_long(self._settings))
 
     def _go_on_without_upgrade(self) -> None:
-        """Have the body parsed too: a sender that offers another protocol has to do without it."""
+        """Parse the body as HTTP/1.1: senders that offer an upgrade must do without it."""
         lines = [b"%b: %b" % (name, value) for name, of in self._headers.items() for value in of]
         version = self._parser.get_http_version().encode()
         start = b"%b %b HTTP/%b" % (self._parser.get_method(), self._target, version)
@@ -341,21 +343,21 @@ class HttpConnection(SenderProtocol):
         self._parser.feed_data(b"\r\n".join([start, *lines, b"", b""]))
 
     def on_message_begin(self) -> None:
-        """Note that a request has begun, and no empty line before it; llhttp calls it."""
+        """Note the first byte of a request after empty lines; llhttp calls this method."""
         self._has_begun = True
 
     def on_url(self, url: bytes) -> None:
-        """Take some of the target; llhttp calls it."""
+        """Append to the target; llhttp calls this method."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, not one that follows a body; llhttp calls it."""
+        """Keep a known header, unless it is a trailer after the body; llhttp calls this method."""
         name = name.lower()
         if name in KEPT_HEADERS and self._request is None:
             self._headers.setdefault(name, []).append(value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Begin to answer the request; llhttp calls it."""
+        """Start handling the request; llhttp calls this method."""
         if self._refused is not None or self._request is not None:
             return
         parser, headers = self._parser, self._headers
@@ -377,7 +379,7 @@ class HttpConnection(SenderProtocol):
         task.add_done_callback(self._server.running.discard)
 
     def on_body(self, body: bytes) -> None:
-        """Take some of the body; llhttp calls it."""
+        """Pass a piece of the body to the request; llhttp calls this method."""
         if self._left_bytes is not None:
             self._left_bytes -= len(body)
         self._framing_bytes = 0
@@ -386,19 +388,19 @@ class HttpConnection(SenderProtocol):
             self._request.add(body)
 
     def on_message_complete(self) -> None:
-        """End the body; llhttp calls it."""
+        """Note the end of the body; llhttp calls this method."""
         if self._request is not None and not self._is_upgrade:
             self._request.end()
 
     def _wanted(self) -> None:
-        """Read on, for the handler has taken what there was."""
+        """Continue reading, because the handler has taken the bytes of the body so far."""
         if self._expects and not self._is_ending():
             self._expects = False
             self._transport.write(_CONTINUE)
         self._pace()
 
     def _pace(self) -> None:
-        """Read, or do not, as is right now."""
+        """Pause or resume reading, depending on the current state."""
         if self._has_ended or self._transport.is_closing():
             return
         is_behind = self._request is not None and self._request.is_behind
@@ -435,12 +437,12 @@ class HttpConnection(SenderProtocol):
             self._pace()
 
     def _next(self) -> None:
-        """Go on with the next request."""
+        """Continue with the next request."""
         self._begin()
         self._parse()
 
     def _refuse(self, rejection: HttpRejection) -> None:
-        """Reject what is no request, unless it comes after the answer to its beginning."""
+        """Reject malformed bytes; close the connection if its request is already answered."""
         if self._is_answered:
             self._transport.close()
             return
@@ -450,7 +452,7 @@ class HttpConnection(SenderProtocol):
         self._end_with(rejection.answer)
 
     def _end_with(self, answer: HttpAnswer, *, has_body: bool = True) -> None:
-        """Send a last answer; whatever follows is dropped for a time."""
+        """Send the last answer of the connection, then drop further bytes for `LINGER_S`."""
         self._transport.write(answer.encoded(is_last=True, has_body=has_body))
         self._stop_watching()
         if self._has_ended or (self._server.is_stopping and self._is_whole()):
@@ -458,7 +460,7 @@ class HttpConnection(SenderProtocol):
             return
         self._is_discarding = True
         self._rest, self._at = b"", 0
-        with contextlib.suppress(OSError):  # it has gone
+        with contextlib.suppress(OSError):  # the sender is gone
             self._transport.write_eof()
         self._late = self._loop.call_later(LINGER_S, self._transport.abort)
         self._pace()
@@ -469,18 +471,18 @@ class HttpConnection(SenderProtocol):
             self._transport.close()
 
     def _watch(self) -> None:
-        """Time what must come soon."""
+        """Start or stop the time limit of the bytes that must arrive next."""
         if self._is_ending():
             if not self._is_discarding:
                 self._stop_watching()
         elif (self._request is None or self._is_answered) and not self._is_write_paused:
-            # Answered, but not idle: the rest of the body is to come, and means nothing.
+            # Not idle if answered early: the rest of the body must arrive, and is dropped.
             self._await_more()
         else:
             self._stop_watching()
 
     def _await_more(self) -> None:
-        """End the connection unless what it must send next comes in time."""
+        """Close the connection unless its next bytes arrive in time."""
         if self._request is not None:
             awaited = _Awaited.BODY
         else:

@@ -1,4 +1,4 @@
-"""Requests and answers of HTTP/1.1 (RFC 9110 and 9112), and what is refused of them."""
+"""Requests and answers of HTTP/1.1 (RFC 9110 and 9112), and checks that refuse requests."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from headrace.journal.receivers.settings import HttpSettings
 JSON: Final = "application/json"
 
 READ_BYTES: Final = 32 * 1024
-"""The most that is read of a connection at once, and that waits to be parsed or taken."""
+"""Most bytes read from a connection at once, and most that wait to be parsed or taken."""
 
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
@@ -39,19 +39,19 @@ KEPT_HEADERS: Final = frozenset(
         b"transfer-encoding",
     )
 )
-"""Headers that mean something here; no other one takes memory."""
+"""Headers that the receiver uses; other headers are dropped to save memory."""
 
 Headers: TypeAlias = dict[bytes, list[bytes]]
-"""Values by name, which is in small letters."""
+"""Values by lower-case name."""
 
 
 class SenderGoneError(Exception):
-    """The rest of a body will not come: its sender has gone, or has sent what is no HTTP."""
+    """The rest of a body will not arrive: the sender is gone, or sent something other than HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer; ``headers`` are those besides its type and length."""
+    """An answer; ``headers`` are the headers besides content type and length."""
 
     status: int
     body: bytes
@@ -60,11 +60,11 @@ class HttpAnswer:
 
     @property
     def is_last(self) -> bool:
-        """Whether the connection ends with it."""
+        """Whether the connection is closed after this answer."""
         return self.headers.get("connection") == "close"
 
     def encoded(self, *, is_last: bool, has_body: bool = True) -> bytes:
-        """Return the bytes of the answer; to a HEAD request it has no body."""
+        """Return the bytes of the answer, without the body for a HEAD request."""
         lines = [
             _status_line(self.status),
             f"date: {_date(int(time.time()))}",
@@ -89,15 +89,15 @@ def _date(at_s: int) -> str:
 
 
 def json_answer(value: Any, status: int = 200) -> HttpAnswer:
-    """An answer in JSON."""
+    """Return an answer with a JSON body."""
     return HttpAnswer(status, json.dumps(value, separators=(",", ":")).encode())
 
 
 class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of ours
-    """Ends the handling of a request that is not taken.
+    """Ends the handling of a rejected request.
 
-    The answer has the status, the headers, and the sentence: what was wrong and what to do, nothing
-    secret. It counts as a rejection of a kind. Default: its status.
+    The answer has the status, the headers, and a sentence with the fault and the remedy, without
+    secrets. ``kind`` is the kind under which the rejection is counted. Default: its status.
     """
 
     def __init__(
@@ -120,16 +120,16 @@ class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of
 
     @property
     def answer(self) -> HttpAnswer:
-        """The answer."""
+        """The answer to the request."""
         return HttpAnswer(self.status, self.body, JSON, self.headers)
 
     def count(self, rejections: Rejections) -> None:
-        """Count it under its kind."""
+        """Count this rejection under its kind."""
         rejections.count(self.kind, self.sentence)
 
 
 def retry_after(delay_s: float, why: str, kind: str | None = None) -> HttpRejection:
-    """429, with the whole seconds after which it is worth sending again."""
+    """Return a 429 rejection with the whole seconds after which a retry can succeed."""
     wait_s = max(1, math.ceil(delay_s))
     sentence = f"{why}; send it again in {wait_s} s."
     return HttpRejection(429, sentence, {"retry-after": str(wait_s)}, kind)
@@ -152,13 +152,13 @@ class HttpRequest:
     """A request whose head is complete, and its body as it arrives.
 
     Attributes:
-        method: Its method, in capitals.
-        path: The path of its target, decoded, without a query.
-        is_whole: Whether all of its body has arrived.
+        method: The method, in capitals.
+        path: The decoded path of the target, without a query.
+        is_whole: Whether the whole body has arrived.
 
     Args:
         target: The target, in origin or absolute form (RFC 9112, 3.2).
-        headers: The headers that mean something here.
+        headers: The kept headers (`KEPT_HEADERS`).
         wanted: Called whenever the handler asks for more of the body.
     """
 
@@ -180,29 +180,29 @@ class HttpRequest:
         self._waiter: asyncio.Future[None] | None = None
 
     def values(self, name: str) -> list[str]:
-        """The values of a header, by its name in small letters."""
+        """Return the values of a header, by its lower-case name."""
         return [value.decode("latin-1") for value in self._headers.get(name.encode(), ())]
 
     def value(self, name: str) -> str:
-        """The first value of a header; empty if there is none."""
+        """Return the first value of a header, or an empty text."""
         values = self._headers.get(name.encode())
         return values[0].decode("latin-1") if values else ""
 
     @property
     def media_type(self) -> str:
-        """Its content type, without parameters."""
+        """The content type, without parameters."""
         return self.value("content-type").partition(";")[0].strip().lower()
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much of the body waits for the handler that no more must be read."""
+        """Whether so much of the body waits for the handler that reading must pause."""
         return self._waiting_bytes >= READ_BYTES
 
     async def read(self) -> bytes:
-        """Wait for more of the body; empty at its end.
+        """Wait for more of the body, and return it; empty at the end.
 
         Raises:
-            SenderGoneError: No more of it comes.
+            SenderGoneError: The rest of the body will not arrive.
         """
         while not self._pieces:
             if self._has_failed:
@@ -228,17 +228,17 @@ class HttpRequest:
             self._wake()
 
     def end(self) -> None:
-        """The body is complete."""
+        """Note that the body is complete."""
         self.is_whole = True
         self._wake()
 
     def fail(self) -> None:
-        """The rest does not come."""
+        """Note that the rest of the body will not arrive."""
         self._has_failed = True
         self._wake()
 
     def drop(self) -> None:
-        """Keep nothing that comes; nobody reads it."""
+        """Drop waiting and later bytes of the body, which no handler reads."""
         self._is_dropped = True
         self._pieces, self._waiting_bytes = [], 0
 
@@ -263,7 +263,7 @@ _CHECKS: Final[tuple[tuple[_Check, HttpRejection], ...]] = (
     (lambda _, headers: len(headers.get(b"content-length", ())) > 1, MALFORMED),
     (
         lambda _, headers: {b"content-length", b"transfer-encoding"} <= headers.keys(),
-        _AMBIGUOUS,  # 6.1: a proxy that goes by the other one would take a part for a request
+        _AMBIGUOUS,  # 6.1: a proxy that uses the other header would split the requests differently
     ),
     (
         lambda _, headers: (
@@ -273,7 +273,7 @@ _CHECKS: Final[tuple[tuple[_Check, HttpRejection], ...]] = (
         _NOT_CHUNKED,
     ),
     *(
-        # A proxy may have checked the other one.
+        # A proxy may have checked another of the values.
         (
             lambda _, headers, name=name: len(headers.get(name, ())) > 1,
             HttpRejection(
@@ -283,11 +283,11 @@ _CHECKS: Final[tuple[tuple[_Check, HttpRejection], ...]] = (
         for name in _ONCE
     ),
 )
-"""What RFC 9112 asks of a server beyond what llhttp checks, by the version and the headers."""
+"""Checks that RFC 9112 requires beyond llhttp's, on the version and the headers."""
 
 
 def refusal(version: str, headers: Headers) -> HttpRejection | None:
-    """Return why a request is refused before its body is read; None if it is not."""
+    """Return the rejection of a request's headers, or None."""
     for is_wrong, rejection in _CHECKS:
         if is_wrong(version, headers):
             return rejection
@@ -295,7 +295,7 @@ def refusal(version: str, headers: Headers) -> HttpRejection | None:
 
 
 def too_long(settings: HttpSettings) -> HttpRejection:
-    """Return the rejection of headers, or of what stands between chunks, that are too long."""
+    """Return the rejection of too long headers, or of too long text between chunks."""
     return HttpRejection(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
         f"The headers have more than the {settings.max_header_bytes} bytes allowed; send fewer or"
@@ -304,7 +304,7 @@ def too_long(settings: HttpSettings) -> HttpRejection:
 
 
 def protocol_error(error: httptools.HttpParserError) -> HttpRejection:
-    """Return the rejection for the parser's error, without its text, which may be secret."""
+    """Return the rejection for a parser error, without the error's text, which may be secret."""
     if "Content-Length" in (text := str(error)) and "Transfer-Encoding" in text:
         return _AMBIGUOUS
     return MALFORMED

@@ -1,4 +1,4 @@
-"""Records over HTTP: the receiver for services, devices and shell scripts."""
+"""Receiver of records over HTTP, for services, devices and shell scripts."""
 
 import asyncio
 import math
@@ -29,18 +29,18 @@ from headrace.journal.receivers.settings import HttpSettings
 from headrace.journal.records import Records
 
 _LARGE_BYTES: Final = 64 * 1024
-"""A body from this size on is parsed in a thread, so that the other senders do not wait."""
+"""Size from which a body is parsed in a thread, so that other senders do not wait."""
 
 _PARSED_AT_ONCE: Final = 2
-"""Large bodies that are parsed at the same time: each takes its own size once more meanwhile."""
+"""Large bodies that are parsed at a time: during parsing each takes its own size once more."""
 
 
 _MANY_PARTS: Final = 256
-"""A body with so many parts is parsed in a thread as well: that takes as long."""
+"""Number of record separators from which a smaller body is parsed in a thread too."""
 
 
 class HttpReceiver(ListeningReceiver[HttpSettings]):
-    """Takes records by ``POST /records``, and answers 200 when they are durable.
+    """Accepts records by ``POST /records``, and answers 200 when they are durable.
 
     ========================== ================================================================
     Content-Type               the body is
@@ -51,24 +51,23 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
     text/plain                 one record
     ========================== ================================================================
 
-    The header ``Headrace-Key`` gives all of them a key. ``Headrace-Message-Id`` makes it safe to
-    send again what was not answered: the records of a request with an id that is remembered (see
+    The header ``Headrace-Key`` gives all records a key. ``Headrace-Message-Id`` makes it safe to
+    repeat unanswered requests: the records of a request with a remembered id (see
     `IntakeSettings`) are stored once. A body may be compressed (Content-Encoding gzip or deflate).
 
-    The answer to a request that was taken is ``{"lane": 0, "first": 500, "until": 520}``, with
-    ``"duplicates": 20`` where so many of its records had been stored before. Any other answer is
-    ``{"error": ...}`` with one sentence, and nothing of the request was acknowledged: 400
-    (malformed), 401 (token), 404 and 405 (another path or method), 408 (too slow), 411 (nothing
-    says how long the body is), 413 and 431 (too large), 415 and 501 (not understood), 429 with
-    Retry-After (the rate or the memory is used up: send it again then), 500 (a defect), 503 (it
-    could not be stored, the journal is at its cap, or the receiver stops: send it again). With a
-    certificate in its settings all of it is within TLS. `status_routes` says what ``GET /health``,
-    ``/ready`` and ``/metrics`` answer.
+    A successful answer is ``{"lane": 0, "first": 500, "until": 520}``, with ``"duplicates": 20``
+    if 20 of the records were already stored. Any other answer is ``{"error": ...}`` with one
+    sentence, and nothing of the request is acknowledged: 400 (malformed), 401 (token), 404 and 405
+    (another path or method), 408 (too slow), 411 (no declared length), 413 and 431 (too large),
+    415 and 501 (unsupported), 429 with Retry-After (the rate or the memory is used up; repeat the
+    request then), 500 (a bug), 503 (not stored, the journal is at its cap, or the receiver stops;
+    repeat the request). With a certificate in the settings, all connections use TLS.
+    `status_routes` describes ``GET /health``, ``/ready`` and ``/metrics``.
 
     Args:
         settings: The limits. Default: those of `HttpSettings`.
-        stop_s: How long a stop waits for requests that are being answered (s). Default: 5.
-        idle_s: How long an answered connection may wait for its next request (s). Default: 75.
+        stop_s: Time that a stop waits for requests being answered (s). Default: 5.
+        idle_s: Time that an answered connection may wait for its next request (s). Default: 75.
     """
 
     scheme = "http"
@@ -114,7 +113,7 @@ _USAGE: Final = (
 
 
 def routes(intake: Intake, settings: HttpSettings, access: Access, bodies: MemoryBudget) -> Routes:
-    """The routes of `HttpReceiver`."""
+    """Return the routes of `HttpReceiver`."""
     parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
 
     async def take(request: HttpRequest) -> HttpAnswer:

@@ -1,6 +1,6 @@
-"""A receiver's state over HTTP: ``/health``, ``/ready`` and ``/metrics``.
+"""HTTP routes of a receiver's state: ``/health``, ``/ready`` and ``/metrics``.
 
-A receiver that speaks no HTTP to its senders has a port of its own for them.
+A receiver whose senders do not use HTTP serves these routes on a port of its own.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ _CONNECTIONS: Final = 50
 
 
 def status_routes(intake: Intake) -> Routes:
-    """The routes; none of them needs a token, and none shows a record or a secret.
+    """Return the routes; they need no token, and return no records or secrets.
 
     ========= ===== ============================================================================
     path      200   503, with ``{"error": ...}``
     ========= ===== ============================================================================
-    /health   records can be stored                  nothing can: a full disk, for one
-    /ready    the same, and senders need not wait    it stops, or its intake refuses
+    /health   records can be stored                  they cannot, for instance on a full disk
+    /ready    the same, and senders need not wait    the receiver stops, or its intake refuses
     ========= ===== ============================================================================
 
-    ``/metrics`` is Prometheus' text.
+    ``/metrics`` is in Prometheus' text format.
     """
     registry = CollectorRegistry()
     registry.register(_IntakeCollector(intake))
@@ -55,7 +55,7 @@ def status_routes(intake: Intake) -> Routes:
         return _answer(intake.refusing or await intake.health.trouble())
 
     async def metrics(_: HttpRequest) -> HttpAnswer:
-        # Its default is to count what the process has done too: memory, descriptors, time.
+        # A registry of its own: the default registry adds metrics of the process.
         return HttpAnswer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
 
     return {"/health": {"GET": health}, "/ready": {"GET": ready}, "/metrics": {"GET": metrics}}
@@ -69,9 +69,9 @@ def _answer(trouble: str | None) -> HttpAnswer:
 
 @contextlib.asynccontextmanager
 async def serving_status(intake: Intake, host: str, port: int) -> AsyncIterator[int]:
-    """Serve ``/health``, ``/ready`` and ``/metrics``; answers the port.
+    """Serve ``/health``, ``/ready`` and ``/metrics``, and yield the port.
 
-    Its clients do not count among the senders, nor what is wrong with their requests.
+    Clients of this port do not count as senders, and their rejected requests are not counted.
 
     Raises:
         ReceiverError: The port cannot be opened.
@@ -99,19 +99,31 @@ class _IntakeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         intake = self._intake
         place = [intake.health.journal, str(intake.health.lane)]
-        done = intake.statistics
+        statistics = intake.statistics
         for name, text, value in (
-            ("accepted_records", "Records that are durable.", done.stored_records),
-            ("accepted_bytes", "Their keys, values and headers.", done.stored_bytes),
-            ("duplicate_records", "Records taken before, by their ids.", done.duplicate_records),
-            ("failed_records", "Records whose block was not stored.", done.failed_records),
+            ("accepted_records", "Records that are durable.", statistics.stored_records),
+            ("accepted_bytes", "Their keys, values and headers.", statistics.stored_bytes),
+            (
+                "duplicate_records",
+                "Records taken before, by their ids.",
+                statistics.duplicate_records,
+            ),
+            ("failed_records", "Records whose block was not stored.", statistics.failed_records),
         ):
             counter = CounterMetricFamily(_PREFIX + name, text, labels=_LABELS)
             counter.add_metric(place, value)
             yield counter
         for name, text, value in (
-            ("buffer_bytes", "Memory of records that are not durable yet.", done.reserved_bytes),
-            ("waiting_records", "Those of them that wait for the rate.", done.waiting_records),
+            (
+                "buffer_bytes",
+                "Memory of records that are not durable yet.",
+                statistics.reserved_bytes,
+            ),
+            (
+                "waiting_records",
+                "Those of them that wait for the rate.",
+                statistics.waiting_records,
+            ),
             (
                 "refusing",
                 "1 while all senders wait: see /ready.",

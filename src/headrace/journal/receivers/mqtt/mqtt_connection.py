@@ -1,4 +1,4 @@
-"""One connection to an MQTT broker: what arrives over it, and what is acknowledged."""
+"""One connection to an MQTT broker: arriving messages and their acknowledgements."""
 
 import asyncio
 import contextlib
@@ -27,26 +27,28 @@ with needs_extra("mqtt", "Receiving from MQTT"):
 Answer = TypeVar("Answer")
 
 _ANSWER_S: Final = 10.0
-"""Time for the broker's answer, and for writing the last acknowledgements (s)."""
+"""Time limit of a broker's answer, and of writing the last acknowledgements (s)."""
 
 _PERMANENT: Final = frozenset({0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C})
-"""Protocol version, client id, user or password, not authorized, banned, method: they stay so."""
+"""Reasons that a retry does not change: protocol version, client id, user or password,
+authorization, ban, authentication method.
+"""
 
 _MAX_ARRIVED_BYTES: Final = 32 * 2**20
 _TAKEN_OVER: Final = 0x8E
 _RETAINED_ONCE: Final = 1
-"""Retained messages are sent when a subscription is new, not each time it is confirmed."""
+"""Retain handling 1: the broker sends retained messages for a new subscription only."""
 
 
 class MqttConnection:
-    """A connection in the broker's persistent session for this client id, subscribed with QoS 1.
+    """A connection with the broker's persistent session of this client id, subscribed with QoS 1.
 
-    The broker sends no more than ``receive_maximum`` messages of QoS 1 before one of them is
-    acknowledged. No broker throttles messages with QoS 0, so no more are kept either: the socket is
-    not read then, nor while ``max_arrived_bytes`` have arrived and were not taken. A larger message
-    is not read: no connection would take it, and it stays with the broker. Messages that are not
-    acknowledged when it is closed, or lost, the broker sends again over the next one. Belongs to
-    one event loop; the network has a thread of its own.
+    The broker sends at most ``receive_maximum`` unacknowledged messages of QoS 1. No broker
+    throttles messages with QoS 0, so this class keeps no more of them either: it stops reading the
+    socket, as it does while ``max_arrived_bytes`` have arrived and were not taken. A larger message
+    is not read. It stays with the broker, because no connection would accept it. After a closed or
+    lost connection, the broker repeats unacknowledged messages over the next connection. A
+    connection belongs to one event loop; the network has a thread of its own.
     """
 
     def __init__(
@@ -71,13 +73,13 @@ class MqttConnection:
         self._client = self._made()
 
     async def open(self) -> bool:
-        """Connect; the broker begins to send what it holds for the session.
+        """Connect. The broker then starts to send messages held for the session.
 
-        Returns whether the broker still had the session.
+        Return whether the broker still had the session.
 
         Raises:
-            ConnectionError: The broker cannot be reached, or not now.
-            ReceiverError: It refuses this client.
+            ConnectionError: The broker cannot be reached, or is unavailable now.
+            ReceiverError: The broker refuses this client.
         """
         settings = self._settings
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
@@ -98,13 +100,13 @@ class MqttConnection:
         return await self._answer(self._connected)
 
     async def subscribe(self) -> None:
-        """Subscribe to the topics; messages must be taken meanwhile. Raises as `open`."""
+        """Subscribe to the topics; take messages meanwhile. Raises as `open`."""
         options = SubscribeOptions(qos=1, retainHandling=_RETAINED_ONCE)
         self._client.subscribe([(topic, options) for topic in self._settings.topics])
         await self._answer(self._subscribed)
 
     async def next(self, most: int, most_bytes: int) -> list[MqttMessage]:
-        """Wait for messages; take 1 that has arrived, and more within these limits."""
+        """Wait for messages, and return at least 1, and more within these limits."""
         await self._some.wait()
         taken = [self._arrived.popleft()]
         left_bytes = most_bytes - taken[0].size_bytes
@@ -119,33 +121,33 @@ class MqttConnection:
         return taken
 
     def acknowledge(self, packets: Sequence[Packet]) -> None:
-        """Acknowledge messages to the broker, in the order in which they came."""
+        """Acknowledge messages to the broker, in the order of their arrival."""
         for packet in packets:
             self._client.ack(packet.mid, packet.qos)
             self._places.release()
 
     async def close(self) -> None:
-        """Write what was acknowledged, and disconnect; the broker keeps the session."""
+        """Write pending acknowledgements and disconnect; the broker keeps the session."""
         self._is_closing = True
-        self._places.release()  # the network's thread may wait for a place: it sees the closing
+        self._places.release()  # lets a network thread that waits for a place see the closing
         with self._has_room:
             self._has_room.notify_all()
-        was_connected = self._client.is_connected()  # it is not any more when it is to disconnect
+        was_connected = self._client.is_connected()  # false after disconnect()
         self._client.disconnect()
         if was_connected:
             await asyncio.wait([self.lost], timeout=_ANSWER_S)
         if (connection := cast(socket.socket | None, self._client.socket())) is not None:
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # so that the thread ends
+                connection.shutdown(socket.SHUT_RDWR)  # ends the network thread
         await asyncio.to_thread(self._client.loop_stop)
 
     async def _answer(self, answer: asyncio.Future[Answer]) -> Answer:
-        done, _ = await asyncio.wait(
+        completed, _ = await asyncio.wait(
             (answer, self.lost), timeout=_ANSWER_S, return_when=asyncio.FIRST_COMPLETED
         )
-        if answer in done:
+        if answer in completed:
             return answer.result()
-        if self.lost in done:
+        if self.lost in completed:
             raise self.lost.result()
         raise ConnectionError(f"it gave no answer within {_ANSWER_S:g} s")
 
@@ -170,14 +172,14 @@ class MqttConnection:
         client.on_disconnect = self._on_disconnect
         return client
 
-    # The network's thread calls the following methods.
+    # The network thread calls the following methods.
 
     def _on_failure(self, error: Exception) -> None:
         if isinstance(error, ReceiverError):
             self._resolve(self.lost, error)
             return
-        what = f"what it sent cannot be read: {type(error).__name__}: {error}"
-        self._resolve(self.lost, ConnectionError(what))
+        reason = f"what it sent cannot be read: {type(error).__name__}: {error}"
+        self._resolve(self.lost, ConnectionError(reason))
 
     def _on_connect(
         self, _client: Client, _data: Any, flags: ConnectFlags, reason: ReasonCode, _more: Any
@@ -209,7 +211,7 @@ class MqttConnection:
     def _on_message(self, message: MqttMessage) -> None:
         self._places.acquire()
         if self._is_closing:
-            self._places.release()  # the next message, which is not taken either, does not wait
+            self._places.release()  # the next message, which is dropped too, does not wait
             return
         with self._has_room:
             self._has_room.wait_for(lambda: self._is_closing or self._fits(message))
@@ -217,7 +219,7 @@ class MqttConnection:
         self._loop.call_soon_threadsafe(self._arrive, message)
 
     def _fits(self, message: MqttMessage) -> bool:
-        """Whether a message has room beside those that were not taken; alone it always has."""
+        """Whether a message fits beside the messages not yet taken; a lone message always fits."""
         together_bytes = self._arrived_bytes + message.size_bytes
         return not self._arrived_bytes or together_bytes <= self._max_arrived_bytes
 
@@ -247,10 +249,10 @@ class MqttConnection:
 
 
 class _Client(Client):
-    """Says why its network's thread ends where it ends by an error, such as a topic in no UTF-8.
+    """Reports exceptions that end the network thread, such as a topic that is not UTF-8.
 
-    That thread would be gone without a word, and with it pings, acknowledgements and reconnection.
-    Messages are read by `message_of`, and too large ones are not read, which the library cannot.
+    Otherwise the thread would end silently, and with it pings, acknowledgements and reconnection.
+    `message_of` parses messages, and too large messages are not read: paho-mqtt has no such limit.
     """
 
     def __init__(
@@ -267,7 +269,7 @@ class _Client(Client):
         self._max_packet_bytes = max_packet_bytes
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        """Read some of a packet, of which ``bufsize`` is left, unless that is too much."""
+        """Read some of a packet's ``bufsize`` remaining bytes; refuse a too large packet."""
         if bufsize > self._max_packet_bytes:
             raise ReceiverError(
                 f"A message of {bufsize} bytes is larger than the {self._max_packet_bytes} that it"
@@ -292,7 +294,7 @@ class _Client(Client):
 
 
 def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
-    """Return the receiver's certificates and authorities for TLS; None without TLS.
+    """Return a TLS context with the receiver's certificate and authorities; None without TLS.
 
     Raises:
         OptionError: A file cannot be used.
@@ -306,7 +308,7 @@ def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """Is closed when the broker's certificate is not trusted; paho-mqtt would leave it open."""
+    """Closes itself if the broker's certificate is not trusted; paho-mqtt would leave it open."""
 
     def do_handshake(self, block: bool = False) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A message as an MQTT 5 broker delivers it, and how its packet is read."""
+"""Messages of an MQTT 5 broker, and the parsing of their packets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,27 +8,27 @@ from headrace.journal.receivers.id_window import is_message_id
 from headrace.journal.records import Headers
 
 MESSAGE_ID: Final = "headrace-message-id"
-"""The user property that a publisher gives a message, so that it is stored once.
+"""User property with a publisher's id of a message, so that the message is stored once.
 
-An id that is not valid (`is_message_id`), or one of several, is ignored, and its message may be
-stored twice: the broker would send a rejected message for ever.
+An invalid id (`is_message_id`), or each of several ids, is ignored, and its message may be stored
+twice. If such a message were rejected, the broker would repeat it for ever.
 """
 
 MOST_PROPERTIES: Final = 1_000
-"""The user properties that are taken of a message; each takes 30 times its bytes, and time."""
+"""Most user properties kept of a message; each takes time, and 30 times its bytes of memory."""
 
 _FRAME_BYTES: Final = 256
 _PROPERTY_BYTES: Final = 200
 
 _CONTENT_TYPE, _USER_PROPERTY = 0x03, 0x26
 _SIZES: Final = {0x01: 1, 0x02: 4, 0x23: 2}
-"""The other properties of PUBLISH that have one size (MQTT 5, 3.3.2.3)."""
+"""Sizes of the other fixed-size properties of PUBLISH (MQTT 5, 3.3.2.3)."""
 _TEXTS: Final = frozenset({_CONTENT_TYPE, 0x08, 0x09})
 _SUBSCRIPTION: Final = 0x0B
 
 
 class Packet(NamedTuple):
-    """What is to be acknowledged of a message: its packet id on this connection, and its QoS."""
+    """Packet id on this connection and QoS of a message, for its acknowledgement."""
 
     mid: int
     qos: int
@@ -38,8 +38,8 @@ class Packet(NamedTuple):
 class MqttMessage:
     """A message as it was published, with its packet id on this connection.
 
-    With QoS 1 it is to be acknowledged. In ``properties``, its user properties in their order, a
-    name may be there twice; ``is_cut`` says whether it has more than `MOST_PROPERTIES`.
+    Messages with QoS 1 must be acknowledged. ``properties`` are the user properties in their order,
+    and may repeat a name; ``is_cut`` says whether there are more than `MOST_PROPERTIES`.
     """
 
     mid: int
@@ -52,50 +52,50 @@ class MqttMessage:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the message, an upper estimate (bytes)."""
+        """Upper estimate of the memory of the message (bytes)."""
         named = sum(len(name) + len(value) + _PROPERTY_BYTES for name, value in self.properties)
         return len(self.payload) + len(self.topic) + 4 * named + _FRAME_BYTES
 
     @property
     def packet(self) -> Packet:
-        """What stays of it until it is acknowledged."""
+        """The packet to acknowledge, which is kept without the payload."""
         return Packet(self.mid, self.qos)
 
     @property
     def message_id(self) -> str | None:
-        """Its message id; None if it has none, or one that is ignored."""
+        """The message id; None without an id, or if the id is ignored."""
         ids = self._ids
         return ids[0] if len(ids) == 1 and is_message_id(ids[0]) else None
 
     @property
     def has_unfit_id(self) -> bool:
-        """Whether it has a message id that is ignored."""
+        """Whether the message has an id that is ignored."""
         return bool(self._ids) and self.message_id is None
 
     @property
     def _ids(self) -> list[str]:
-        """Different message ids: of several nobody knows which is the message's own."""
+        """Distinct message ids; of several ids, none is known to be the right one."""
         return list({value: None for name, value in self.properties if name == MESSAGE_ID})
 
     @property
     def headers(self) -> Headers:
-        """The record's headers: the user properties, then ``content-type`` where it has one."""
-        found: list[tuple[str, bytes | None]] = [
+        """Headers of the record: the user properties, then ``content-type`` if it is set."""
+        headers: list[tuple[str, bytes | None]] = [
             (name, value.encode()) for name, value in self.properties
         ]
         if self.content_type is not None:
-            found.append(("content-type", self.content_type.encode()))
-        return found
+            headers.append(("content-type", self.content_type.encode()))
+        return headers
 
 
 def message_of(flags: int, packet: bytes | bytearray) -> MqttMessage:
-    """Read PUBLISH: the low bits of its first byte, and all that follows its length.
+    """Parse a PUBLISH packet from the first byte's low bits and the bytes after its length.
 
-    Takes time by what is read. paho-mqtt copies the rest of a packet, payload included, for each of
-    its properties, and 5 000 of them hold it up for a second.
+    Time grows with the bytes read. paho-mqtt instead copies the rest of a packet, payload included,
+    for each property: 5 000 properties take a second.
 
     Raises:
-        ValueError: It is malformed, or has QoS 2, which no subscription here has.
+        ValueError: The packet is malformed, or has QoS 2, which no subscription here has.
     """
     qos = flags >> 1 & 3
     if qos > 1:

@@ -1,4 +1,4 @@
-"""Records from an MQTT 5 broker: the receiver for devices and sensors that publish."""
+"""Receiver of records from an MQTT 5 broker, for devices and sensors that publish."""
 
 import asyncio
 import logging
@@ -22,22 +22,22 @@ _LOG: Final = logging.getLogger("headrace.receivers")
 
 _MAX_DELAY_S: Final = 30.0
 _SUBMIT_BYTES: Final = 1024 * 1024
-"""The most that is submitted at once, where so much has arrived."""
+"""Most bytes that are submitted at once."""
 
 
 class MqttReceiver:
     """Subscribes to topics of a broker, and acknowledges each message when it is durable.
 
-    A message is a record: the value is its payload, the key its topic; the headers are its user
+    Each message is a record: its payload is the value, its topic the key. The headers are its user
     properties and, as ``content-type``, its content type. The subscription has QoS 1, and the
-    session stays with the broker, which holds what is published while this receiver is away.
+    broker keeps the session and the messages published while this receiver is away.
 
     PUBACK is sent when the record is durable, in the order of the messages. Until then the message
-    counts towards the receive maximum, and beyond that the broker holds back: so a slow job slows
-    the broker down. The broker sends unacknowledged messages again over the next connection: after
-    a lost connection, a crash, or a block that could not be stored. Then a message may be there
-    twice, unless its publisher gave it the user property ``headrace-message-id``, 1 to 200
-    characters. Messages with QoS 0 are never acknowledged, and are lost if anything goes wrong.
+    counts towards the receive maximum, so a slow job slows the broker down. After a lost
+    connection, a crash, or a block that was not stored, the broker repeats unacknowledged messages
+    over the next connection. A repeated message may be stored twice, unless its publisher gave it
+    the user property ``headrace-message-id``, 1 to 200 characters. Messages with QoS 0 are never
+    acknowledged, and are lost on any failure.
 
     Raises:
         SetupError: The package paho-mqtt is not installed.
@@ -52,19 +52,19 @@ class MqttReceiver:
         self._make_connection = mqtt_connection.MqttConnection
         self._make_context = mqtt_connection.tls_context
 
-    def address(self, own_host: str | None = None) -> str:  # it does not listen
+    def address(self, own_host: str | None = None) -> str:  # own_host is for listening receivers
         """Return the broker's URL."""
         return self.settings.url
 
     async def receive(self, intake: Intake) -> None:
-        """Receive until cancelled, as `Receiver.receive` says. A lost broker is waited for.
+        """Receive until cancelled, as `Receiver.receive` says; reconnect to a lost broker.
 
         Raises:
             OptionError: The files of certificates cannot be used.
             ReceiverError: The broker refuses this client or a topic, another client has taken its
                 session, or a message is larger than the intake's buffer.
         """
-        self._make_context(self.settings)  # files that cannot be used are refused at the start
+        self._make_context(self.settings)  # raises for unusable files at the start
         while True:
             try:
                 await self._connect(intake)
@@ -99,7 +99,7 @@ class MqttReceiver:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not any(task.done() for task in tasks):  # it is cancelled
+            if not any(task.done() for task in tasks):  # this task was cancelled
                 taking.cancel()
                 await asyncio.wait([taking])
                 joined = asyncio.create_task(submitted.join())
@@ -126,7 +126,7 @@ class MqttReceiver:
         while True:
             packets, receipt = await submitted.get()
             await asyncio.wait([receipt])
-            if not receipt.cancelled():  # else it was withdrawn, and the broker sends it again
+            if not receipt.cancelled():  # a withdrawn message is repeated by the broker
                 receipt.result()
                 connection.acknowledge(packets)
             submitted.task_done()
@@ -161,7 +161,7 @@ class MqttReceiver:
 
 
 _Submitted = tuple[Sequence[Packet], asyncio.Task[Receipt]]
-"""What is to be acknowledged then; payloads are not kept, for the intake has them."""
+"""Packets to acknowledge with their receipt; the payloads are kept by the intake alone."""
 
 
 async def _take(
@@ -170,7 +170,7 @@ async def _take(
     most_bytes = min(_SUBMIT_BYTES, intake.settings.buffer_bytes // 4)
     is_logged = is_cut_logged = False
     while True:
-        # Messages that go into the buffer all or none are acknowledged so too.
+        # At most records_at_once, so that the messages enter the buffer in one step.
         messages = await connection.next(intake.records_at_once, most_bytes)
         if not is_logged and any(message.has_unfit_id for message in messages):
             is_logged = True
@@ -193,7 +193,7 @@ async def _take(
 
 
 def records_of(messages: Sequence[MqttMessage], now_ms: int) -> Records:
-    """A record for each message."""
+    """Return a record for each message."""
     return Records.of(
         [message.payload for message in messages],
         keys=[message.topic.encode() for message in messages],

@@ -1,4 +1,4 @@
-"""One receiver in a Spark task, for as long as its driver answers. Free of Spark."""
+"""One receiver in a Spark task, for as long as its driver answers; does not import Spark."""
 
 import asyncio
 import contextlib
@@ -37,11 +37,11 @@ _CONNECT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Receiver that a task is to run, and the driver's host and port for its reports.
+    """The receiver that a task runs, and the driver's host and port for its reports.
 
-    ``hosting`` may hold the password of a ledger. ``receiver`` is the receiver, or a function of
-    the lane that makes it; pickled. After ``silence_s`` without an answer the driver counts as
-    gone.
+    ``hosting`` may contain the password of a ledger. ``receiver`` is the pickled receiver, or a
+    pickled function that returns the receiver of a lane. After ``silence_s`` without an answer the
+    driver counts as lost.
     """
 
     driver: tuple[str, int]
@@ -54,18 +54,19 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """End of a task: with an error, None if it was stopped or nothing more was to come."""
+    """Outcome of a task: the error, or None for a receiver that was stopped or finished."""
 
     error: str | None = None
     is_permanent: bool = False
 
 
 def work(assignment: Assignment) -> TaskOutcome:
-    """Receive until the driver says stop, or is gone, or something fails.
+    """Run the receiver until the driver orders a stop, is lost, or something fails.
 
-    In each case nothing more is taken, what is in the buffer is made durable and acknowledged, and
-    the lane is free, before it returns. It raises nothing: a task that fails too often fails its
-    job, and whether to run it again is the supervisor's decision.
+    Before returning, the receiver accepts no more records, makes buffered records durable and
+    acknowledges them, and releases the lane. Errors are returned and not raised, because Spark
+    fails a job whose task fails ``spark.task.maxFailures`` times. So this limit applies to dead
+    workers only, and the supervisor decides about restarts.
     """
     warm_up()
     try:
@@ -103,7 +104,7 @@ async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asynci
     try:
         async with asyncio.timeout(_CONNECT_S):
             return await asyncio.open_connection(host, port, limit=MAX_LINE_BYTES)
-    except OSError as error:  # a timeout is one
+    except OSError as error:  # TimeoutError is an OSError
         raise ReceiverError(
             f"The driver at {host}:{port} cannot be reached from {socket.gethostname()}"
             f" ({error or 'no answer'}); let executors connect to the driver at this port, or"
@@ -112,7 +113,7 @@ async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asynci
 
 
 class _Hosted:
-    """The receiver of an assignment: not begun, running, or ended."""
+    """The receiver of an assignment: not started, running, or ended."""
 
     def __init__(self, assignment: Assignment, own_address: str) -> None:
         self._assignment = assignment
@@ -143,13 +144,13 @@ class _Hosted:
         self._changed.clear()
 
     async def end(self) -> None:
-        """End cleanly; raises what the receiver has ended with."""
+        """End the receiver cleanly; raises its error."""
         self._stop.set()
         if self._serving is not None:
             await self._serving
 
     async def receive(self, intake: Intake) -> None:
-        """Receive as a receiver; once this is called, it has its lane."""
+        """Receive through the assigned receiver; at the call, the lane is locked."""
         self._receiving = True
         self._changed.set()
         await self._receiver.receive(intake)
@@ -172,22 +173,22 @@ class _Hosted:
 
 
 def _check_journal(assignment: Assignment) -> None:
-    """See that a path leads to the driver's journal here too, and not to a disk of this machine."""
+    """Check that the URL leads to the driver's journal here, and not to a local disk."""
     url = assignment.hosting.journal
     where = f"{url} on {socket.gethostname()}"
     remedy = "keep it on a file system that driver and executors share, in an object store or HDFS."
     try:
-        found = Journal.open(url).id
+        journal_id = Journal.open(url).id
     except NoJournalError as error:
         raise JournalError(f"The driver's journal is not at {where}; {remedy}") from error
-    if found != assignment.journal_id:
+    if journal_id != assignment.journal_id:
         raise JournalError(f"The journal at {where} is another one than the driver's; {remedy}")
 
 
 def _made(assignment: Assignment) -> Receiver:
     lane = assignment.hosting.lane
     try:
-        made = pickle.loads(assignment.receiver)  # noqa: S301  # it came with the task
+        made = pickle.loads(assignment.receiver)  # noqa: S301  # sent with the task by the driver
     except Exception as error:
         raise SetupError(
             f"The receiver cannot be loaded on {socket.gethostname()} ({error}); install there what"

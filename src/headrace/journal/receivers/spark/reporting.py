@@ -1,7 +1,7 @@
-"""Reports of a receiver's task to the driver, the orders in answer, and the driver's server.
+"""Reports of receivers' tasks to the driver, the driver's orders, and the driver's server.
 
-The two exchange lines of JSON, in turn: the task reports twice a second, and each report is
-answered with an order. Nothing of it is ever unpickled or evaluated, and no line is longer than
+Task and driver exchange lines of JSON in turn: the task reports twice a second, and the driver
+answers each report with an order. Nothing is unpickled or evaluated, and no line is longer than
 4096 bytes.
 """
 
@@ -22,10 +22,10 @@ from headrace.journal.receivers.connections import listen
 MAX_LINE_BYTES: Final = 4096
 
 REPORT_S: Final = 0.5
-"""Interval of a task's reports (s), and so how soon it learns that it must stop."""
+"""Interval of a task's reports (s), and so the longest delay of an order to stop."""
 
 SILENCE_S: Final = 30.0
-"""After so long without a line from the other side it counts as gone."""
+"""Time without a line from the other side after which the other side counts as lost (s)."""
 
 _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
@@ -33,7 +33,8 @@ _LOG: Final = logging.getLogger("headrace.receivers.spark")
 class Order(StrEnum):
     """Order to a task.
 
-    ``WAIT``: another task runs its receiver. ``RECEIVE``: run it, or go on. ``STOP``: end cleanly.
+    ``WAIT``: another task runs the receiver. ``RECEIVE``: start or continue the receiver.
+    ``STOP``: end the receiver cleanly.
     """
 
     WAIT = "wait"
@@ -43,9 +44,10 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report of a task on itself.
+    """Report of a task about itself.
 
-    Its receiver is ``receiving`` if it has its lane; senders connect to the address, if it listens.
+    ``receiving`` is true once the receiver has its lane. ``address`` is the address for senders, or
+    None for a receiver that does not listen.
     """
 
     token: str = field(repr=False)
@@ -54,12 +56,12 @@ class Report:
     address: str | None = None
 
     def encode(self) -> bytes:
-        """A line, with its end."""
+        """Return the report as a line with its end."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def decode(cls, line: bytes) -> "Report":
-        """Read a line; ReceiverError where it is no report."""
+        """Parse a line; raises ReceiverError for a line that is not a report."""
         match _parsed(line):
             case {
                 "token": str(token),
@@ -72,12 +74,12 @@ class Report:
 
 
 def encode_order(order: Order) -> bytes:
-    """A line, with its end."""
+    """Return an order as a line with its end."""
     return json.dumps({"order": order}).encode() + b"\n"
 
 
 def decode_order(line: bytes) -> Order:
-    """Read a line; ReceiverError where it is no order."""
+    """Parse a line; raises ReceiverError for a line that is not an order."""
     match _parsed(line):
         case {"order": str(word)} if word in set(Order):
             return Order(word)
@@ -92,17 +94,17 @@ def _parsed(line: bytes) -> Any:
 
 
 async def read_line(reader: asyncio.StreamReader, timeout_s: float) -> bytes:
-    """The next line, with its end, from a reader made with ``limit=MAX_LINE_BYTES``.
+    """Return the next line with its end, from a reader with ``limit=MAX_LINE_BYTES``.
 
     Raises:
-        ReceiverError: None comes in this time, or it is too long, or the connection ends.
+        ReceiverError: No line arrives in time, the line is too long, or the connection ends.
     """
     try:
         async with asyncio.timeout(timeout_s):
             line = await reader.readline()
     except TimeoutError as error:
         raise ReceiverError(f"Nothing was heard for {timeout_s:g} s.") from error
-    except ValueError as error:  # asyncio's word for it
+    except ValueError as error:  # asyncio raises it beyond the reader's limit
         raise ReceiverError(f"A line was longer than {MAX_LINE_BYTES} bytes.") from error
     except OSError as error:
         raise ReceiverError(f"The connection broke: {error}.") from error
@@ -117,18 +119,18 @@ class _Supervision(NamedTuple):
 
 
 class ReportServer:
-    """Listens for tasks, in a thread of its own, until it is closed.
+    """Listens for tasks in a thread of its own, until closed.
 
-    A client that does not show an expected token gets no answer. Each line and its time are
-    bounded, and so is the number of connected clients that have not reported yet.
+    A client without an expected token gets no answer. Each line has a limit of size and time, and
+    the number of clients that have not reported yet is limited.
 
     Args:
-        host: Where to listen.
-        port: At which port; 0 for any that is free.
-        silence_s: After so long without a report a task counts as gone (s). Default: 30. Shorter,
-            and a pause of a worker costs its receiver; longer, and a lost task is replaced later.
-        first_report_s: How long the first report may take (s). Default: 10.
-        max_unauthenticated: How many clients may be connected without a report. Default: 64.
+        host: The address to listen on.
+        port: The port; 0 for any free port.
+        silence_s: Time without a report after which a task counts as lost (s). Default: 30.
+            Shorter, a pause of a worker ends its receiver; longer, a lost task is replaced later.
+        first_report_s: Time limit of the first report (s). Default: 10.
+        max_unauthenticated: Most clients connected without a report. Default: 64.
 
     Raises:
         ReceiverError: The port cannot be opened.
@@ -166,22 +168,22 @@ class ReportServer:
         on_report: Callable[[object, Report], Order],
         on_disconnect: Callable[[object], None],
     ) -> None:
-        """Accept the tasks with this token.
+        """Accept tasks with this token.
 
-        The server's thread calls both functions, with what stands for the connection: ``on_report``
-        answers a report, ``on_disconnect`` is called when the connection has ended, or was silent
-        for too long.
+        The server's thread calls both functions with an object that identifies the connection.
+        ``on_report`` returns the order for a report. ``on_disconnect`` is called after the
+        connection has ended or was silent for too long.
         """
         with self._lock:
             self._expected[token.encode()] = _Supervision(on_report, on_disconnect)
 
     def forget(self, token: str) -> None:
-        """Accept them no more: their connections are closed at their next report."""
+        """Reject tasks with this token: their connections are closed at the next report."""
         with self._lock:
             del self._expected[token.encode()]
 
     def close(self) -> None:
-        """End all connections, and stop listening."""
+        """Close all connections, and stop listening."""
         self._loop.result().call_soon_threadsafe(self._closing.set)
         self._thread.join()
 
@@ -190,7 +192,7 @@ class ReportServer:
         server = await asyncio.start_server(self._serve, sock=self._listener, limit=MAX_LINE_BYTES)
         await self._closing.wait()
         server.close()
-        await asyncio.sleep(0)  # a client that has just come begins to be served
+        await asyncio.sleep(0)  # lets the handler of a connection just accepted start
         for writer in self._served.values():
             writer.close()
         if self._served:
@@ -203,7 +205,7 @@ class ReportServer:
         try:
             if report := await self._first(reader):
                 await self._follow(report, reader, writer)
-        except ReceiverError as error:  # why a task's is lost, its job says
+        except ReceiverError as error:  # the job reports why its task was lost
             _LOG.debug("A connection to the driver has ended: %s", error)
         finally:
             writer.close()
@@ -233,7 +235,7 @@ class ReportServer:
             supervision.on_disconnect(writer)
 
     def _warn_of_unauthenticated(self, writer: asyncio.StreamWriter) -> None:
-        if not self._has_warned:  # once, so that nobody can fill the log
+        if not self._has_warned:  # once, so that no client can fill the log
             self._has_warned = True
             _LOG.warning(
                 "A client at %s has connected to the driver without the token of a receiver, and"
@@ -242,12 +244,12 @@ class ReportServer:
             )
 
     def _supervision(self, token: str) -> _Supervision | None:
-        """Whose token it is; how long that takes does not tell how much of it is right."""
+        """Return the supervision of a token, in a time that does not depend on the match."""
         shown = token.encode(errors="replace")
         with self._lock:
-            found = [
+            matches = [
                 supervision
                 for expected, supervision in self._expected.items()
                 if hmac.compare_digest(shown, expected)
             ]
-        return found[0] if found else None
+        return matches[0] if matches else None

@@ -1,9 +1,9 @@
-"""Receivers on Spark's executors: what a program starts, watches and stops.
+"""Receivers on Spark's executors: starting, watching and stopping them from a program.
 
-A receiver is a job of one task. Spark can only kill a Python task, not ask it to end, so the task
-obeys orders of the driver. Its error is its result, not its failure: ``spark.task.maxFailures``
-counts dead workers alone, and the driver decides what is restarted. A receiver that loses its
-driver ends cleanly, so the lane on the far side of a network partition becomes free.
+Spark can only kill a Python task, not ask it to end. So each task keeps a connection to the driver,
+reports twice a second, and gets an order for each report: continue, stop, or, if Spark has started
+two tasks for one receiver, wait. If the connection ends, the receiver ends cleanly. So after a
+network partition its lane is released, and nothing runs unwatched.
 """
 
 import logging
@@ -34,13 +34,13 @@ from headrace.journal.receivers.spark.reporting import ReportServer
 from headrace.journal.receivers.spark.supervisor import HostedState, LaneSupervisor, ReceiverStatus
 
 MAX_REASON_CHARS: Final = 300
-"""The longest reason that is shown of a task's failure."""
+"""Most characters of a task's failure that are shown."""
 
 
 class SparkJobs:
     """Runs the tasks of one receiver, each with a token of its own.
 
-    It is called from a thread of its own. Spark's pages show the description.
+    Each instance is used from its own thread. Spark's pages show the description.
     """
 
     def __init__(self, context: SparkContext, assignment: Assignment, description: str) -> None:
@@ -51,13 +51,13 @@ class SparkJobs:
         self._cancelled = False
 
     def run(self, token: str) -> TaskOutcome:
-        """Run a task that shows this token, and wait until it has ended, for whatever reason."""
+        """Run a task with this token, and return how it ended."""
         assignment = replace(self._assignment, token=token)
         try:
             self._context.setJobGroup(self._group, self._description)
-            # It goes into the task's closure, and so through no file on the driver's disk.
-            one = self._context.parallelize(range(1), 1)
-            (outcome,) = one.mapPartitions(partial(_in_task, assignment)).collect()
+            # The assignment is in the task's closure, so it is not written to the driver's disk.
+            partition = self._context.parallelize(range(1), 1)
+            (outcome,) = partition.mapPartitions(partial(_in_task, assignment)).collect()
         except Exception as error:  # noqa: BLE001  # a Java exception, or PySpark's own
             if self._cancelled:
                 return TaskOutcome()
@@ -70,13 +70,13 @@ class SparkJobs:
         return outcome
 
     def cancel(self) -> None:
-        """Kill the task that runs, if one does: `run` returns no error then."""
+        """Kill the running task, if any; `run` then returns no error."""
         self._cancelled = True
         if not self._has_stopped():
             self._context.cancelJobGroup(self._group)
 
     def _has_stopped(self) -> bool:
-        """PySpark has no public name for it."""
+        """Whether the context is stopped; PySpark has no public name for this."""
         return self._context._jsc is None or self._context._jsc.sc().isStopped()
 
 
@@ -85,10 +85,10 @@ def _in_task(assignment: Assignment, _: Iterable[int]) -> Iterable[TaskOutcome]:
 
 
 def failure_reason(text: str) -> str:
-    r"""The line of a Java exception's text that says why.
+    r"""Return the line of a Java exception's text that has the reason.
 
-    For a Python exception in the task it is the last line of its trace, else the reason of the
-    job's end.
+    For a Python exception in a task this is the last line of its traceback, otherwise the reason
+    of the job's end.
 
     >>> failure_reason("An error occurred while calling x.\n: Job aborted: exit code 137\n\tat y.z")
     'Job aborted: exit code 137'
@@ -102,13 +102,13 @@ def failure_reason(text: str) -> str:
 
 
 STOP_S: Final = 30.0
-"""Time that a clean stop may take (s)."""
+"""Time limit of a clean stop (s)."""
 
 _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 
 class HostedReceivers:
-    """Receivers on executors; made by `Receivers.start`."""
+    """Receivers on executors, started by `Receivers.start`."""
 
     def __init__(
         self, lanes: Sequence[LaneSupervisor], threads: Sequence[threading.Thread]
@@ -117,19 +117,19 @@ class HostedReceivers:
         self._threads = tuple(threads)
 
     def status(self) -> tuple[ReceiverStatus, ...]:
-        """State of each receiver, in the order of their lanes."""
+        """Return the status of each receiver, in the order of their lanes."""
         return tuple(lane.status for lane in self._lanes)
 
     def wait_until_receiving(self, timeout_s: float = 60.0) -> tuple[ReceiverStatus, ...]:
-        """Wait until all of them receive.
+        """Wait until all receivers receive.
 
-        Returns how each of them is doing, with its address if it listens.
+        Return the status of each receiver, with its address if it listens.
 
         Raises:
-            ReceiverError: One does not within this time, or has ended; the others go on.
+            ReceiverError: A receiver does not receive in time, or has ended; the others continue.
         """
         deadline_s = time.monotonic() + timeout_s
-        found = []
+        statuses = []
         for lane in self._lanes:
             status = lane.wait_until_settled(max(0.0, deadline_s - time.monotonic()))
             if status.state is not HostedState.RECEIVING:
@@ -137,15 +137,15 @@ class HostedReceivers:
                 raise ReceiverError(
                     f"The receiver of lane {status.lane} is not receiving but {status.state}: {why}"
                 )
-            found.append(status)
-        return tuple(found)
+            statuses.append(status)
+        return tuple(statuses)
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """End them cleanly, and return when they have ended; a second call does nothing.
+        """End all receivers cleanly, and return when they have ended; idempotent.
 
-        No more records are taken, those in the buffers are made durable and acknowledged, and the
-        lanes are free for others. A receiver that has not ended after ``timeout_s`` is killed, as
-        by a crash: its senders send unacknowledged records again. The log says so.
+        Receivers accept no more records, make buffered records durable and acknowledge them, and
+        release their lanes. A receiver that has not ended after ``timeout_s`` is killed, and this
+        is logged. As after a crash, its senders repeat unacknowledged records.
         """
         deadline_s = time.monotonic() + timeout_s
         self.ask_to_stop()
@@ -158,7 +158,7 @@ class HostedReceivers:
                 )
 
     def ask_to_stop(self) -> None:
-        """Have all of them begin to end; returns at once."""
+        """Order all receivers to end, without waiting."""
         for lane in self._lanes:
             lane.stop()
 
@@ -169,10 +169,10 @@ _POLL_S: Final = 0.2
 class Receivers:
     """Hosts receivers on the executors of a Spark application.
 
-    Each receiver is a Spark job of one task that does not end, and takes the place of one for as
-    long. A receiver that fails is restarted, after 1 s, later up to 30; one whose executor died, on
-    another; one that cannot succeed (an option is wrong, a package is missing) is not, and the log
-    says so. Over a connection of its own each task reports to the driver: if the driver is gone, or
+    Each receiver is a Spark job of one endless task, and occupies a core. A failed receiver is
+    restarted, after 1 s at first, later after up to 30 s; if its executor died, on another. A
+    receiver that cannot succeed (a wrong option, a missing package) is not restarted, and this is
+    logged. Each task reports to the driver over a connection of its own. If the driver is lost or
     silent for 30 s, the receiver ends cleanly. ::
 
         with headrace.Receivers(spark) as receivers:
@@ -183,15 +183,14 @@ class Receivers:
                 print(each.lane, each.address)
             query.awaitTermination()
 
-    At the end of ``with`` all are stopped cleanly. Make one `Receivers` for an application.
+    At the end of ``with`` all receivers are stopped cleanly. Use one `Receivers` per application.
 
     Args:
         spark: The session.
-        port: The driver's port that tasks report to, which executors must be able to reach; it is
-            opened on ``spark.driver.bindAddress``, with the first receiver. Default: 0, any that is
-            free.
-        executor_timeout_s: How long `start` waits for executors that are just coming, where there
-            are too few cores (s). Default: 30.
+        port: The driver's port for reports of tasks, which executors must be able to reach. The
+            first `start` opens it on ``spark.driver.bindAddress``. Default: 0, any free port.
+        executor_timeout_s: Time that `start` waits for starting executors while there are too few
+            cores (s). Default: 30.
 
     Raises:
         OptionError: The port is not 0 to 65535.
@@ -212,26 +211,26 @@ class Receivers:
     def start(
         self, receiver: Receiver | Callable[[int], Receiver], n: int, hosting: Hosting
     ) -> HostedReceivers:
-        """Start receivers, each on a lane of its own, and do not wait until they receive.
+        """Start receivers, each on a lane of its own, without waiting until they receive.
 
         Args:
-            receiver: The receiver, of which each task gets a copy; or a function that is called on
-                the executor with the lane, and makes it there: for what differs from lane to lane,
-                such as the client id of an `MqttReceiver`, and for what cannot be sent. A receiver
-                that listens does best with port 0: two may come to run on one machine.
-            n: How many; fewer than there are cores, for each takes one.
-            hosting: Of the first one; the others have the lanes that follow. The journal must be
-                on a file system that driver and executors share, in an object store or HDFS; the
-                ledger must be PostgreSQL's, unless Spark runs on this machine alone.
+            receiver: The receiver, copied to each task. Or a function that the executor calls with
+                the lane and that returns the receiver: for settings that differ between lanes, such
+                as the client id of an `MqttReceiver`, and for objects that cannot be pickled. Use
+                port 0 for receivers that listen, because two may run on one machine.
+            n: The number of receivers; fewer than cores, because each occupies a core.
+            hosting: The hosting of the first receiver; the others have the following lanes. The
+                journal must be on a file system shared by driver and executors, in an object store
+                or HDFS. The ledger must be PostgreSQL, unless Spark runs on this machine alone.
 
         Returns:
-            To watch and to stop them.
+            The started receivers.
 
         Raises:
-            OptionError: There are not enough cores or lanes, one of the lanes has a receiver
-                already, the receiver cannot be sent, or journal or ledger are not as they must be.
+            OptionError: There are too few cores or lanes, one of the lanes already has a receiver,
+                the receiver cannot be pickled, or journal or ledger do not meet the conditions.
             JournalError: The journal cannot be opened.
-            LedgerError: The ledger's URL is not one.
+            LedgerError: The ledger's URL is invalid.
             ReceiverError: The port for reports cannot be opened.
         """
         require_whole("n", n, 1)
@@ -261,7 +260,7 @@ class Receivers:
         return hosted
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Stop all that were started, as `HostedReceivers.stop` does."""
+        """Stop all started receivers, as `HostedReceivers.stop` does."""
         with self._starting:
             deadline_s = time.monotonic() + timeout_s
             for hosted in self._hosted:
@@ -299,7 +298,7 @@ class Receivers:
             time.sleep(_POLL_S)
 
     def _slots(self) -> float:
-        """Return the number of tasks that can run at a time, on the executors there are by now."""
+        """Return the number of tasks that can run at a time, on the current executors."""
         task_cores = int(self._setting("spark.task.cpus") or 1)
         if self._setting("spark.dynamicAllocation.enabled") != "true":
             return self._context.defaultParallelism // task_cores
@@ -330,12 +329,12 @@ def _too_few(n: int, taken: int, slots: float) -> OptionError:
 
 
 def _bare(host: str) -> str:
-    """A host without the brackets that Spark has around an address of IPv6."""
+    """Return a host without the brackets that Spark puts around an IPv6 address."""
     return host.removeprefix("[").removesuffix("]")
 
 
 def _run(supervisor: LaneSupervisor) -> threading.Thread:
-    # It inherits the caller's Spark properties, such as its scheduler pool.
+    # An InheritableThread inherits the caller's Spark properties, such as the scheduler pool.
     thread = InheritableThread(supervisor.run, name=f"headrace-lane-{supervisor.lane}", daemon=True)
     thread.start()
     return thread
@@ -349,7 +348,7 @@ def _pickled(receiver: Receiver | Callable[[int], Receiver]) -> bytes:
         )
     try:
         pickled: bytes = cloudpickle.dumps(receiver)  # type: ignore[no-untyped-call]
-    except Exception as error:  # each kind of object has its own way of refusing
+    except Exception as error:  # objects raise errors of any type when pickled
         raise OptionError(
             f"The receiver cannot be sent to executors ({error}); pass a function of the lane that"
             " makes it there: start(lambda lane: ..., n, hosting)."

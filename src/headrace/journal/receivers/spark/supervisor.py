@@ -1,4 +1,4 @@
-"""One receiver on an executor under supervision: started, watched, restarted, stopped."""
+"""Supervisor of one receiver on an executor: starts, watches, restarts and stops it."""
 
 import logging
 import math
@@ -17,14 +17,14 @@ from headrace.journal.receivers.spark.reporting import Order, Report, ReportServ
 _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 BACKOFF: Final = Backoff(first_ms=1_000, most_ms=30_000)
-"""The wait before a receiver is restarted, doubled for each failure in a row."""
+"""Delay before a restart, doubled for each consecutive failure."""
 
 _WELL_S: Final = 60.0
-"""A receiver that has received for so long begins the row of failures again."""
+"""Time of receiving after which the count of consecutive failures restarts (s)."""
 
 _CANCEL_S: Final = 0.5
-"""Interval at which a job is cancelled until it ends (s): Spark ignores it for one that is just
-being made.
+"""Interval at which cancelling a job is repeated until the job ends (s): Spark ignores the
+cancellation of a job that is being created.
 """
 
 _TOKEN_BYTES: Final = 32
@@ -33,9 +33,9 @@ _TOKEN_BYTES: Final = 32
 class HostedState(StrEnum):
     """State of a receiver on an executor.
 
-    ``STARTING``: its task waits for a core, or takes over its lane. ``RECEIVING``. ``WAITING``: it
-    failed, and is restarted in a moment. ``STOPPED``: as it was asked to, or because nothing more
-    was to come. ``FAILED``: it is not restarted, for that would not help.
+    ``STARTING``: the task waits for a core, or takes over the lane. ``RECEIVING``: the receiver
+    receives. ``WAITING``: the receiver failed, and restarts after a delay. ``STOPPED``: it was
+    stopped, or finished. ``FAILED``: it is not restarted, because a restart would not help.
     """
 
     STARTING = "starting"
@@ -46,7 +46,7 @@ class HostedState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether the receiver has ended for good."""
         return self in (HostedState.STOPPED, HostedState.FAILED)
 
 
@@ -55,13 +55,13 @@ class ReceiverStatus:
     """Status of a receiver on an executor, at most half a second old.
 
     Attributes:
-        lane: The lane that it writes.
-        state: What it does.
-        host: The machine that it runs on; None while it does not.
-        address: What senders connect to, as of an `HttpReceiver` or a `TcpReceiver`; None
-            while there is none.
-        restarts: How often it was restarted.
-        last_error: Why that was so the last time, or why it has failed; None if it never was.
+        lane: The receiver's lane.
+        state: The receiver's state.
+        host: The machine that runs the receiver; None while none does.
+        address: The address for senders, for instance of an `HttpReceiver` or a `TcpReceiver`;
+            None while there is none.
+        restarts: The number of restarts.
+        last_error: The error of the last restart or of the final failure; None without failures.
     """
 
     lane: int
@@ -73,15 +73,14 @@ class ReceiverStatus:
 
 
 class LaneSupervisor:
-    """Keeps one receiver running, whatever becomes of its tasks, until it is stopped.
+    """Keeps one receiver running, even if tasks are lost, until it is stopped.
 
-    Each time a job of one task is run, with a token of its own. While it runs, Spark may start the
-    task once more: again, when its executor has died, or beside the one that runs, when that seems
-    slow to it. The first that reports receives, and another one only when the connection of that
-    one has ended.
+    Each attempt runs a job of one task with a token of its own. Spark may start a second task of
+    the job: a retry after its executor died, or a speculative copy of a slow task. The first task
+    that reports receives. Another task receives only after the connection of the first has ended.
 
-    ``run_task`` runs a task that shows the token, and returns how it has ended; ``cancel`` kills
-    it, and ``run_task`` returns no error then. ``backoff`` is the wait before each restart.
+    ``run_task`` runs a task with a token and returns its outcome. ``cancel`` kills the task, and
+    ``run_task`` then returns no error. ``backoff`` is the delay before each restart.
     Default: 1 s, doubled up to 30.
     """
 
@@ -114,7 +113,7 @@ class LaneSupervisor:
         self._error: str | None = None
 
     def run(self) -> None:
-        """Keep it running until it is stopped, comes to an end, or has failed for good."""
+        """Keep the receiver running until it is stopped, finishes, or has failed for good."""
         failures = 0
         while not self._stopping.is_set():
             outcome = self._run_once()
@@ -131,7 +130,7 @@ class LaneSupervisor:
 
     @property
     def status(self) -> ReceiverStatus:
-        """Status of the receiver."""
+        """The receiver's status now."""
         with self._changed:
             last = self._last if self._connection is not None else None
             return ReceiverStatus(
@@ -144,7 +143,7 @@ class LaneSupervisor:
             )
 
     def wait_until_settled(self, timeout_s: float) -> ReceiverStatus:
-        """Wait until it receives, is stopped or has failed, but no longer than this."""
+        """Wait up to ``timeout_s`` until the receiver receives, is stopped or has failed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._state is HostedState.RECEIVING or self._state.is_final, timeout_s
@@ -152,14 +151,14 @@ class LaneSupervisor:
         return self.status
 
     def stop(self) -> None:
-        """Have it end cleanly; returns at once."""
+        """Order the receiver to end cleanly, without waiting."""
         self._stopping.set()
 
     def finish(self, thread: threading.Thread, deadline_s: float) -> bool:
-        """Wait until the thread that runs it has ended, after `stop`.
+        """Wait, after `stop`, until the supervisor's thread has ended.
 
-        A task that has not begun is killed at once, for nothing is lost with it; one that has, at
-        this time of the clock. Returns whether none had to be killed that had begun.
+        A task that has not reported yet is killed at once, because no records are lost. Other tasks
+        are killed at ``deadline_s``. Return whether no task that had reported was killed.
         """
         clean = True
         while thread.is_alive():
@@ -172,9 +171,9 @@ class LaneSupervisor:
         return clean
 
     def on_report(self, connection: object, report: Report) -> Order:
-        """A task has reported over this connection; returns what it must do."""
+        """Note a task's report over a connection, and return the order for the task."""
         with self._changed:
-            if report.token != self._token:  # of a job that has ended just now
+            if report.token != self._token:  # from a job that has just ended
                 return Order.STOP
             if self._connection is None:
                 self._begin(connection)
@@ -186,7 +185,7 @@ class LaneSupervisor:
         return Order.STOP if self._stopping.is_set() else Order.RECEIVE
 
     def on_disconnect(self, connection: object) -> None:
-        """The connection has ended, or was silent for too long."""
+        """Note that a task's connection has ended, or was silent for too long."""
         with self._changed:
             if connection is self._connection:
                 self._connection = None
