@@ -21,17 +21,15 @@ class GateColumn:
 
     Attributes:
         header: Name of the column, with its unit.
-        text: The text of a gate's cell. A few cells have more on the page (a link, a bar): see
-            ``regions/gate_row.html``.
+        text: Text of a gate's cell. ``regions/gate_row.html`` adds a link or a bar to a few cells.
         is_number: Whether the cells are aligned to the right.
-        in_table: Whether the command's table has it: "always", "wide" (from 100 columns on), or
-            "never".
-        narrow: The text where there is less room: in a narrower table, and on the page; None if it
-            is the same.
-        is_beside: Whether the page shows it in the cell of the column before it, smaller.
-        width: Its share of the page's width; of a column beside another nothing.
-        sort: Name of the order by which the page can sort; empty if there is none.
-        order: The key of that order.
+        in_table: Whether the command's table has the column: "always", "wide" (from 100 columns
+            on), or "never".
+        narrow: Shorter text for a narrow table and for the page; None if it is the same.
+        is_beside: Whether the page shows the text, smaller, in the cell of the preceding column.
+        width: Share of the page's width; unused if `is_beside`.
+        sort: Name of the page's sort order; empty if there is none.
+        order: Sort key.
     """
 
     header: str
@@ -50,9 +48,9 @@ class GateMetric:
     """A gauge with a value for each gate.
 
     Attributes:
-        name: Its name, without the prefix ``headrace_``.
+        name: Name without the prefix ``headrace_``.
         help: One sentence.
-        value: The value at a time (ms since the epoch); None where the gate has none.
+        value: Value at a time (ms since the epoch); None if the gate has none.
     """
 
     name: str
@@ -62,13 +60,13 @@ class GateMetric:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A fact of a gate. Another fact is another entry of `FACTS`, and nothing else.
+    """A fact of a gate. A new fact only needs an entry of `FACTS`.
 
     Attributes:
-        name: Its key in ``--json``.
-        column: Its column in the list of gates, if it has one.
-        metric: Its metric, if it has one.
-        value: Its value for ``--json``; None for a field of `GateSnapshot`, which is there already.
+        name: Key in ``--json``.
+        column: Column in the list of gates; None without one.
+        metric: Metric; None without one.
+        value: Value for ``--json``; None for a field of `GateSnapshot`.
     """
 
     name: str
@@ -118,7 +116,7 @@ def _load(gate: GateSnapshot) -> float:
 
 @lru_cache(maxsize=10_000)
 def _fixed_cost_s(batch_cost: str | None) -> float | None:
-    """Return a batch's known fixed cost; None if there is none, or another version wrote it."""
+    """Return a batch's learnt fixed cost (s); None without one, or if another version wrote it."""
     if batch_cost is None:
         return None
     try:
@@ -282,13 +280,13 @@ FACTS: Final = (
         ),
     ),
 )
-"""The facts of a gate. Columns stand in this order."""
+"""Facts of a gate. Columns appear in this order."""
 
 GATE_COLUMNS: Final = tuple(fact.column for fact in FACTS if fact.column is not None)
 GATE_METRICS: Final = tuple(fact.metric for fact in FACTS if fact.metric is not None)
 
 
 def as_json(gate: GateSnapshot) -> dict[str, Any]:
-    """Return a gate as ``headrace status --json`` prints it: its fields, and facts made of them."""
+    """Return a gate's fields and computed facts, as ``headrace status --json`` prints them."""
     added = {fact.name: fact.value(gate) for fact in FACTS if fact.value is not None}
     return asdict(gate) | added

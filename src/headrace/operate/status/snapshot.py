@@ -1,4 +1,4 @@
-"""State of a gate at one moment, from the ledger's records, for people and for ``--json``."""
+"""Snapshot of a gate at one moment, from the ledger's records, for people and for ``--json``."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -55,34 +55,34 @@ from headrace.operate.status.words import (
 )
 
 IN_DOUBT: Final = "no part of its batch passes"
-"""Limit of a gate whose batch waits, if its sink may be away, or its handler be wrong."""
+"""Reason for a waiting batch, if either the sink is away or the handler is wrong."""
 
 
 MANY: Final = 10
-"""More of a gate's last batches with records that were found bad by exceptions are too many."""
+"""Number of isolated batches among a gate's last batches above which a snapshot has advice."""
 
 _REASON_LENGTH: Final = 70
-"""Characters of an exception's message that a sentence has."""
+"""Largest number of characters that a sentence quotes of an exception's message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverSnapshot:
-    """A receiver, one for each lane.
+    """A receiver at one moment. A lane has one receiver.
 
     Attributes:
         journal: The journal's name.
-        lane: Its lane of it.
+        lane: The receiver's lane.
         state: State of the receiver: a value of `ReceiverState`.
-        limit_per_s: Largest rate that it admits (records/s); None is no limit.
-        records_per_s: Records that it made durable a second lately.
-        records: Records that it made durable since it began.
-        bytes: Their keys, values and headers.
-        buffered_bytes: The memory that records take which are not durable yet.
+        limit_per_s: Largest rate that the receiver admits (records/s); None is no limit.
+        records_per_s: Records made durable per second, lately.
+        records: Records made durable since the receiver's start.
+        bytes: Size of the keys, values and headers of ``records``.
+        buffered_bytes: Memory of the records that are not durable yet.
         waiting_records: Buffered records that wait for the limit.
-        refusing: Reason for which senders wait whatever the limit; None if they need not.
-        rejected: Number of requests and senders that it rejected, by kind.
-        started_ms: Time of its start (ms since the epoch).
-        seen_ms: When it said all this.
+        refusing: Reason, other than the limit, for which all senders wait; None without one.
+        rejected: Number of rejected requests and senders, by kind.
+        started_ms: Time of the receiver's start (ms since the epoch).
+        seen_ms: Time of the receiver's last heartbeat (ms since the epoch).
     """
 
     journal: str
@@ -101,7 +101,7 @@ class ReceiverSnapshot:
 
     @classmethod
     def of(cls, record: ReceiverRecord, now_ms: int) -> Self:
-        """Work out a snapshot from the ledger's record."""
+        """Compute a receiver's snapshot from its record in the ledger."""
         if not record.is_present(now_ms):
             state = ReceiverState.SILENT
         elif record.refusing is not None:
@@ -116,18 +116,17 @@ class ReceiverSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class BatchSnapshot:
-    """One batch.
+    """A batch at one moment.
 
     Attributes:
-        id: Spark's number of it; None before it has run.
-        status: The ledger's word for where it stands, or ``interrupted`` where its query was
-            stopped while it ran.
-        records: Its records, or the offsets in it while they have not been counted.
-        duration_ms: How long it took (planning and commit included, once Spark has reported it), or
-            how long it has been running.
-        planned_ms: Time of its plan (ms since the epoch).
-        lost: Number of its offsets that were gone when it read them.
-        key: By which `headrace batches` shows it in full.
+        id: The batch's number in Spark; None before its first run.
+        status: Status in the ledger, or ``interrupted`` if the query was stopped during the batch.
+        records: Number of records, or of offsets while the records have not been counted.
+        duration_ms: Duration of the batch, or time since its start while it runs. Includes
+            planning and commit once Spark has reported the batch.
+        planned_ms: Time of the plan (ms since the epoch).
+        lost: Number of offsets that were gone from the source when the batch read them.
+        key: Batch key, with which `headrace batches` shows the batch in full.
     """
 
     id: int | None
@@ -140,13 +139,13 @@ class BatchSnapshot:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the batch has not ended."""
         return self.status in (Status.IN_PROGRESS, Status.BACKFILLING)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """A partition of the last batch: its lag when that was planned, and what was admitted of it.
+    """A partition of the last batch: its lag at the plan, and the number of admitted records.
 
     ``lag`` and ``reason`` are None for a batch that was planned before a restart.
     """
@@ -159,22 +158,22 @@ class PartitionSnapshot:
 
     @property
     def left(self) -> int | None:
-        """What the batch left of the lag."""
+        """Number of waiting records that the batch did not admit; None if not known."""
         return None if self.lag is None else max(self.lag - self.admitted, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySnapshot:
-    """The query behind a gate."""
+    """The query of a gate."""
 
     program: str
-    """Its process and host."""
+    """The query's process and machine."""
     checkpoint: str | None
-    """Path of its checkpoint; None if its program has not said so."""
+    """Path of the query's checkpoint; None if the program has not reported it."""
     since_ms: int
-    """When it took the gate (ms since the epoch)."""
+    """Time at which the query claimed the gate (ms since the epoch)."""
     ended_ms: int | None = None
-    """Its last sign of life, if it ended without a finish; None while it runs."""
+    """Time of the query's last sign of life, if it ended without a report; None while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +181,10 @@ class IsolatingSnapshot:
     """Progress of an isolation.
 
     Attributes:
-        batch_key: The batch.
-        records: The offsets in it.
-        runs: How often the handler was called with its parts so far.
-        left: Offsets of it that are not done.
+        batch_key: Key of the batch.
+        records: Number of the batch's offsets.
+        runs: Number of handler calls with parts of the batch so far.
+        left: Number of offsets that are not done.
     """
 
     batch_key: str
@@ -201,23 +200,23 @@ class IsolatingSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class IsolatedSnapshot:
-    """The last batches that were run in parts, because the handler raised on single records.
+    """Summary of the isolations among a gate's last batches.
 
-    Or on none alone: they fail as a whole, and all of their parts pass.
+    The handler raised either on single records, or on whole batches of which all parts pass.
     """
 
     batches: int
-    """Their number."""
+    """Number of isolated batches."""
     of: int
-    """The last batches that were looked at."""
+    """Number of the last batches that were examined."""
     error: str
-    """What the handler raised last: the beginning of its message, and its class."""
+    """The handler's last error: the beginning of the message, and the class."""
 
     @classmethod
     def among(
         cls, batches: Sequence[BatchRecord], isolated: Mapping[str, ErrorReport]
     ) -> Self | None:
-        """Count the isolated ones of a gate's last batches; None if none was isolated."""
+        """Summarize the isolations among a gate's last batches; None if none was isolated."""
         number = sum(batch.batch_key in isolated for batch in batches)
         wholes = [
             batch.error for batch in batches if batch.error is not None and batch.error.is_of_whole
@@ -238,12 +237,12 @@ class IsolatedSnapshot:
 
     @property
     def is_of_wholes(self) -> bool:
-        """Whether the batches fail as a whole, and all of their parts pass."""
+        """Whether the batches fail as a whole while all of their parts pass."""
         return self.error.startswith(FAILS_AS_A_WHOLE)
 
     @property
     def advice(self) -> str | None:
-        """What would find the bad records at less cost; None while few batches were isolated."""
+        """Advice for finding bad records at less cost; None for `MANY` isolated batches or less."""
         if self.batches <= MANY:
             return None
         if self.is_of_wholes:
@@ -262,79 +261,78 @@ class IsolatedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class GateSnapshot:
-    """A gate at one moment. This is the shape of ``headrace status --json``, one object per gate.
+    """A gate at one moment. ``headrace status --json`` prints one such object per gate.
 
-    Times are milliseconds since the epoch, rates are records per second. None (``null``) is what is
-    not known, or not known yet.
+    Times are milliseconds since the epoch, rates are records per second. None (``null``) stands for
+    a value that is not known, or not known yet.
 
     Attributes:
-        gate: Its name.
+        gate: Name of the gate.
         source: The kind of source, such as ``kafka``.
         time_ms: Time of the snapshot.
         interval_ms: The time that a batch should take.
         state: State of the gate: a value of `GateState`.
-        reason: Reason for the last batch's size; while it waits for its sink, the gate's limit.
-        rate_per_s: The rate that its law has learnt; what operators and later stages allow comes on
-            top of it.
+        reason: Reason for the last batch's size; while the batch waits for its sink, that reason.
+        rate_per_s: The rate that the law has learnt, before limits of operators and later stages.
         processing_rate_per_s: Rate at which the last reported batch was processed.
-        proportional, integral, derivative: Parts that the law's terms added to the last rate.
+        proportional, integral, derivative: Contributions of the law's terms to the last rate.
         law: The law in force: ``pid`` or ``learned``.
-        fixed_ms: Cost of a batch before its first record (ms), as learnt.
-        record_us: Cost of a record (µs), as learnt.
-        noise: The standard deviation of a batch's time, as a part of it.
+        fixed_ms: Learnt cost of a batch before its first record (ms).
+        record_us: Learnt cost of a record (µs).
+        noise: Standard deviation of a batch's duration, relative to the duration.
         cost_changed_ms: Time at which the job's cost was last seen to change.
-        lag: Records that waited when the last batch was planned; once its query has ended, or is
-            silent, those that wait now, as the source says, or that batch has left. None where it
-            left none, no query runs, and the source does not answer.
-        lag_age_ms: Time since that batch was planned.
-        lag_now: Records that no batch has begun yet, now, as the source itself says; asked where no
-            batch has come for a while, and None otherwise, or where the source does not answer.
-        left_over: Records that this batch left.
-        lag_change_per_s, lag_trend: Where the lag goes: ``falling``, ``steady`` or ``rising``.
-        arrival_rate_per_s: Records that come to the source.
-        throughput_per_s: Records that are admitted.
-        drain_s: Seconds until nothing is left over at this pace; 0 when nothing is, None if never.
-        drain_trend: Whether that time gets shorter (``falling``) or longer (``rising``).
+        lag: Records that waited when the last batch was planned. Once the query has ended or is
+            silent: ``lag_now``, or else ``left_over``. None if the batch left none, no query runs,
+            and the source does not answer.
+        lag_age_ms: Time since the last batch was planned.
+        lag_now: Records that no batch has begun, as the source reports now. The source is asked if
+            no batch was planned for a while; None otherwise, or if the source does not answer.
+        left_over: Waiting records that the last batch did not admit.
+        lag_change_per_s, lag_trend: Change of the lag: ``falling``, ``steady`` or ``rising``.
+        arrival_rate_per_s: Rate at which records arrive at the source.
+        throughput_per_s: Rate at which records are admitted.
+        drain_s: Seconds until no record waits at this pace; 0 if none waits, None if never.
+        drain_trend: Whether ``drain_s`` gets shorter (``falling``) or longer (``rising``).
         batches: The last batches, newest first.
         partitions: Partitions that the last batch reads.
-        failed: Batches that failed and wait for a backfill, or have one.
-        dead: Those that no backfill takes any more, and that nobody has dropped.
-        dead_letters: Records that cannot be processed, and wait for somebody.
+        failed: Number of failed batches that wait for a backfill, or are in one.
+        dead: Number of dead batches that nobody has dropped; no backfill runs them.
+        dead_letters: Number of waiting dead letters: records that cannot be processed.
         in_progress: Number of ``batches`` that are in progress.
-        abandoned: Those of them that no process runs; they fail when their leases end.
-        error: Error of the newest failed batch of ``batches``, or of those that wait.
-        lost_records: Offsets that were gone from the source before they were read, but for those
-            that somebody has accepted.
-        skipped_records: Offsets between what two of its checkpoints have read, but for those.
+        abandoned: Number of batches in progress that no process runs. Each fails when its lease
+            ends.
+        error: Error of the newest failed batch of ``batches``, or else of the waiting batches.
+        lost_records: Offsets that were gone from the source before they were read. Accepted
+            losses do not count.
+        skipped_records: Offsets between the ranges that two checkpoints read. Accepted offsets do
+            not count.
         advice: Reasons for a rate at its lowest, and remedies, one sentence each.
-        receivers: Receivers that take in records for it.
-        query: The query that runs behind it, or ended there without a finish; None where none does.
+        receivers: Receivers that accept records for the gate.
+        query: The running query, or the last one if it ended without a report; else None.
         ended_ms: Time of the last query's end, if it reported one; None while one runs.
-        ended_error: The error that ended it; None where it was none.
-        stopped_by: Who has stopped it, and why; None where nobody has said so.
-        run_records: Records of the newest checkpoint's batches; None where not all are known here.
-        waiting: Of the sink that its batch waits for: since when, how often it was run, when it is
-            run next, and what the handler raised; None where it does not wait.
-        waits_with: The gate of the same query whose sink is away, if its batch waits with that
-            one's; None where it does not.
-        isolating: Progress of the batch that is isolated now; None where none is.
-        isolated: Those of the last batches in which isolation found bad records, because the
-            handler raised; None where there is none.
+        ended_error: The error that ended the last query; None without one.
+        stopped_by: The operator who stopped the last query, and why; None without one.
+        run_records: Records of the newest checkpoint's batches; None if ``batches`` lacks some.
+        waiting: Outage of the sink that the batch waits for: since when, the number of runs, the
+            time of the next run, and the handler's error; None if the batch does not wait.
+        waits_with: Another gate of the same query whose sink is away, if the batch waits for that
+            sink; else None.
+        isolating: Progress of the batch that is isolated now; None without one.
+        isolated: Summary of the last batches that were isolated because the handler raised; None
+            without one.
         unfit_records: Records of the last batches that the schema does not fit, while it does not
-            fit most of each; else 0.
-        operator_limits: What operators have put in force, in words: who, why, since when; None if
-            nothing.
-        new_checkpoint: Where its query went on when it began a new checkpoint, in words, until its
-            next start; None if it had its checkpoint.
-        ceiling: The largest batch that the handler takes, in words: what failed, and what passed;
-            None while no batch has failed for its size.
-        ceiling_records: The most records of the next batch by that; None without a
-            ceiling.
-        lag_seconds: Age of the oldest record that no batch has begun; 0 if it is known that none
-            waits.
-        retention_left_s: Seconds until the source deletes that record by its age, as the source
-            itself says; asked where records have waited for a minute. 0: it has deleted some.
-        needs: What needs somebody, the worst first: a sentence each, and the command that acts.
+            fit most records of each batch; else 0.
+        operator_limits: Limits of operators in force, in words: who, why, since when; else None.
+        new_checkpoint: Position from which the query continued on a new checkpoint, in words, until
+            its next start; None if it continued its own checkpoint.
+        ceiling: The largest batch that the handler takes, in words: the size that failed, and the
+            size that passed; None while no batch has failed for its size.
+        ceiling_records: Largest number of records that the ceiling allows for the next batch; None
+            without a ceiling.
+        lag_seconds: Age of the oldest record that no batch has begun; 0 if no record waits.
+        retention_left_s: Seconds until the source's retention deletes the oldest such record; 0 if
+            records were deleted. The source is asked if records have waited for a minute.
+        needs: Needs, the most urgent first: each with a sentence and a command.
     """
 
     gate: str
@@ -395,20 +393,20 @@ class GateSnapshot:
 
     @property
     def newest(self) -> BatchSnapshot | None:
-        """The last batch."""
+        """The last batch; None without one."""
         return self.batches[0] if self.batches else None
 
     @property
     def lag_is_old(self) -> bool:
-        """Whether batches should have come since the last one was planned."""
+        """Whether the last batch was planned longer than `silence_ms` ago."""
         return self.lag_age_ms is not None and self.lag_age_ms > silence_ms(self.interval_ms)
 
 
 def without_needs(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
-    """Work out a snapshot, without its needs, from the ledger's records and what waits."""
+    """Compute a gate's snapshot, without its needs, from its history and its lag."""
     snapshot = _snapshot(history, now_ms, lag or GateLag())
     if (outage := snapshot.waiting) is not None:
-        # Nothing moves until it is through.
+        # While the batch waits, a trend or a rate of the past would mislead.
         snapshot = replace(
             snapshot,
             reason=f"{outage.awaited} is away" if outage.is_certain else IN_DOUBT,
@@ -420,7 +418,7 @@ def without_needs(history: GateHistory, now_ms: int, lag: GateLag | None = None)
             arrival_rate_per_s=None,
         )
     if history.operator_limits is not None and history.operator_limits.closed_by is not None:
-        # Nothing is drained until somebody resumes it.
+        # A paused gate admits nothing, so the lag is not drained until an operator resumes it.
         snapshot = replace(snapshot, drain_s=None, drain_trend=None)
     return snapshot
 
@@ -467,7 +465,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         lost_records=history.missed.lost,
         skipped_records=history.missed.skipped,
         advice=advice_on(gate, batches, samples, history.fit_counts) if gate.ended is None else (),
-        receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
+        receivers=tuple(ReceiverSnapshot.of(receiver, now_ms) for receiver in history.receivers),
         query=_query(history.query or history.gone, ended=history.query is None),
         **_end(history),
         run_records=_run_records(run, history.look_back),
@@ -519,7 +517,7 @@ def _cost(gate: GateRecord) -> dict[str, Any]:
 
 
 def _run_records(run: Sequence[BatchRecord], look_back: int) -> int | None:
-    """The records of all batches of a checkpoint; None where there may be more than were read."""
+    """Return the records of all batches of a checkpoint; None if some may not have been read."""
     has_all = len(run) < look_back
     return sum(batch.planned_records for batch in run) if run and has_all else None
 
@@ -537,7 +535,9 @@ def _values(source: object | None, *names: str) -> dict[str, Any]:
 
 def _batches(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
     reported = {
-        each.batch_key: each.processing_delay_ms for each in history.samples if each.batch_key
+        sample.batch_key: sample.processing_delay_ms
+        for sample in history.samples
+        if sample.batch_key
     }
     lost: dict[str | None, list[Loss]] = defaultdict(list)
     for loss in history.losses:
