@@ -69,29 +69,25 @@ class Fleet:
         if revision.acted != self.acted:
             # Only an action's own row names the gate of an action on failures.
             newest = ledger.operator_limits.history(None, MOST_ACTIONS)
-            changed |= {action.gate for action in newest if action.number > (self.acted or 0)}
+            changed |= {entry.gate for entry in newest if entry.number > (self.acted or 0)}
         again = now_ms - self._read_ms >= AGAIN_MS
-        histories = {name: history for name, history in self.histories.items() if name in revisions}
+        histories = {name: entry for name, entry in self.histories.items() if name in revisions}
         if changed:
-            gates = [gate for gate in ledger.gates.all() if gate.name in changed]
+            gates = [entry for entry in ledger.gates.all() if entry.name in changed]
             histories |= {
-                history.gate.name: history for history in read_histories(ledger, gates, OVERVIEW)
+                entry.gate.name: entry for entry in read_histories(ledger, gates, OVERVIEW)
             }
         if again:  # not in the revision: heartbeats of receivers, and limits that expire
             receivers, limits = by_gate(ledger.moments.receivers()), ledger.operator_limits.all()
             histories = {
                 name: replace(
-                    history, receivers=receivers.get(name, ()), operator_limits=limits.get(name)
+                    entry, receivers=receivers.get(name, ()), operator_limits=limits.get(name)
                 )
-                for name, history in histories.items()
+                for name, entry in histories.items()
             }
         if again or revision.elsewhere != self.elsewhere:
             self.stages = tuple(stages_of(ledger, now_ms))
-        due = (
-            name
-            for name, snapshot in self.snapshots.items()
-            if now_ms - snapshot.time_ms >= AGAIN_MS
-        )
+        due = (name for name, entry in self.snapshots.items() if now_ms - entry.time_ms >= AGAIN_MS)
         names = (changed | set(islice(due, AT_ONCE))) & histories.keys()
         if names or histories.keys() != self.snapshots.keys():
             wanted = [histories[name] for name in names]
@@ -99,7 +95,7 @@ class Fleet:
             kept = {
                 name: snapshot for name, snapshot in self.snapshots.items() if name in histories
             }
-            self.snapshots = kept | {snapshot.gate: snapshot for snapshot in fresh}
+            self.snapshots = kept | {entry.gate: entry for entry in fresh}
         if again:
             self._read_ms = now_ms
         self.histories = histories

@@ -150,9 +150,9 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
             "shown": site.render("shown.html", shown=len(shown), gates=len(gates), choice=choice),
         }
         ids = []
-        for snapshot in shown:
-            ids.append(region_id("gate", snapshot.gate))
-            regions[ids[-1]] = rows.html(snapshot, fleet)
+        for gate in shown:
+            ids.append(region_id("gate", gate.gate))
+            regions[ids[-1]] = rows.html(gate, fleet)
         return View(regions, {"gates": ids})
 
     return Page(
@@ -331,7 +331,7 @@ def flows_page(site: Site, _name: str, _query: Query) -> Page:
             stages[stage.flow].append(stage)
         flows = {
             name: [
-                [_stage_view(ledger, fleet, stage) for stage in layer]
+                [_stage_view(ledger, fleet, member) for member in layer]
                 for layer in layers_of(of_flow)
             ]
             for name, of_flow in stages.items()
