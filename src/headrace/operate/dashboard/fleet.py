@@ -92,9 +92,7 @@ class Fleet:
         if names or histories.keys() != self.snapshots.keys():
             wanted = [histories[name] for name in names]
             fresh = snapshots_of(ledger, wanted, self.lags, wait_s=0)
-            kept = {
-                name: snapshot for name, snapshot in self.snapshots.items() if name in histories
-            }
+            kept = {name: entry for name, entry in self.snapshots.items() if name in histories}
             self.snapshots = kept | {entry.gate: entry for entry in fresh}
         if again:
             self._read_ms = now_ms
