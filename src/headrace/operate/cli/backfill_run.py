@@ -106,10 +106,8 @@ class ManualBackfill:
     def run(self) -> None:
         """Run the batches until they are done, or `stop` is called.
 
-        Raises:
-            LedgerError: The ledger cannot be read or written. The current batch may stay claimed
-                until its lease expires.
-            KeyboardInterrupt: Ctrl-C came a second time; the current batch was released.
+        A second Ctrl-C releases the current batch and raises KeyboardInterrupt. After a
+        LedgerError the current batch may stay claimed until its lease expires.
         """
         try:
             for scheduler, keys in self._schedulers:

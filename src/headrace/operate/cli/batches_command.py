@@ -117,14 +117,8 @@ def batches(listing: opt.Listing, *, word: GateOrKey = None, status: Statuses = 
 def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str | BatchRecord:
     """Return the gate with a name, or else the batch whose key begins with the word.
 
-    Args:
-        ledger: The ledger.
-        word: A gate's name, or 4 to 32 hexadecimal digits.
-        url: The ledger's URL, for errors.
-        is_gate: Whether other arguments require a gate.
-
-    Raises:
-        OptionError: Neither a gate nor a batch matches, or both do.
+    A key's prefix has 4 to 32 hexadecimal digits. ``is_gate`` says that other arguments require a
+    gate. Raise OptionError if neither a gate nor a batch matches, or if both do.
     """
     digits = word.strip().lower()
     keys = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
@@ -151,11 +145,7 @@ def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str 
 
 
 def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
-    """Return the only batch whose key begins with a prefix.
-
-    Raises:
-        OptionError: No batch matches, or several do.
-    """
+    """Return the batch whose key begins with a prefix; raise OptionError for none or several."""
     digits = key.strip().lower()
     matches = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
     if len(matches) == 1:

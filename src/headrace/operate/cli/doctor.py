@@ -155,12 +155,9 @@ def check_pandas(found: str | None) -> Check:
 
 
 def check_delta(found: str, bounds: str, spark: str | None) -> Check:
-    """Check that the installed Delta Lake supports the installed pyspark.
+    """Check that the installed Delta Lake, of version ``found``, supports the installed pyspark.
 
-    Args:
-        found: Version of Delta Lake.
-        bounds: The versions of pyspark that Delta Lake declares, such as ``<=4.2.0,>=4.0.1``.
-        spark: Version of pyspark; None if it is not installed.
+    ``bounds`` are the versions of pyspark that Delta Lake declares, such as ``<=4.2.0,>=4.0.1``.
     """
     if spark is None or _is_within(spark, bounds):
         return Check("delta-spark", Level.OK, found)

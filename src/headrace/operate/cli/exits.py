@@ -97,14 +97,14 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
     Use in the main thread only. Replaces Spark's own handler of Ctrl-C, which cancels the jobs.
     """
-    is_stopping = False
+    asked = False
 
     def ask(number: int, _frame: object) -> None:
-        nonlocal is_stopping
-        if is_stopping and number == signal.SIGINT:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if not is_stopping:
-            is_stopping = True
+        if not asked:
+            asked = True
             # Stop in another thread: the interrupted one may hold a lock that `stop` needs.
             threading.Thread(target=stop, daemon=True).start()
 

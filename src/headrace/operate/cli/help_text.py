@@ -24,12 +24,8 @@ def help_text(
 ) -> str:
     """Return the help of a typer command, whose class has no public name.
 
-    Args:
-        command: The command, or group of commands.
-        context: Context of the command, as for ``format_help``.
-        groups: A line for each subcommand by name, by the title of its group. Default: one group
-            with the command's own subcommands and their short help.
-        examples: Lines at the end.
+    ``groups`` has a line for each subcommand, by the title of the group and the subcommand's name.
+    Default: one group with the command's own subcommands and their short help.
     """
     width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
     shown = [item for item in command.get_params(context) if not getattr(item, "hidden", False)]

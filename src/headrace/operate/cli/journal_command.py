@@ -315,9 +315,9 @@ def prune_blocks(
             dry_run=dry_run,
         )
     if as_json:
-        for lane_number in lanes:
+        for row in lanes:
             of = {"journal": opened.name, "id": opened.id, "dry_run": dry_run}
-            out.print_json({**of, **asdict(lane_number)})
+            out.print_json({**of, **asdict(row)})
     else:
         _show_pruned(lanes, "would be removed" if dry_run else "removed")
 

@@ -150,14 +150,11 @@ def table(
     *columns: tuple[str, Callable[[Row], RenderableType]] | None,
     wide: bool = True,
 ) -> Table:
-    """Return a table without rules.
+    """Return a table without rules, if ``wide`` as wide as the terminal.
 
-    Args:
-        rows: Rows of the table.
-        columns: Header of each column, and a function that returns a row's cell. ``>`` before the
-            header aligns the column to the right, ``*`` gives it the remaining width, and ``|16``
-            after the header limits its cells to 16 characters. None is left out.
-        wide: Whether the table is as wide as the terminal.
+    A column is a header and a function that returns a row's cell; None is left out. ``>`` before
+    the header aligns the column to the right, ``*`` gives it the remaining width, and ``|16`` after
+    the header limits its cells to 16 characters.
     """
     made = Table(expand=wide, box=None, pad_edge=False, header_style="dim")
     present = [column for column in columns if column is not None]
@@ -178,10 +175,9 @@ def table(
 def grid(rows: Iterable[tuple[RenderableType, ...]], columns: str = "") -> Table:
     """Return a table without headers; each column is as wide as its cells.
 
-    Args:
-        rows: Cells of each row; rows may differ in their number.
-        columns: A letter for each column of one line: ``l`` and ``r`` for left and right, ``*`` for
-            the remaining width. Default: two columns that are wrapped.
+    ``columns`` has a letter for each column of one line: ``l`` for left, ``r`` for right, ``*`` for
+    the remaining width. Default: two columns that are wrapped. Rows may have different numbers of
+    cells.
     """
     made = Table.grid(expand=bool(columns), padding=(0, 2, 0, 0))
     for letter in columns:

@@ -52,11 +52,7 @@ class OptionValues(dict[str, Any]):
     """
 
     def complete(self, kind: type) -> None:
-        """Add the settings' secrets, from files or environment variables, and the lane's names.
-
-        Raises:
-            OptionError: A file of a secret cannot be read.
-        """
+        """Add the settings' secrets, from files or environment variables, and the lane's names."""
         for item, _, _ in described_fields(kind):
             given_by = option_of(item)
             if given_by.pattern is not None:
@@ -75,11 +71,7 @@ class OptionValues(dict[str, Any]):
         return OptionValues({**self, **file.values})
 
     def make(self, kind: type[Settings], **others: Any) -> Settings:
-        """Make settings, with their nested settings, from the values and from ``others``.
-
-        Raises:
-            OptionError: A value is out of its range.
-        """
+        """Make settings, with their nested settings, from the values and from ``others``."""
         values = dict(others)
         for item, _, nested in described_fields(kind):
             if item.name not in values and (nested is not None or item.name in self):
@@ -91,10 +83,8 @@ class OptionValues(dict[str, Any]):
 def options_from(*kinds: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add options for settings to a command; `OptionValues` are its first argument.
 
-    Args:
-        kinds: Dataclasses of settings, whose fields declare their options (`option`). Nested
-            dataclasses add options for their fields. A parameter of the command replaces an option
-            of the same name.
+    The fields of the dataclasses ``kinds``, and of nested dataclasses, declare the options
+    (`option`). A parameter of the command replaces an option of the same name.
     """
     made = [parameter for kind in kinds for parameter in _parameters(kind)]
 

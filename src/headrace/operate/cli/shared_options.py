@@ -54,8 +54,7 @@ FlowName = Annotated[
 def ledger_of_flow(flow: "Flow", url: str) -> str:
     """Return the URL of the ledger that a flow declares.
 
-    Raises:
-        OptionError: ``--ledger`` names another ledger, which is not the default one.
+    Raise OptionError if ``--ledger`` names another ledger; the default does not count.
     """
     usual = os.environ.get("HEADRACE_LEDGER") or DEFAULT_LEDGER
     if url != usual and normalize_url(url) != flow.ledger:
@@ -169,11 +168,7 @@ def sharing(kind: Callable[..., Any]) -> Callable[[Callable[..., None]], Callabl
 
 
 def acting_user(by: str | None) -> str:
-    """Return the operator's name: ``by``, or else the user of this process.
-
-    Raises:
-        OptionError: The user has no name.
-    """
+    """Return the operator's name: ``by``, or else the user of this process."""
     if by is not None:
         return by
     try:
@@ -183,11 +178,7 @@ def acting_user(by: str | None) -> str:
 
 
 def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
-    """Return a gate by name, or all gates without a name.
-
-    Raises:
-        OptionError: The ledger has no such gate.
-    """
+    """Return a gate by name, or all gates without a name; raise OptionError for an unknown name."""
     gates = ledger.gates.all()
     wanted = [record for record in gates if gate is None or record.name == gate]
     if gate is not None and not wanted:
@@ -206,8 +197,7 @@ def named_gates(ledger: Ledger, names: Iterable[str] | None, url: str) -> list[G
 def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -> GateRecord:
     """Return a gate by name, or the only gate without a name; ``say`` then prints its name.
 
-    Raises:
-        OptionError: The ledger has no such gate, or several, and none is named.
+    Raise OptionError for an unknown name, or without a name for none or several gates.
     """
     gates = gates_of(ledger, gate, url)
     if len(gates) == 1:

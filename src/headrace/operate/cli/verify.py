@@ -129,21 +129,21 @@ def verify(
             from headrace.gate import Checkpoint, refuse_a_stranger  # noqa: PLC0415
 
             refuse_a_stranger(Checkpoint.read(checkpoint), names)
-        for name in names:
-            verification, notes = _verified(opened, name, checkpoint, options)
+        for item in names:
+            verification, notes = _verified(opened, item, checkpoint, options)
             verdicts.append(verification.verdict)
-            is_unresolved |= _is_unresolved(opened, name)
+            is_unresolved |= _is_unresolved(opened, item)
             if as_json:
-                out.print_json(_values(name, verification, notes, words))
+                out.print_json(_values(item, verification, notes, words))
             else:
                 if len(verdicts) > 1:
                     typer.echo()
-                out.show(verification_view(name, verification, notes))
+                out.show(verification_view(item, verification, notes))
     last = ["headrace failures lists what waits for somebody."] if is_unresolved else []
     for sentences in [*last, *([words] if explain else [])] if not as_json else []:
         out.show(Text(f"\n{sentences}"))
     best = Verdict.OPEN if is_unresolved else Verdict.PROVEN
-    worst = next((name for name in _WORST if name in verdicts), best)
+    worst = next((item for item in _WORST if item in verdicts), best)
     raise typer.Exit(_EXIT_STATUS[worst])
 
 
@@ -152,8 +152,8 @@ def _is_unresolved(ledger: Ledger, gate: str) -> bool:
 
 
 def _names(ledger: Ledger, gates: Sequence[str], url: str) -> list[str]:
-    names = sorted(name.name for name in ledger.gates.all())
-    unknown = [name for name in gates if name not in names]
+    names = sorted(item.name for item in ledger.gates.all())
+    unknown = [item for item in gates if item not in names]
     if names and not unknown:
         return list(dict.fromkeys(gates)) or names
     if not names:

@@ -20,10 +20,8 @@ Form = Mapping[str, str]
 def perform(site: Site, what: str, form: Form, who: str) -> str:
     """Do a form's action. Return its effect in a sentence.
 
-    Raises:
-        OptionError: A field is missing or invalid, or the action is not possible any more.
-        LedgerError: The ledger cannot be written.
-        NotFoundError: There is no such action, or no such gate.
+    Raise OptionError if a field is missing or invalid, or if the action is not possible any more.
+    Raise NotFoundError for an unknown action or gate.
     """
     action = _ACTIONS.get(what)
     if action is None:

@@ -107,11 +107,7 @@ class Dashboard:
     """The web application with its state: the ledger's link, live pages, sessions, outcomes."""
 
     def __init__(self, settings: DashboardSettings) -> None:
-        """Build the application, without opening the ledger.
-
-        Raises:
-            LedgerError: The URL is not a ledger's.
-        """
+        """Build the application without opening the ledger; raise LedgerError for a wrong URL."""
         self.settings: Final = settings
         self.token: Final = settings.token or new_token()
         self.link: Final = LedgerLink(settings.ledger)

@@ -46,11 +46,7 @@ class Fleet:
         """The number of the newest action of an operator."""
 
     def look(self, ledger: Ledger) -> None:
-        """Update all snapshots.
-
-        Raises:
-            LedgerError: The ledger cannot be read; the old snapshots stay.
-        """
+        """Update all snapshots. They stay as they are if the read fails with a LedgerError."""
         with self._lock:
             self._look(ledger)
 

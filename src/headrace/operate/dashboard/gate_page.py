@@ -75,13 +75,8 @@ def chart_range(
 
     A span begins with the first batch in it, so the three minutes of a new gate fill its charts. A
     span ends with the last batch if more than half of the charts would be empty, as after the end
-    of a query.
-
-    Args:
-        query: The address's query.
-        now_ms: The time (ms since the epoch).
-        oldest_ms: Returns the time of the first plan since a time; None without one.
-        newest_ms: Time of the last plan; None without one.
+    of a query. ``oldest_ms`` returns the time of the first plan since a time, and ``newest_ms`` is
+    the time of the last plan; both are None without a plan.
     """
     named = named_range(query)
     if named is not None:
@@ -105,9 +100,6 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
 
     ``from`` and ``until`` (ms since the epoch) name a range. Without them, ``span`` is the length
     of the range up to now. ``after`` leaves out older points.
-
-    Raises:
-        NotFoundError: The ledger has no such gate.
     """
     gate = refuse_no_gate(ledger, name)
     newest = ledger.batches.newest(name, 1)

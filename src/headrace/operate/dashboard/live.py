@@ -45,11 +45,7 @@ class LedgerLink:
     """
 
     def __init__(self, url: str) -> None:
-        """Parse the URL, without opening the ledger.
-
-        Raises:
-            LedgerError: The URL is not a ledger's.
-        """
+        """Parse the URL without opening the ledger; raise LedgerError if it is not a ledger's."""
         self.url: Final = normalize_url(url)
         self.name: Final = unquote(redact_url(url))
         """The URL for people, without secrets."""
@@ -69,11 +65,7 @@ class LedgerLink:
         return self._was_there
 
     def ask(self, question: Callable[[Ledger], Answer]) -> Answer:
-        """Return a question's answer from the ledger.
-
-        Raises:
-            LedgerError: The ledger cannot be reached or read now.
-        """
+        """Return a question's answer from the ledger. After a LedgerError, open it again."""
         ledger = self._current_or_empty()
         try:
             return question(ledger)
@@ -83,20 +75,12 @@ class LedgerLink:
 
     @contextmanager
     def writing(self) -> Iterator[Ledger]:
-        """Open the ledger for writing, without creating or migrating it.
-
-        Raises:
-            LedgerError: The ledger cannot be reached, or may not be written.
-        """
+        """Open the ledger for writing, without creating or migrating it."""
         with Ledger.join(self.url) as ledger:
             yield ledger
 
     def refuse_another_schema(self) -> None:
-        """Check once whether this Headrace can read the ledger; ignore an unreachable ledger.
-
-        Raises:
-            LedgerSchemaError: The schema is another Headrace's, or not a ledger's.
-        """
+        """Raise LedgerSchemaError for another Headrace's schema; ignore an unreachable ledger."""
         try:
             self.ask(lambda ledger: None)
         except LedgerSchemaError:
@@ -116,11 +100,7 @@ class LedgerLink:
             folder.cleanup()
 
     def current(self) -> Ledger:
-        """Return the ledger, open for reading. Use it at once: it may be closed later.
-
-        Raises:
-            LedgerError: The ledger cannot be reached or read now.
-        """
+        """Return the ledger, open for reading. Use it at once: it may be closed later."""
         with self._lock:
             if self._opened is not None and self._identity != self._file_now():
                 # The file was deleted or replaced, so the open one is out of date.

@@ -92,21 +92,13 @@ class Page:
 
 
 def refuse_a_long_name(name: str) -> None:
-    """Refuse an empty or too long name in an address.
-
-    Raises:
-        NotFoundError: The name is empty, or longer than `MOST_NAME`.
-    """
+    """Raise NotFoundError if a name in an address is empty, or longer than `MOST_NAME`."""
     if not 0 < len(name) <= MOST_NAME:
         raise NotFoundError("There is no such page.")
 
 
 def refuse_no_gate(ledger: Ledger, gate: str) -> GateRecord:
-    """Return the row of a gate that an address names.
-
-    Raises:
-        NotFoundError: The ledger has no such gate.
-    """
+    """Return the row of a gate that an address names; raise NotFoundError for an unknown gate."""
     record = ledger.gates.get(gate)
     if record is None:
         raise NotFoundError(f"The ledger has no gate {gate!r}; the overview lists those it has.")

@@ -173,9 +173,8 @@ class Sessions:
     def sign_in(self, token: str, who: str, address: str) -> str:
         """Begin a session. Return its cookie.
 
-        Raises:
-            RefusedError: The token is wrong, the network sent too many wrong ones, or the name is
-                empty.
+        Refuse a wrong token, an empty name, and a network that sent `MOST_FAILED` wrong tokens
+        within a minute.
         """
         now_s, who = self._seconds(), " ".join(who.split())[:MOST_NAME]
         failed = self._failed.get(_network(address))
@@ -278,11 +277,7 @@ class Guard:
 
 
 def check_host(headers: Headers, names: frozenset[str]) -> None:
-    """Refuse a request whose Host is not one of the dashboard's names.
-
-    Raises:
-        RefusedError: The request names another host, several, or none.
-    """
+    """Refuse a request whose Host is missing, repeated, or not one of the dashboard's names."""
     named = headers.getlist("host")
     host = _host_of(named[0]) if len(named) == 1 else None
     if host is None or host not in names:
@@ -301,11 +296,7 @@ def _host_of(text: str) -> str | None:
 
 
 def check_origin(headers: Headers) -> None:
-    """Refuse a request that another site sends through the operator's browser.
-
-    Raises:
-        RefusedError: The headers Origin or Sec-Fetch-Site name another site.
-    """
+    """Refuse a request that another site sends, by the headers Origin and Sec-Fetch-Site."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     foreign = origin is not None and urlsplit(origin).netloc != headers.get("host")
     if foreign or site not in (None, "same-origin", "none"):
@@ -313,11 +304,7 @@ def check_origin(headers: Headers) -> None:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Read the fields of a form.
-
-    Raises:
-        RefusedError: The body is late, too large, not a form, or has a field twice.
-    """
+    """Read the fields of a form. Refuse a body that is late, too large, or not a form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body, size = bytearray(), 0
     try:
@@ -348,11 +335,7 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def check_form(session: Session | None, form: Mapping[str, str]) -> Session:
-    """Return the session that sent a form, after a check of the form's token.
-
-    Raises:
-        RefusedError: Nobody is signed in, or the form's token is not the session's.
-    """
+    """Return the session that sent a form. Refuse a form without the session's token."""
     if session is None:
         raise RefusedError(401, "Sign in to do this: every action is kept with who did it.")
     token = form.get("form_token", "").encode("utf-8", "backslashreplace")

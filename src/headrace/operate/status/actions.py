@@ -45,8 +45,7 @@ class WantedLimit:
     def parse(cls, rate: str, lasts: str | None, lasts_name: str) -> Self:
         """Parse a rate or ``off``, and a duration with its unit or nothing.
 
-        Raises:
-            OptionError: The rate or the duration is invalid; ``lasts_name`` names the duration.
+        Raise OptionError if one of them is invalid; ``lasts_name`` names the duration in its text.
         """
         per_s = _rate_per_s(rate.strip())
         if lasts is None or not lasts.strip():
@@ -71,9 +70,8 @@ class WantedLimit:
     def put_in_force(self, ledger: Ledger, gate: str, by: str, why: str) -> OperatorLimits:
         """Write the limit into the ledger. Return the gate's limits then in force.
 
-        Raises:
-            OptionError: The rate is not a finite number above 0.
-            LedgerError: The gate is not declared, or the ledger cannot be written.
+        Raise OptionError for a rate that is not a finite number above 0, and LedgerError for a gate
+        that is not declared.
         """
         if self.records_per_s is None:
             return ledger.operator_limits.unlimit(gate, by, why)
@@ -245,12 +243,9 @@ class FlowDrain:
     A stage stops admitting when every stage before it can be stopped and no record waits in its own
     source. The first stages, which read the flow's sources, stop at once.
 
-    Args:
-        ledger: The ledger of the stages' gates.
-        upstream: The gates directly before each gate, in topological order.
-        waiting: Returns the number of records in a gate's source. While it returns None (not
-            known), the stage continues to admit.
-        drain: Puts the drain of a gate in force.
+    ``upstream`` has the gates directly before each gate, in topological order. ``waiting`` returns
+    the number of records in a gate's source; while it returns None (not known), the stage continues
+    to admit. ``drain`` puts a gate's drain in force.
     """
 
     def __init__(

@@ -114,9 +114,6 @@ def explain(ledger: Ledger, gate: GateRecord, number: int | None = None) -> Expl
     """Explain the gate's newest batch, or the newest batch with a number in Spark.
 
     Return None if there is no such batch.
-
-    Raises:
-        LedgerError: The ledger cannot be read.
     """
     batch = ledger.batches.live(gate.name, number)
     if batch is None:

@@ -196,9 +196,8 @@ class Lags:
 class LagWatch:
     """Lags of gates, shared by all views; methods may be called from any thread.
 
-    Args:
-        sources: Asks the brokers or the journal if no batch was planned for a while, or if records
-            have waited for a minute. None uses the ledger alone.
+    The sources are asked if no batch was planned for a while, or if records have waited for a
+    minute. Without `Sources`, the lags come from the ledger alone.
     """
 
     def __init__(self, sources: Sources | None = None) -> None:

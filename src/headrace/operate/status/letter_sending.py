@@ -40,10 +40,9 @@ class LetterSender:
     def send(self, records: Sequence[DeadLetterRecord]) -> None:
         """Send dead letters, and resolve the acknowledged ones.
 
-        Raises:
-            OptionError: The user's function failed, and nothing is sent; or the options do not fit
-                some of the brokers, and the letters that others acknowledged are resolved.
-            BrokerError: A broker refused a letter; the acknowledged letters are resolved.
+        Raise OptionError before anything is sent if the user's function fails. After a BrokerError
+        (a broker refused a letter), or an OptionError (options do not fit some brokers), the
+        acknowledged letters are resolved.
         """
         chosen = [(record, self._edited(record)) for record in records]
         gates = {record.batch_key: record.gate for record in records}

@@ -38,16 +38,10 @@ _MANY: Final = 500
 def read_histories(
     ledger: Ledger, gates: Sequence[GateRecord], limit: int | None = None
 ) -> list[GateHistory]:
-    """Read the histories of gates in a few statements, however many gates there are.
+    """Read the histories of gates, in their order.
 
-    Args:
-        ledger: The ledger.
-        gates: The gates, in the order of the result.
-        limit: Number of newest batches of each gate. Default: `HISTORY` for one gate, `OVERVIEW`
-            for several.
-
-    Raises:
-        LedgerError: The ledger cannot be read.
+    ``limit`` is the number of newest batches of each gate. Default: `HISTORY` for one gate,
+    `OVERVIEW` for several.
     """
     own = [record.name for record in gates]
     names: Collection[str] | None = own if len(own) <= _MANY else None

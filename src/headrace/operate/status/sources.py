@@ -132,10 +132,8 @@ class SourceAnswer:
 class Sources:
     """Asks the sources of gates, and keeps the newest answer of each source.
 
-    A source that does not answer, or requires secrets, is asked again later.
-
-    Args:
-        with_times: Whether to read the next records for their timestamps.
+    A source that does not answer, or requires secrets, is asked again later. ``with_times`` says
+    whether to read the next records for their timestamps.
     """
 
     def __init__(self, *, with_times: bool = True) -> None:

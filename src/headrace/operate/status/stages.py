@@ -124,12 +124,9 @@ def _busy(ledger: Ledger, gate: str, now_ms: int) -> float:
 
 
 def busy_share(spans: Sequence[tuple[int, int | None]], since_ms: int, now_ms: int) -> float:
-    """Return the fraction of a time in which a batch ran. A running batch counts up to now.
+    """Return the fraction of the time from ``since_ms`` to ``now_ms`` in which a batch ran.
 
-    Args:
-        spans: Start and end of each batch (ms); the end of a running batch is None.
-        since_ms: Start of the time.
-        now_ms: End of the time.
+    A span is a batch's start and end (ms). The end of a running batch is None, and counts as now.
     """
     ran_ms, until_ms = 0, since_ms
     for created_ms, end_ms in sorted(spans, key=lambda span: span[0]):
