@@ -34,9 +34,9 @@ from headrace.operate.local.servers import ServerProcess
 
 GATE, GATED, UNGATED = "headrace-demo", "with a gate", "without a gate"
 INTERVAL_S, GATE_OPTIONS = 2, {"backpressure.pid.minRate": "400"}
-ORDERS_PER_S = 1_100  # less than half of what a handler can process, until it is slow
+ORDERS_PER_S = 1_100  # less than half of a handler's capacity before the slowdown
 BACKLOG, MOST_WAITING = 20_000, 25_000  # at the start; behind the gate when no more are sent
-COST_S, SLOWDOWN = 0.0004, 4  # of a handler for an order, as if it called a service
+COST_S, SLOWDOWN = 0.0004, 4  # time of a handler for an order, as for the call of a service
 DRIVER: Final = (sys.executable, "-m", "headrace.operate.cli.demo")
 TOPIC, PARTITIONS, BAD_ORDER = "orders", 4, b"{ this is no order"
 _WHOLE_S, _HAPPENS_S, _LOOK_S, _LINE_S = 75.0, 180.0, 0.25, 3.0
@@ -114,7 +114,7 @@ def drive(folder: Path) -> None:
         sys.stderr.write(f"The query stopped: {gated.exception()}\n")
 
 
-Append = Callable[[int, Sequence[bytes]], object]  # into a partition; durable when it returns
+Append = Callable[[int, Sequence[bytes]], object]  # to a partition; durable at the return
 
 
 def open_journal(cleanup: ExitStack, folder: Path) -> tuple[Append, dict[str, str]]:
@@ -209,7 +209,7 @@ def wait(demo: Demo, seconds: float, until: Callable[[], bool] | None = None) ->
 
 def _backlog(demo: Demo) -> None:
     typer.echo("Starting Spark, with a query without a gate and one with a gate")
-    with ThreadPoolExecutor(1) as pool:  # it imports pandas, which can swallow a Ctrl-C
+    with ThreadPoolExecutor(1) as pool:  # the import of pandas can swallow a Ctrl-C
         pool.submit(_send, demo, round(BACKLOG * demo.pace)).result()
     demo.driver.serve(demo.folder, (*DRIVER, str(demo.folder)))
     wait(demo, _HAPPENS_S, lambda: bool(_runs(demo, GATED)))

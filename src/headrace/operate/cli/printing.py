@@ -153,8 +153,8 @@ def table(
     """Return a table without rules, if ``wide`` as wide as the terminal.
 
     A column is a header and a function that returns a row's cell; None is left out. ``>`` before
-    the header aligns the column to the right, ``*`` gives it the remaining width, and ``|16`` after
-    the header limits its cells to 16 characters.
+    the header aligns the column to the right, and ``*`` gives the column the remaining width.
+    ``|16`` after the header limits the cells to 16 characters.
     """
     made = Table(expand=wide, box=None, pad_edge=False, header_style="dim")
     present = [column for column in columns if column is not None]

@@ -5,8 +5,8 @@ shows the same, and no region is rendered twice, in two languages.
 
 One look at the ledger serves all viewers. While somebody views a page, four statements twice a
 second say which gates have changed (``gate/ledger/moments.py``), and only these are read again.
-Each round rests 19 times its own processor time, so the dashboard takes 5 % of a core at most, and
-a larger ledger is refreshed less often.
+Each round rests 19 times its own processor time. So the dashboard takes 5 % of a core at most, and
+refreshes a larger ledger less often.
 """
 
 import asyncio

@@ -372,7 +372,7 @@ def _over_since_ms(ledger: Ledger, gate_name: str) -> int | None:
 
 
 def layers_of(stages: Sequence[StageSnapshot]) -> list[list[StageSnapshot]]:
-    """Return the stages of a flow in layers: a stage's layer is below those of its upstream."""
+    """Return the stages of a flow in layers, each stage below all of its upstream stages."""
     depth = {stage.stage: 0 for stage in stages}
     for _ in stages:  # as often as the longest chain has stages, and no longer in a circle
         for stage in stages:

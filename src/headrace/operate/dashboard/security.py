@@ -37,7 +37,7 @@ class DashboardSettings:
         host: Address to listen on. If other machines reach the address, a token is required, and
             reading needs the token too.
         port: Port to listen on; 0 takes a free one.
-        token: Token with which operators sign in. Default: none, and the dashboard makes one.
+        token: Token with which operators sign in. Default: None, with which nobody can sign in.
         allowed_hosts: Further host names under which browsers may request the dashboard, such as
             the name of a proxy. Other names are refused, against DNS rebinding: a foreign page may
             point its own name at the dashboard's address.
@@ -238,8 +238,8 @@ def _network(address: str) -> str:
 class Guard:
     """Refuses foreign and too large requests, and adds `HEADERS` to every answer.
 
-    A request is refused if its Host is not one of the dashboard's names, if its body is too large,
-    or if another site sends a request that changes something.
+    Refused are requests whose Host is not one of the dashboard's names, requests with a too large
+    body, and changes that another site sends.
     """
 
     def __init__(

@@ -16,12 +16,13 @@ MOST: Final = 40
 """Largest number of batches on a timeline."""
 
 PAUSE: Final = 20
-"""Number of intervals without a batch that begin a new timeline. A longer pause would fill it."""
+"""Number of intervals without a batch before which a timeline begins: a longer pause would take
+most of the width."""
 
 SHORTEST_PAUSE_MS: Final = 60_000
 
 _NARROWEST: Final = 0.25
-"""The narrowest bar (percent of the width), so that it can be seen and pointed at."""
+"""Smallest width of a bar (percent), so that people can see it and point at it."""
 
 _RUNNING: Final = (Status.IN_PROGRESS, Status.BACKFILLING)
 

