@@ -16,7 +16,6 @@ from bench.stage import Stage
 
 PARTITIONS: Final = 4
 PROMISED: Final = AtLeast(1.25)
-PROMISED_OF_SMALL: Final = AtLeast(0.6)
 
 JOURNAL: Final = "headrace-journal"
 
@@ -44,7 +43,11 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 
 
 def _small_blocks(stage: Stage, scale: Scale) -> Figure:
-    """One lane of blocks of one record, beside the same records in large blocks."""
+    """One lane of blocks of one record, beside the same records in large blocks.
+
+    Nothing is promised: a disk appends some thousand such blocks a second, and each costs a reader
+    some 12 µs.
+    """
     folders = {"small": stage.fresh_folder("journal"), "large": stage.fresh_folder("journal")}
     rows = scale.journal_blocks
     fill(folders["small"], 1, rows, block_records=1)
@@ -56,7 +59,6 @@ def _small_blocks(stage: Stage, scale: Scale) -> Figure:
         "rows/s",
         headrace=rates["small"],
         native=rates["large"],
-        target=PROMISED_OF_SMALL,
     )
 
 

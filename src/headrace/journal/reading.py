@@ -112,6 +112,7 @@ class _Finder:
         self._columns = columns
         self._until = until
         self._index: LaneIndex | None = None
+        self._known: tuple[LaneIndex, int, Frames] | None = None
 
     def at(self, offset: int) -> _Run | Lost | None:
         """Return the frames from an offset on, or the loss that includes the offset, or None."""
@@ -140,13 +141,26 @@ class _Finder:
         if not self._lane.storage.appends:
             run = self._whole(segment)
             return run if offset < run[0].until else None
-        frames = self._lane.frames_of(index, segment)
-        number = frames.holding(offset)
+        frames, number = self._holding(index, segment, offset)
         if number is None:
             return None
         last = frames.holding(min(self._until, frames.until) - 1)
         _, end = next(frames.runs(number, (number if last is None else last) + 1, RUN_BYTES))
         return self._lane.read_run(segment, frames, number, end, self._columns)
+
+    def _holding(self, index: LaneIndex, segment: int, offset: int) -> tuple[Frames, int | None]:
+        """Return the frames of a segment, and the number of the one that holds an offset.
+
+        Frames that are known are durable. To look for more costs a sync, and on a disk with a
+        write barrier that is a request even where nothing was written.
+        """
+        if self._known is not None and self._known[:2] == (index, segment):
+            frames = self._known[2]
+            if (number := frames.holding(offset)) is not None:
+                return frames, number
+        frames = self._lane.frames_of(index, segment)
+        self._known = index, segment, frames
+        return frames, frames.holding(offset)
 
     def _whole(self, segment: int) -> _Run:
         """Return the only frame of a segment that was put whole."""

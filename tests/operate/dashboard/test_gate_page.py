@@ -18,7 +18,7 @@ from headrace.operate.dashboard.pages import environment
 from headrace.operate.status.gate_actions import impossible_actions
 from headrace.operate.status.moment import take_snapshot
 from headrace.operate.status.needs import headline
-from headrace.operate.status.snapshot import PartitionSnapshot, QuerySnapshot
+from headrace.operate.status.parts import PartitionSnapshot, QuerySnapshot
 from headrace.operate.status.states import GateState
 
 

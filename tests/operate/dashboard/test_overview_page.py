@@ -1,15 +1,14 @@
 """Which gates the overview shows, by its address."""
 
-from dataclasses import replace
 from urllib.parse import parse_qsl, urlsplit
 
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.operate.cli.histories import NOW_MS, with_lags
 
-from headrace.operate.dashboard.overview_page import COLUMNS_CSS, Choice, page_columns
-from headrace.operate.status.facts import GATE_COLUMNS
+from headrace.operate.dashboard.overview_page import COLUMNS_CSS, Choice
 from headrace.operate.status.moment import take_snapshot
+from headrace.operate.status.snapshot import GATE_COLUMNS
 
 BEHIND = take_snapshot(with_lags(9_000, 9_500, 10_000), NOW_MS)
 """The gate ``orders``, which falls behind."""
@@ -50,15 +49,7 @@ def test_an_order_that_there_is_not_is_the_first_one() -> None:
     assert Choice(state="x", sort="lag").address(state="") == "/?sort=lag"
 
 
-def test_columns_beside_another_are_all_in_its_cell() -> None:
-    first, *others = GATE_COLUMNS[:3]
-    beside = [replace(column, is_beside=True) for column in others]
-    (made,) = page_columns([first, *beside])
-    assert made.beside == tuple(beside)
-    assert made.name == " · ".join(column.header for column in GATE_COLUMNS[:3])
-
-
 def test_the_style_sheet_has_the_widths_of_the_columns() -> None:
-    shown = page_columns(GATE_COLUMNS)
-    assert COLUMNS_CSS.count("minmax(0, ") == len(shown)
+    cells = [column for column in GATE_COLUMNS if not column.is_beside]
+    assert COLUMNS_CSS.count("minmax(0, ") == len(cells)
     assert "minmax(0, 17fr) minmax(0, 14fr)" in COLUMNS_CSS

@@ -26,7 +26,7 @@ from headrace.operate.cli.status import status_view
 from headrace.operate.status.lags import GateLag
 from headrace.operate.status.moment import take_snapshot
 from headrace.operate.status.needs import HANGS, SHORTEST_HANGS_MS, gate_needs
-from headrace.operate.status.snapshot import IsolatedSnapshot
+from headrace.operate.status.parts import IsolatedSnapshot
 from headrace.operate.status.states import GateHistory, GateState, Need, Urgency, Where, grouped
 
 HANGS_MS = max(HANGS * INTERVAL_MS, SHORTEST_HANGS_MS)

@@ -1,1 +1,1 @@
-"""Backfill: when a failed batch is run again, how much of it at once, and by whom."""
+"""Backfill: the schedule, the budget and the owner of the runs of failed batches."""

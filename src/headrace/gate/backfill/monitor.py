@@ -1,4 +1,4 @@
-"""The failed batches of a gate in memory, what retention nears, and the events of a backfill."""
+"""The failed batches of a gate in memory, retention warnings, and the events of a backfill."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ from headrace.gate.ledger.transitions import Status
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A batch is this backfill's now."""
+    """The backfill has claimed a batch."""
 
     level: ClassVar[int] = logging.DEBUG
     batch: BatchRecord
@@ -29,10 +29,10 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A batch is not to be had: another backfill, or the live stream, has it or has finished it.
+    """A batch is unavailable: another backfill, or the live stream, owns or has finished it.
 
     Attributes:
-        status: Its status; None where the ledger has it no more.
+        status: Its status; None if the ledger no longer has the batch.
     """
 
     level: ClassVar[int] = logging.DEBUG
@@ -52,7 +52,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class PartlyDone:
-    """Parts of a batch were processed; it is ``failed``, and the rest is run next."""
+    """Parts of a batch were processed. The batch is ``failed``, and the rest is run next."""
 
     level: ClassVar[int] = logging.INFO
     batch: BatchRecord
@@ -64,7 +64,7 @@ class PartlyDone:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Some of what a batch has still to read has left the source, and is lost."""
+    """Unprocessed offsets of a batch have left the source, and are lost."""
 
     level: ClassVar[int] = logging.ERROR
     batch: BatchRecord
@@ -93,7 +93,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A batch has failed again, and is ``failed``, to be run once more."""
+    """A batch has failed again. The batch is ``failed``, and will be run again."""
 
     level: ClassVar[int] = logging.WARNING
     batch: BatchRecord
@@ -118,7 +118,7 @@ class MarkedDead:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """A batch was run, but its lease had run out meanwhile: its outcome is somebody else's."""
+    """A batch was run after its lease had expired: another owner decides the outcome."""
 
     level: ClassVar[int] = logging.WARNING
     batch: BatchRecord
@@ -132,7 +132,7 @@ class LeaseLost:
 
 @dataclass(frozen=True, slots=True)
 class NearRetention:
-    """Kafka may soon delete what a failed batch has still to read."""
+    """Kafka may soon delete unprocessed offsets of a failed batch."""
 
     level: ClassVar[int] = logging.WARNING
     batch_key: str
@@ -169,12 +169,13 @@ class OpenBatch:
     """A batch that waits for a backfill. Times are ms since the epoch.
 
     Attributes:
-        created_time_ms: When it was planned.
-        backfills: How many backfills of it have failed.
-        ended_ms: When its last attempt ended: by its failure, or because its lease ran out.
-        ranges: What it has still to read.
-        retry_ms: When an operator asked that it be not waited for; None if nobody has.
-        done_records: Offsets of it that are done.
+        created_time_ms: The time of its plan.
+        backfills: Number of failed backfills.
+        ended_ms: The end of its last attempt: its failure, or the expiry of its lease.
+        ranges: Its unprocessed ranges.
+        retry_ms: The time of an operator's request to run the batch without a wait; None without
+            one.
+        done_records: Number of processed offsets.
     """
 
     batch_key: str
@@ -187,27 +188,25 @@ class OpenBatch:
 
     @property
     def is_asked(self) -> bool:
-        """Whether an operator has asked for it since its last attempt ended."""
+        """Whether an operator has requested the batch since its last attempt ended."""
         return self.retry_ms is not None and self.retry_ms >= self.ended_ms
 
 
 class Monitor:
-    """Holds what a backfill could run of one gate, the earliest created first.
+    """Holds the failed batches of one gate in memory, the earliest created first.
 
-    Memory is bounded by the batches that are open, not by history.
+    Memory is bounded by the number of open batches, not by history.
 
     Args:
-        ledger: Of the gate.
+        ledger: The gate's ledger.
         gate_name: The gate.
-        interval_ms: The time between two readings of the ledger (ms); above 0. Too short, and the
-            ledger has work without use; too long, and batches wait that long before they are seen.
-            Default: 5 000.
-        limit: How many batches are held at least, if there are as many, and twice as many at most;
-            1 or more. While more are open the earliest are held, and of the others those that do
-            not wait, lest a thousand that fail again and again keep the rest from being run.
-            Default: 1 000.
-        backoff: How long a batch waits after a backfill.
-        seconds: Answers the time since some moment (s).
+        interval_ms: The time between two reads of the ledger (ms); above 0. Too short: useless load
+            on the ledger. Too long: batches are noticed late. Default: 5 000.
+        limit: Least number of batches to hold, if available; at most twice as many are held. 1 or
+            more. Above the limit, the earliest batches are held, and other batches that do not
+            wait, so that a thousand failing batches do not block the rest. Default: 1 000.
+        backoff: The waits of a batch after its backfills.
+        seconds: Returns a monotonic time (s).
     """
 
     def __init__(
@@ -230,22 +229,22 @@ class Monitor:
         self._read_s: float | None = None
 
     def batches(self) -> tuple[OpenBatch, ...]:
-        """Held batches, the earliest created first."""
+        """Return the held batches, the earliest created first."""
         return tuple(self._batches.values())
 
     def next_ready(self, now_ms: int) -> OpenBatch | None:
-        """The earliest created batch whose wait after its last attempt is over."""
-        return next((each for each in self.batches() if self._is_ready(each, now_ms)), None)
+        """Return the earliest created batch whose wait after its last attempt is over."""
+        return next((batch for batch in self.batches() if self._is_ready(batch, now_ms)), None)
 
     def next_asked(self) -> OpenBatch | None:
-        """The earliest created batch that an operator wants to be run now."""
-        return next((each for each in self.batches() if each.is_asked), None)
+        """Return the earliest created batch that an operator has requested."""
+        return next((batch for batch in self.batches() if batch.is_asked), None)
 
     def keep_up(self) -> None:
-        """Read the ledger if the last reading is an interval ago.
+        """Read the ledger if the last read is an interval ago.
 
         Raises:
-            LedgerError: It cannot be read; what was read last stays.
+            LedgerError: The ledger cannot be read; the result of the last read stays.
         """
         if self._read_s is None or (self._seconds() - self._read_s) * 1000 >= self._interval_ms:
             self.refresh()
@@ -254,24 +253,24 @@ class Monitor:
         """Read the ledger now.
 
         Raises:
-            LedgerError: It cannot be read; what was read last stays.
+            LedgerError: The ledger cannot be read; the result of the last read stays.
         """
         if self._is_to_restart():
             self._batches, self._read_s = {}, self._seconds()
             return
-        # An interrupted batch is the stream's, until a start of the query has not run it.
-        known, rows = self._batches, [row for row in self._rows() if not row.interrupted]
+        # An interrupted batch belongs to the stream, unless the query's next start skips it.
+        held, rows = self._batches, [row for row in self._rows() if not row.interrupted]
         abandoned = any(row.status is Status.BACKFILLING for row in rows)
         now_ms = self._ledger.database_time_ms() if abandoned else 0
         self._batches = {
-            row.batch_key: self._open(row, known.get(row.batch_key), now_ms) for row in rows
+            row.batch_key: self._open(row, held.get(row.batch_key), now_ms) for row in rows
         }
         self._read_s = self._seconds()
 
     def _is_to_restart(self) -> bool:
-        """Whether the gate's next checkpoint reads again what is open, and would double it."""
-        asked = self._ledger.operator_limits.for_the_start(self._gate_name)
-        return any(each.kind is OperatorActionKind.RESTART for each in asked)
+        """Whether the gate's next checkpoint reads the open batches again."""
+        actions = self._ledger.operator_limits.for_the_start(self._gate_name)
+        return any(action.kind is OperatorActionKind.RESTART for action in actions)
 
     def _rows(self) -> Sequence[BatchRecord]:
         rows = self._ledger.batches.failed(self._gate_name, self._limit)
@@ -282,11 +281,11 @@ class Monitor:
         return sorted({*rows, *ready}, key=lambda row: (row.created_time_ms, row.batch_key))
 
     def forget(self, batch_key: str) -> None:
-        """Leave out a batch that is not to be claimed any more, until the ledger lists it again."""
+        """Drop a batch that must not be claimed again, until the ledger lists it again."""
         self._batches.pop(batch_key, None)
 
     def _is_ready(self, batch: OpenBatch, now_ms: int) -> bool:
-        # An end that lies ahead was written under a clock that was wrong, and is not waited for.
+        # An end in the future was written under a wrong clock, so the batch does not wait for it.
         if batch.ended_ms > now_ms + LONGEST_LEASE_MS:
             return True
         return batch.is_asked or batch.ended_ms + self._backoff.wait_ms(batch.backfills) <= now_ms
@@ -297,7 +296,7 @@ class Monitor:
         return row.open_ranges(self._ledger.batches.ranges(row.batch_key))
 
     def _open(self, row: BatchRecord, known: OpenBatch | None, now_ms: int) -> OpenBatch:
-        # A backfill whose lease has run out has failed, though nobody counted it yet (H).
+        # A backfill with an expired lease has failed, though it is not counted yet (H).
         abandoned = row.status is Status.BACKFILLING
         ended_ms = row.end_time_ms
         if abandoned:
@@ -317,35 +316,36 @@ class Monitor:
 Earliest = Mapping[TopicPartition, int]
 
 _LEFT: Final = 0.5
-"""Share of the way from the log's beginning to a range that is left when a warning is due."""
+"""Largest fraction of the distance from the log's beginning to a range at which a warning is due.
+"""
 
 
 def near_retention(
     ranges: Iterable[OffsetRange], first: Earliest, now: Earliest
 ) -> tuple[OffsetRange, ...]:
-    """Return the ranges that retention has come half way to since their batch was first looked at.
+    """Return the ranges to which retention has come half way since the first look at their batch.
 
-    At its pace so far retention reaches them in less time than has passed. The beginning of a log
-    tells no more: a record's age and the topic's retention time say when it *may* go, but a log
-    also loses whole segments by size, or because somebody deletes records. So there is no warning
-    while nothing is deleted, however close a range is to the beginning; and none in time if one
-    segment, deleted at a stroke, is longer than the way.
+    At its pace so far, retention reaches them in less time than has passed. The beginning of a log
+    is the only evidence: a record's age and the topic's retention time give the earliest deletion,
+    but a log also loses whole segments by size, or by deleted records. So there is no warning while
+    nothing is deleted, however close a range is to the beginning. The warning comes too late if one
+    segment, deleted at once, spans the whole distance.
 
-    ``first`` and ``now`` are the earliest offsets then and now; partitions missing in one are left
-    out.
+    ``first`` and ``now`` are the earliest offsets then and now; partitions missing in either are
+    ignored.
     """
     return tuple(
-        each
-        for each in ranges
-        if (tp := each.topic_partition) in first
+        offsets
+        for offsets in ranges
+        if (tp := offsets.topic_partition) in first
         and tp in now
         and first[tp] < now[tp]
-        and each.start - now[tp] <= _LEFT * (each.start - first[tp])
+        and offsets.start - now[tp] <= _LEFT * (offsets.start - first[tp])
     )
 
 
 class RetentionWatch:
-    """Remembers, for the batches that are open, where the logs began; warns of each batch once."""
+    """Stores the earliest offsets for the open batches, and warns of each batch once."""
 
     def __init__(self) -> None:
         self._first: dict[str, Earliest] = {}
@@ -354,29 +354,29 @@ class RetentionWatch:
     def look(
         self, batches: Sequence[OpenBatch], earliest: Earliest
     ) -> list[tuple[OpenBatch, tuple[OffsetRange, ...]]]:
-        """The batches to warn of now, with the ranges that retention nears.
+        """Return the batches to warn of now, with the ranges that retention nears.
 
         Args:
-            batches: All that are open; what is not among them is forgotten.
-            earliest: The earliest offset there is of each of their partitions.
+            batches: All open batches; other batches are forgotten.
+            earliest: The earliest available offset of each partition of the batches.
         """
         self._first = {
             batch.batch_key: self._first.get(batch.batch_key) or _own(batch, earliest)
             for batch in batches
         }
         self._warned &= self._first.keys()
-        found = []
+        warnings = []
         for batch in batches:
             if batch.batch_key in self._warned:
                 continue
             first = self._first[batch.batch_key]
-            near = near_retention((each.offsets for each in batch.ranges), first, earliest)
+            near = near_retention((planned.offsets for planned in batch.ranges), first, earliest)
             if near:
                 self._warned.add(batch.batch_key)
-                found.append((batch, near))
-        return found
+                warnings.append((batch, near))
+        return warnings
 
 
 def _own(batch: OpenBatch, earliest: Earliest) -> Earliest:
-    partitions = {each.offsets.topic_partition for each in batch.ranges}
+    partitions = {planned.offsets.topic_partition for planned in batch.ranges}
     return {tp: earliest[tp] for tp in partitions if tp in earliest}

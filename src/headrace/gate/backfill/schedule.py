@@ -1,4 +1,4 @@
-"""The schedules by which failed batches are run again."""
+"""The schedules and the budgets by which failed batches are run again."""
 
 import re
 import sys
@@ -19,79 +19,77 @@ _EVERY: Final = re.compile(r"every (?:(\d{1,9}) )?(second|minute|hour|day)s?")
 
 
 class Schedule(Protocol):
-    """Says when failed batches are run. Times are ms since the epoch."""
+    """Decides the times of backfill runs. Times are ms since the epoch."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int | None:
-        """When the next run is due; None where only a command starts one.
+        """Return the time of the next run; None if only a command starts a run.
 
         Args:
-            started_ms: When the scheduler began.
-            last_ms: When its last run began; None before the first.
+            started_ms: The start of the scheduler.
+            last_ms: The start of its last run; None before the first.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """At once, whenever there is capacity to spare."""
+    """Run at once, whenever there is spare capacity."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """When the next run is due."""
+        """Return the time of the next run."""
         return started_ms if last_ms is None else last_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """At the start, and then once an interval, from the beginning of one run to the next one's.
+    """Run at the start, and then once an interval, from the start of one run to the next one's.
 
     Attributes:
-        interval_ms: Above 0. Too long, and failed batches wait, and Kafka may forget them.
+        interval_ms: Above 0. Too long: failed batches wait, and Kafka may delete them.
     """
 
     interval_ms: int
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """When the next run is due."""
+        """Return the time of the next run."""
         return started_ms if last_ms is None else last_ms + self.interval_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """At the times that a cron expression names, in the local time of the machine.
+    """Run at the times of a cron expression, in the local time of the machine.
 
-    When clocks go forward, the times in the skipped hour are due an hour later; when they go back,
-    nothing is due in the hour's second turn.
+    When clocks go forward, the times in the skipped hour are due an hour later. When they go back,
+    nothing is due in the second pass through the hour.
 
     Attributes:
-        expression: Minute, hour, day of the month, month, day of the week, as Debian's cron reads
-            them; there is a time that it names.
+        expression: Minute, hour, day of the month, month, day of the week, with the syntax of
+            Debian's cron; it matches at least one time.
     """
 
     expression: str
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """When the next run is due."""
+        """Return the time of the next run."""
         after_ms = started_ms if last_ms is None else last_ms
         after = datetime.fromtimestamp(after_ms / 1000)
-        # Local times do not always grow as time does: of those named, the first that is later.
+        # Local times may go back: select the first match that is later in absolute time.
         times_ms = (round(named.timestamp() * 1000) for named in CronSim(self.expression, after))
         return next(time_ms for time_ms in times_ms if time_ms > after_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Manual:
-    """Only by the command ``headrace backfill``."""
+    """Run only by the command ``headrace backfill``."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> None:
-        """When the next run is due."""
+        """Return None: no run is due."""
 
 
 class Timetable:
-    """Which run of a schedule is on: a run lasts from when it is due until somebody ends it.
+    """Tracks the runs of a schedule: a run lasts from its due time until `end`.
 
-    Args:
-        schedule: Says when runs are due.
-        started_ms: The time (ms since the epoch).
+    ``started_ms`` is the present time (ms since the epoch).
     """
 
     def __init__(self, schedule: Schedule, started_ms: int) -> None:
@@ -101,19 +99,19 @@ class Timetable:
         self._on = False
 
     def is_on(self, now_ms: int) -> bool:
-        """Whether a run is on; one that is due begins."""
+        """Whether a run is in progress; a due run begins."""
         due_ms = self._schedule.due_ms(self._started_ms, self._last_ms)
         if not self._on and due_ms is not None and due_ms <= now_ms:
             self._on, self._last_ms = True, now_ms
         return self._on
 
     def end(self) -> None:
-        """Say that there is nothing more to do in this run."""
+        """End the present run, when no batch is ready."""
         self._on = False
 
 
 def parse_schedule(text: str) -> Schedule:
-    """A schedule from its words.
+    """Parse a schedule.
 
     >>> parse_schedule("every 10 minutes"), parse_schedule("cron 0 3 * * *")
     (Every(interval_ms=600000), Cron(expression='0 3 * * *'))
@@ -121,7 +119,7 @@ def parse_schedule(text: str) -> Schedule:
     (Spare(), Manual())
 
     Raises:
-        OptionError: It is none, or its cron expression names no time.
+        OptionError: The text is no schedule, or its cron expression never matches.
     """
     words = " ".join(text.lower().split())
     if words == "spare":
@@ -158,20 +156,21 @@ def _cron_expression(text: str, expression: str) -> str:
 
 
 ASSUMED_RATE_PER_S: Final = 100.0
-"""The rate that is assumed where none has been learnt: the lowest that an estimator answers by
-default (records/s)."""
+"""The rate that is assumed before one has been learnt: the lowest default of an estimator
+(records/s)."""
 
 _SAFETY: Final = 0.8
-"""Share of the unused time that is planned for: a run of a backfill takes longer now and then."""
+"""Fraction of the unused time that is planned: a run of a backfill takes longer now and then."""
 
 _SHORTEST_WINDOW: Final = 0.1
-"""The part of the interval below which unused time is not worth a run."""
+"""The fraction of the interval below which unused time is not worth a run."""
 
 HALF_LIFE_MS: Final = 60_000
-"""After this time half of a run's cost is forgotten, so that one slow run does not end them all."""
+"""The time after which half of a run's cost is forgotten, so that one slow run does not end all
+later runs."""
 
 _LOOK_BACK: Final = 10
-"""The intervals over which the live stream's records are counted."""
+"""The number of intervals over which the live stream's records are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +178,11 @@ class LiveStream:
     """State of the live stream of this application.
 
     Attributes:
-        rate_per_s: The rate in force (records/s); None while there is none.
-        interval_ms: The trigger's interval or, where the trigger has none, the gate's (ms).
-        running: Whether a batch runs now.
-        start_ms: When the trigger of the last batch fired (ms since the epoch); None before the
-            first.
-        end_ms: When the last batch ended; None while the first one runs, and before it.
+        rate_per_s: The rate in force (records/s); None without one.
+        interval_ms: The trigger's interval or, for a trigger without one, the gate's (ms).
+        running: Whether a batch is running now.
+        start_ms: The time of the last batch's trigger (ms since the epoch); None before the first.
+        end_ms: The end of the last batch; None before the first batch has ended.
     """
 
     rate_per_s: float | None
@@ -199,10 +197,10 @@ class Cost:
     """Cost of one run of a backfill.
 
     Attributes:
-        records: The offsets in its ranges.
-        elapsed_ms: How long it took, reading and handler and all (ms).
-        end_ms: When it ended (ms since the epoch).
-        succeeded: Whether it went through: the time of a run that failed says little.
+        records: Number of offsets in its ranges.
+        elapsed_ms: Duration of the run, including the reading and the handler (ms).
+        end_ms: The end of the run (ms since the epoch).
+        succeeded: Whether the run went through: the time of a failed run is no measure.
     """
 
     records: int
@@ -218,23 +216,23 @@ def records_beside(
 
     Both share the same cores, so a backfill runs while the stream rests: from the end of a batch to
     the next trigger, at a multiple of the interval. When the stream has had no batch for more than
-    an interval, there is an interval's worth at a time. The answer is ::
+    an interval, the backfill gets an interval's worth at a time. The result is ::
 
         rate · (window - fixed cost) · 0.8
 
-    where the fixed cost is what the last run took beyond its records at that rate. Until a
-    run has ended, it is 0, and it is forgotten by and by (half of it in a minute). A
-    stream that has rested for twice as long as that cost is expected to rest for as long again: the
-    cost is paid out of its rest, and counts no more.
+    where the fixed cost is the excess of the last run's time over its records at that rate. The
+    fixed cost is 0 before the first run has ended, and halves every minute. A stream that has
+    rested for twice as long as the cost is expected to rest for as long again: the rest pays for
+    the cost, which then no longer counts.
 
     Args:
         live: The live stream.
-        last: The last run of a backfill that went through; None before there is one.
+        last: The last successful run of a backfill; None before there is one.
         now_ms: The time (ms since the epoch).
-        half_life_ms: After how long half of a fixed cost is forgotten (ms). Default: 60 000.
+        half_life_ms: The half-life of a fixed cost (ms). Default: 60 000.
 
     Returns:
-        0 while a batch of the stream runs, while the stream takes all of its time, and where the
+        0 while a batch of the stream runs, while the stream takes all of its time, and if the
         window is under a tenth of the interval, or under twice the fixed cost: the run would be
         more cost than work. Else 1 or more, and never more than the rate allows in one interval.
     """
@@ -254,13 +252,13 @@ def _window_ms(live: LiveStream, now_ms: int) -> int:
     if live.start_ms is None or live.end_ms is None or now_ms - live.end_ms > live.interval_ms:
         return live.interval_ms
     next_ms = (live.start_ms // live.interval_ms + 1) * live.interval_ms
-    # Past it the next batch begins at once, or as soon as there is data. A clock that was put back
-    # makes no window longer than an interval.
+    # After that time the next batch begins at once, or as soon as there is data. A clock that was
+    # set back makes no window longer than an interval.
     return min(max(0, next_ms - now_ms), live.interval_ms)
 
 
 def _rest_ms(live: LiveStream, now_ms: int) -> int:
-    """For how long the live stream has rested, where that is longer than it would for a trigger."""
+    """Return the rest of the live stream so far (ms); 0 within an interval of its last batch."""
     if live.running or live.end_ms is None or now_ms - live.end_ms <= live.interval_ms:
         return 0
     return now_ms - live.end_ms
@@ -285,15 +283,15 @@ def _fixed_ms(last: Cost | None, rate_per_s: float, now_ms: int, half_life_ms: i
 class Account:
     """Budget of a backfill in another application, which shares the sink, but not the cores.
 
-    The part of the rate that the live stream does not use is paid in, up to one interval's worth,
-    and each run pays for its records. Nothing is granted before half of an interval's worth is
-    there, lest batches be cut into splinters. Over any time, then, no more is granted than was paid
-    in: live stream and backfill together stay below the rate.
+    The rate that the live stream does not use is credited, up to one interval's worth, and each run
+    pays for its records. Nothing is granted below half of an interval's worth, so that batches are
+    not cut into splinters. So no more is ever granted than was credited: live stream and backfill
+    together stay below the rate.
 
     Attributes:
-        time_ms: When it was paid into last (ms since the epoch).
-        balance: Records.
-        most: One interval's worth of the unused rate, and 1 at least (records); 0 where the live
+        time_ms: The time of the last credit (ms since the epoch).
+        balance: The balance (records).
+        most: One interval's worth of the unused rate, and 1 at least (records); 0 if the live
             stream uses all.
     """
 
@@ -304,7 +302,7 @@ class Account:
     def paid_in(
         self, now_ms: int, *, rate_per_s: float | None, live_per_s: float, interval_ms: int
     ) -> Self:
-        """The account at a later time."""
+        """Return the account at a later time."""
         rate = ASSUMED_RATE_PER_S if rate_per_s is None else rate_per_s
         spare_per_s = max(0.0, rate - live_per_s)
         most = max(1.0, spare_per_s * interval_ms / 1000) if spare_per_s > 0 else 0.0
@@ -313,7 +311,7 @@ class Account:
         return replace(self, time_ms=time_ms, balance=min(self.balance + earned, most), most=most)
 
     def spent(self, records: int) -> Self:
-        """The account after a run."""
+        """Return the account after a run."""
         return replace(self, balance=self.balance - records)
 
     @property
@@ -323,49 +321,48 @@ class Account:
 
 
 def live_per_s(samples: Sequence[RateSample], now_ms: int, interval_ms: int) -> float:
-    """Return the records/s the live stream has processed over the last ten intervals.
+    """Return the rate of the live stream over the last ten intervals (records/s).
 
-    If the samples cover less time, over that time. They are the ledger's, newest first.
+    The ledger's samples come newest first. If they cover less time, that time is used.
     """
-    recent = [each for each in samples if now_ms - each.time_ms < _LOOK_BACK * interval_ms]
+    recent = [sample for sample in samples if now_ms - sample.time_ms < _LOOK_BACK * interval_ms]
     if not recent:
         return 0.0
     known_ms = now_ms - (recent[-1].time_ms - recent[-1].processing_delay_ms)
-    return sum(each.records for each in recent) / max(1, known_ms) * 1000
+    return sum(sample.records for sample in recent) / max(1, known_ms) * 1000
 
 
 class BackfillBudget(Protocol):
-    """Decides how much a backfill may run now. Used by one thread."""
+    """Limits the size of a backfill's next run. Used by one thread."""
 
     def records(self) -> int:
         """Return the number of records that may be run now; 0 for none.
 
-        Raises:
-            LedgerError: What it is computed from cannot be read.
+        Raises `LedgerError` if the ledger cannot be read.
         """
         ...
 
     def spent(self, cost: Cost) -> None:
-        """Count what a run took, whatever became of it."""
+        """Record the cost of a run, whatever its outcome."""
         ...
 
 
 class UnlimitedBudget:
-    """Everything at once, for a gate whose stream is not running, or may wait."""
+    """A budget without a limit, for a gate whose stream is not running, or may wait."""
 
     def records(self) -> int:
-        """More than any batch has."""
+        """Return a number larger than any batch."""
         return sys.maxsize
 
     def spent(self, cost: Cost) -> None:
-        """Nothing is counted."""
+        """Ignore the cost."""
 
 
 class InProcessBudget:
-    """Budget that the live stream of the same application leaves.
+    """The budget that the live stream of the same application leaves.
 
-    The first run that goes through says nothing of what runs cost: it starts Python workers and
-    compiles plans, and its cost would keep the next ones waiting for minutes.
+    The first successful run is no measure of cost: it starts Python workers and compiles plans, and
+    its cost would delay the next runs for minutes.
     """
 
     def __init__(
@@ -385,14 +382,14 @@ class InProcessBudget:
         return records_beside(self._live(), self._last, self._clock(), self._half_life_ms)
 
     def spent(self, cost: Cost) -> None:
-        """Count a run."""
+        """Record the cost of a run."""
         if cost.succeeded and self._warm:
             self._last = cost
         self._warm = self._warm or cost.succeeded
 
 
 class ExternalBudget:
-    """Budget that a stream in another application leaves, by its rates in the ledger."""
+    """The budget that a stream in another application leaves, by its rates in the ledger."""
 
     def __init__(self, ledger: Ledger, gate_name: str, clock: WallClock) -> None:
         self._ledger = ledger
@@ -422,5 +419,5 @@ class ExternalBudget:
         return self._account.records
 
     def spent(self, cost: Cost) -> None:
-        """Count a run."""
+        """Record the cost of a run."""
         self._account = self._account.spent(cost.records)

@@ -1,4 +1,10 @@
-"""The backfill scheduler: which failed batch is run when, and what becomes of each."""
+"""The backfill scheduler: select the next failed batch, run it, and record its outcome.
+
+A failed batch is read again, not stored: the ledger has its exact offsets, and the source has the
+records. So deferring costs nothing. One `BatchRunner` runs a batch live, again and in parts. The
+scheduler receives the runner's ``run`` as an argument, and the source as a protocol, so the same
+scheduler serves the gate, the command and tests without Spark.
+"""
 
 import logging
 import sys
@@ -38,19 +44,22 @@ from headrace.gate.ledger.transitions import Status
 _LOG: Final = logging.getLogger("headrace.backfill")
 
 _RETENTION_MS: Final = 60_000
-"""The time between two looks at where the logs begin (ms)."""
+"""The time between two reads of the logs' earliest offsets (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerSettings:
     """Owner of batches, and the times of its runs.
 
+    The name of an owner has the machine, the process and its start time, so after a crash on the
+    same machine no process waits for the lease.
+
     Attributes:
-        owner: Names this run of an application; no other one has the name.
-        lease_ms: How long a batch is this owner's without a renewal (ms). Too short, and a pause
-            loses the batch to another owner; too long, and after a crash it waits as long.
-        poll_ms: How often a scheduler looks for something to do (ms), besides `wake`. Too long, and
-            the time that the live stream leaves is not used to its end.
+        owner: Name of this run of an application; unique.
+        lease_ms: Lease of a batch without a renewal (ms). Too short: a pause loses the batch to
+            another owner. Too long: after a crash the batch waits as long.
+        poll_ms: The time between two searches for a due batch (ms), in addition to `wake`. Too
+            long: the unused time of the live stream is not used up.
     """
 
     owner: str
@@ -59,21 +68,21 @@ class OwnerSettings:
 
 
 class Run(Protocol):
-    """Runs the handler on what a batch has still to read."""
+    """Runs the handler on the remaining ranges of a batch."""
 
     def __call__(
         self, batch: BatchRecord, allowed: int, gone: Sequence[OffsetRange], /
     ) -> BaseException | ErrorReport | None:
-        """Run a batch that is ``backfilling``, and this owner's, and keep its lease meanwhile.
+        """Run a ``backfilling`` batch of this owner, and renew its lease meanwhile.
 
         Args:
             batch: The batch.
             allowed: Records that may be run now, at least 1.
-            gone: What of it has left the source.
+            gone: Ranges of the batch that have left the source.
 
         Returns:
-            Why nothing of it was done; the row is left as it is. None if it went through; or was
-            run in parts, or committed by its handler: then its row says what it is now.
+            The failure if nothing was processed; the row is unchanged. None for a success, and for
+            a batch that was run in parts or committed by its handler: then its row has the outcome.
         """
         ...
 
@@ -82,7 +91,7 @@ class RangeSource(Protocol):
     """Source of the ranges of batches: the gate's, or a test's."""
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """Return the ranges that have left the log or were declared lost; none if all are there.
+        """Return the ranges that have left the log or were declared lost; empty if none has.
 
         Raises:
             BrokerError: The brokers cannot be reached.
@@ -90,7 +99,7 @@ class RangeSource(Protocol):
         ...
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """The earliest offset that there is of each of these partitions; of those that exist.
+        """Return the earliest available offset of each partition that exists.
 
         Raises:
             BrokerError: The brokers cannot be reached.
@@ -99,25 +108,25 @@ class RangeSource(Protocol):
 
 
 class BackfillScheduler:
-    """Runs a gate's failed batches, one after the other, in one thread: the caller's.
+    """Runs a gate's failed batches, one after the other, in the caller's thread.
 
-    Before a batch is run it is this owner's, and after a crash whoever claims it when the lease has
-    run out goes on where this one was: nothing is lost, whatever happens in between. ::
+    The scheduler claims each batch before the run. After a crash, the next owner that claims the
+    batch when the lease has expired continues from the recorded progress, so nothing is lost. ::
 
         scheduler = BackfillScheduler(ledger, executor.run, source, OwnerSettings(owner), ...)
         scheduler.run(Monitor(ledger, "orders"), parse_schedule("spare"))  # until it is closed
 
     Args:
-        ledger: Of the gate.
+        ledger: The gate's ledger.
         run: Runs a batch of the gate.
-        source: Of the gate.
-        settings: Of the owner.
-        limits: Of the gate's policy: when a batch is dead.
-        budget: How much may be run at once.
-        clock: Answers the time, in ms since the epoch.
-        on_event: Receives what happens, in the thread in which it happens.
-        stopped: Answers whether its application is being stopped: what a run raises then is not its
-            handler's own.
+        source: The gate's source.
+        settings: The settings of the owner.
+        limits: The limits of the gate's policy after which a batch is dead.
+        budget: Limits the records of a run.
+        clock: Returns the time, in ms since the epoch.
+        on_event: Receives each event, in the thread of the run.
+        stopped: Returns whether the application is being stopped: an exception during a stop is not
+            the handler's own.
     """
 
     def __init__(
@@ -149,14 +158,14 @@ class BackfillScheduler:
         self._woken = threading.Event()
 
     def run(self, monitor: Monitor, schedule: Schedule) -> None:
-        """Run what fails, whenever the schedule says so, until the scheduler is closed.
+        """Run failed batches on schedule until the scheduler is closed.
 
-        Once a run is due it goes on until no batch is ready. While the ledger or Kafka cannot be
-        reached it waits, and logs a warning, once. With the schedule "manual" it only looks whether
-        retention nears what has failed.
+        A run continues until no batch is ready. While the ledger or Kafka is unreachable, the
+        scheduler waits, and logs a warning once. With the schedule "manual" it only checks whether
+        retention nears the failed batches.
 
         Raises:
-            Exception: What a run raises, other than an error of Headrace's.
+            Exception: Any error of a run other than a `HeadraceError`.
         """
         timetable = Timetable(schedule, self._clock())
         warned = ""
@@ -174,10 +183,10 @@ class BackfillScheduler:
     def run_next(self, monitor: Monitor) -> BackfillEvent | None:
         """Run the earliest created batch whose wait after its last attempt is over.
 
-        One that an operator wants to be run now comes before, whatever the budget.
+        A batch that an operator has requested comes first, regardless of the budget.
 
         Returns:
-            What became of it; None if there is none, or the budget allows nothing now.
+            The outcome; None if no batch is ready, or the budget is empty.
         """
         batch = monitor.next_asked() or monitor.next_ready(self._clock())
         if batch is None:
@@ -190,10 +199,10 @@ class BackfillScheduler:
         return event
 
     def run_manually(self, batch_keys: Sequence[str]) -> None:
-        """Run these batches: each once, in this order, and no wait is kept.
+        """Run each of these batches once, in this order and without waits.
 
-        A batch that was run in part goes on at once. One that another owner has, or that is
-        resolved, is skipped.
+        A batch that was run in part continues at once. A batch of another owner, and a resolved
+        batch, are skipped.
         """
         waiting = list(reversed(batch_keys))
         while waiting and not self._closed.is_set():
@@ -204,19 +213,20 @@ class BackfillScheduler:
                 waiting.pop()
 
     def run_batch(self, batch_key: str, *, is_asked: bool = False) -> BackfillEvent | None:
-        """Claim a batch, if the budget allows one, and run it, or as much of it as that allows.
+        """Claim a batch, if the budget allows, and run the batch, or as much as the budget allows.
 
-        What has left the source is lost, and the rest is run; a batch of which nothing is left, and
-        nothing was done, is dead. One that an operator wants to be run now (``is_asked``)
+        Offsets that have left the source are lost, and the rest is run. A batch is dead if no
+        offset remains and none was processed. A batch that an operator has requested (``is_asked``)
         needs no budget.
 
         Returns:
-            What became of it; None if nothing is allowed now, and nothing was done.
+            The outcome; None if the budget is empty and nothing was done.
 
         Raises:
-            LedgerError: The ledger cannot be read or written. The batch may be this owner's; then
-                it can be claimed again when the lease has run out.
-            BrokerError: The brokers cannot be reached; nothing was done, or it is as above.
+            LedgerError: The ledger cannot be read or written. This owner may have the batch; then
+                another claim is possible after the lease.
+            BrokerError: The brokers cannot be reached. Nothing was done, or the batch is claimed as
+                above.
         """
         allowed = sys.maxsize if is_asked else self._budget.records()
         if allowed < 1:
@@ -230,22 +240,28 @@ class BackfillScheduler:
             return self._report(Skipped(batch_key, None if left is None else left.status))
         self._report(Claimed(batch))
         still_open = batch.open_ranges(ranges)
-        there = without(still_open, gone)
-        lost = without(still_open, [one.offsets for one in there])
-        is_gone = bool(lost) and not there
+        remaining = without(still_open, gone)
+        lost = without(still_open, [planned.offsets for planned in remaining])
+        is_gone = bool(lost) and not remaining
         if is_gone and why_dead(batch, self._limits, is_gone=True) is not None:
             return self._mark_dead(batch, lost)
-        known = self._ledger.history.losses_of([batch_key]).get(batch_key, ())
-        if new := without(lost, [loss.offsets for loss in known]):
+        recorded = self._ledger.history.losses_of([batch_key]).get(batch_key, ())
+        if new := without(lost, [loss.offsets for loss in recorded]):
             self._lose(batch, new)
-        return self._run(batch, allowed, [one.offsets for one in lost])
+        return self._run(batch, allowed, [planned.offsets for planned in lost])
 
     def wake(self) -> None:
-        """Look for something to do at once: a batch of the stream has ended. From any thread."""
+        """Look for a due batch at once, after a batch of the stream has ended.
+
+        Callable from any thread.
+        """
         self._woken.set()
 
     def close(self) -> None:
-        """End what runs as soon as the batch in hand is resolved; from any thread, for good."""
+        """End the scheduler for good, after the present batch is resolved.
+
+        Callable from any thread.
+        """
         self._closed.set()
         self._woken.set()
 
@@ -274,7 +290,9 @@ class BackfillScheduler:
         if not batches:
             return
         self._looked_ms = now_ms
-        earliest = self._source.earliest([r.offsets for each in batches for r in each.ranges])
+        earliest = self._source.earliest(
+            [r.offsets for open_batch in batches for r in open_batch.ranges]
+        )
         for batch, near in self._retention.look(batches, earliest):
             self._report(NearRetention(batch.batch_key, near))
 
@@ -293,7 +311,7 @@ class BackfillScheduler:
         records = batch.records_left - left
         self._budget.spent(Cost(records, elapsed_ms, ended_ms, succeeded=error is None))
         if isinstance(error, BaseException) and not isinstance(error, Exception):
-            raise error  # Somebody wants the process to end.
+            raise error  # KeyboardInterrupt or SystemExit: the process must end.
         return event
 
     def _resolve(
@@ -304,7 +322,7 @@ class BackfillScheduler:
             if self._ledger.batches.backfilled(key, owner):
                 return self._report(Done(batch, elapsed_ms))
         else:
-            # An exception because of a stop says nothing of why the batch fails.
+            # An exception caused by a stop does not explain the batch's failure.
             report = (self._stopped() and batch.error) or ErrorReport.of(error)
             ended = isinstance(error, BaseException) and not isinstance(error, Exception)
             ended = ended or isinstance(error, HandlerExitError)
@@ -312,7 +330,7 @@ class BackfillScheduler:
                 key,
                 owner,
                 report,
-                # The count of the claimed row holds: nobody else runs the batch under this lease.
+                # The claimed row's count is current: the lease excludes other runs of the batch.
                 is_dead=why_dead(batch, self._limits, error) is not None,
                 outcome_unknown=self._stopped() or ended,
             )
@@ -333,21 +351,25 @@ class BackfillScheduler:
         return LeaseLost(batch)
 
     def _lose(self, batch: BatchRecord, lost: Sequence[PlannedRange]) -> None:
-        """Count what has left the source, once."""
-        ranges = tuple(one.offsets for one in lost)
+        """Record ranges that have left the source as lost, once."""
+        ranges = tuple(planned.offsets for planned in lost)
         why = self._why_gone(batch.gate, lost)
         reason = f"it left the source before a backfill read it: {why}"
         self._ledger.history.record_losses(
             batch.gate,
             ranges,
-            {one.offsets.topic: one.topic_id for one in lost if one.topic_id is not None},
+            {
+                planned.offsets.topic: planned.topic_id
+                for planned in lost
+                if planned.topic_id is not None
+            },
             batch_key=batch.batch_key,
             reasons=dict.fromkeys(ranges, reason),
         )
         self._report(Lost(batch, ranges, why))
 
     def _mark_dead(self, batch: BatchRecord, gone: Sequence[PlannedRange]) -> BackfillEvent:
-        ranges = ", ".join(str(one.offsets) for one in gone)
+        ranges = ", ".join(str(planned.offsets) for planned in gone)
         error = DataLossError(
             f"What batch {batch.batch_key} of gate {batch.gate!r} reads has left Kafka before it"
             f" was processed: {ranges}; {self._why_gone(batch.gate, gone)}."
@@ -358,15 +380,15 @@ class BackfillScheduler:
         return self._report(MarkedDead(batch, report))
 
     def _why_gone(self, gate: str, gone: Sequence[PlannedRange]) -> str:
-        begins = self._source.earliest([each.offsets for each in gone])
-        found = self._ledger.gates.get(gate)
-        in_journal = found is not None and found.source == "journal"
+        begins = self._source.earliest([planned.offsets for planned in gone])
+        record = self._ledger.gates.get(gate)
+        in_journal = record is not None and record.source == "journal"
         reasons = []
-        for offsets in (each.offsets for each in gone):
+        for offsets in (planned.offsets for planned in gone):
             begin = begins.get(offsets.topic_partition)
             if begin is None:
                 reasons.append(f"{offsets.topic_partition} does not exist any more")
-            elif begin < offsets.until:  # the offsets are there, but of other records
+            elif begin < offsets.until:  # the offsets exist, but belong to other records
                 repaired = ", or a repair declared them lost" * in_journal
                 reasons.append(f"{offsets.topic} was deleted and recreated{repaired}")
             else:

@@ -1,9 +1,9 @@
 """The cost of a batch, learned from finished batches: ``T = a + b1 n1 + b2 n2 + ...``.
 
-A batch takes a seconds whatever is in it (planning, the checkpoint, starting tasks, the sink's
+A batch takes a seconds whatever its size (planning, the checkpoint, starting tasks, the sink's
 commit), and b seconds for each record of a source; the sources of a join share its time.
-`BatchCost` is a Kalman filter of ``x = (a, b1, b2, ...)`` with the covariance P. With
-``h = (1, n1, n2, ...)`` and noise in proportion to the time::
+`BatchCost` is a Kalman filter of ``x = (a, b1, b2, ...)`` with the covariance P. With ``h = (1, n1,
+n2, ...)`` and noise in proportion to the time::
 
     expected   T^ = h x
     variance   S  = h P h' + R,    R = (sigma T^)^2
@@ -12,7 +12,7 @@ commit), and b seconds for each record of a source; the sources of a join share 
     update     x += k (T - T^),    P -= k h P,    then P_aa += (0.003 i)^2, P_bb += (d b)^2
 
 where ``|z| > 2``, R is multiplied by ``|z| / 2`` (Huber), and i is the interval. The drift d is
-0.03, and more where the surprises of batches in a row resemble each other (`learned`).
+0.03, and more if the surprises of successive batches resemble each other (`learned`).
 """
 
 import json
@@ -28,39 +28,39 @@ Records = Mapping[str, float]
 """The records of each source in a batch."""
 
 KAPPA: Final = 0.2
-"""Number of standard deviations of the expected time that must fit. Higher: it climbs slower."""
+"""Standard deviations of the expected time that must fit. Higher: the batch size climbs slower."""
 
 MOST_FIXED: Final = 0.7
-"""The part of a batch's time that its fixed cost may be before the batch may take longer."""
+"""The fraction of a batch's time that its fixed cost may take before the batch may take longer."""
 
 _ALLOWED: Final = 1.1
-"""Share of the interval that a batch may take, with `KAPPA` standard deviations."""
+"""Fraction of the interval that a batch may take, including `KAPPA` standard deviations."""
 
 _LEAST_NOISE: Final = 0.02
 _FIRST_NOISE: Final = 0.1
 _NOISE_WEIGHT: Final = 0.07
 _NOISE_OF_DEVIATION: Final = 1.25
-"""The standard deviation over the mean absolute one, of a normal distribution."""
+"""The standard deviation over the mean absolute deviation, of a normal distribution."""
 
 _DRIFT_A: Final = 0.003
-"""Standard deviation of a's change from batch to batch, as a share of the interval."""
+"""Standard deviation of a's change from batch to batch, as a fraction of the interval."""
 
 _DRIFT_B: Final = 0.03
-"""Standard deviation of b's change from batch to batch, as a share of b."""
+"""Standard deviation of b's change from batch to batch, as a fraction of b."""
 
 _TINY: Final = 1e-300
-"""No variance is less, whatever rounding makes of it."""
+"""Lower bound of a variance after rounding."""
 
 _LEAST_WORK: Final = 0.05
-"""Least share of a batch's time that its records took."""
+"""Least fraction of a batch's time attributed to its records."""
 
 _UNTOLD: Final = 10.0
-"""Standard deviation of b, as a multiple of b, before anything has told it from a."""
+"""Standard deviation of b, as a multiple of b, before a batch separates b from a."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCost:
-    """Cost of the batches of one source, as the ledger keeps it with the gate.
+    """Cost of the batches of one source, as the ledger stores it with the gate.
 
     Attributes:
         fixed_s: a, the time of a batch without records (s).
@@ -69,7 +69,7 @@ class SourceCost:
         covariance: P_ab (s²).
         record_variance: P_bb (s²).
         noise: sigma, the standard deviation of a batch's time over the expected time.
-        changed_ms: When it was last seen that the job changed (Unix time in ms); None for never.
+        changed_ms: The last detected change of the job (Unix time in ms); None for never.
     """
 
     fixed_s: float
@@ -81,15 +81,15 @@ class SourceCost:
     changed_ms: int | None = None
 
     def to_text(self) -> str:
-        """As JSON."""
+        """Serialize the cost as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """The opposite of ``to_text``.
+        """Parse a text of ``to_text``.
 
         Raises:
-            OptionError: It was not written by ``to_text`` of this version.
+            OptionError: The text was not written by ``to_text`` of this version.
         """
         unreadable = OptionError(
             f"What a batch costs is {text!r}; this version of Headrace reads only what it writes"
@@ -108,7 +108,7 @@ class SourceCost:
             cost.noise,
             0 if cost.changed_ms is None else cost.changed_ms,
         )
-        if not all(isinstance(each, int | float) and math.isfinite(each) for each in numbers):
+        if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
             raise unreadable
         if min(cost.fixed_s, cost.fixed_variance, cost.record_variance) < 0 or not (
             cost.record_s > 0 and cost.noise > 0
@@ -122,10 +122,10 @@ class BatchCost:
     """Model of a batch's time.
 
     Attributes:
-        sources: Their names, in the order of ``record_s``.
+        sources: The sources' names, in the order of ``record_s``.
         fixed_s: a, the time of a batch without records (s).
         record_s: b of each source, the time of one record (s); above 0.
-        covariance: P: its first row and column are a's, the others the sources'.
+        covariance: P: the first row and column belong to a, the others to the sources.
         noise: sigma, the standard deviation of a batch's time over the expected time.
     """
 
@@ -141,7 +141,7 @@ class BatchCost:
         fixed_s = min(0.2 * interval_s, time_s / 2)
         each_s = (time_s - fixed_s) / sum(records.values())
         names = tuple(name for name, count in records.items() if count > 0)
-        # The time above the interval may all be a's: without that, a would be believed to be small.
+        # All of the time above the interval may belong to a; else a would seem to be small.
         unknown_s = max(0.3 * interval_s, time_s - interval_s)
         spread = unknown_s**2, *[(_UNTOLD * each_s) ** 2] * len(names)
         guess = cls(names, fixed_s, (each_s,) * len(names), _diagonal(spread))
@@ -149,28 +149,28 @@ class BatchCost:
 
     @classmethod
     def of_sources(cls, costs: Mapping[str, SourceCost]) -> "BatchCost | None":
-        """Return the model from earlier runs' costs of each source; None if there are none."""
+        """Return the model from earlier runs' costs of each source; None without costs."""
         if not costs:
             return None
-        known = list(costs.values())
-        least = min(known, key=lambda each: each.fixed_variance)
-        rows = [[0.0] * (len(known) + 1) for _ in range(len(known) + 1)]
+        learned = list(costs.values())
+        least = min(learned, key=lambda cost: cost.fixed_variance)
+        rows = [[0.0] * (len(learned) + 1) for _ in range(len(learned) + 1)]
         rows[0][0] = least.fixed_variance
-        for place, each in enumerate(known, start=1):
-            rows[place][place] = each.record_variance
-            # Only one source can keep its covariance with a: the others' would not fit it.
-            if each is least:
-                rows[0][place] = rows[place][0] = each.covariance
+        for place, cost in enumerate(learned, start=1):
+            rows[place][place] = cost.record_variance
+            # Only one source can keep its covariance with a: the others belong to another a.
+            if cost is least:
+                rows[0][place] = rows[place][0] = cost.covariance
         return cls(
             tuple(costs),
             least.fixed_s,
-            tuple(each.record_s for each in known),
+            tuple(cost.record_s for cost in learned),
             tuple(map(tuple, rows)),
-            max(each.noise for each in known),
+            max(cost.noise for cost in learned),
         )
 
     def of_source(self, name: str, changed_ms: int | None) -> SourceCost | None:
-        """Return the cost of one source's batches, to be kept; None if the source is unknown."""
+        """Return the cost of one source's batches for the ledger; None if the source is unknown."""
         if name not in self.sources:
             return None
         place = self.sources.index(name) + 1
@@ -190,41 +190,44 @@ class BatchCost:
         return self.covariance[0][0]
 
     def is_sure_of_fixed(self, interval_s: float) -> bool:
-        """Whether a is known to a tenth of it, or to a 50th of the interval."""
+        """Whether a is known to a tenth of a, or to a 50th of the interval."""
         return math.sqrt(self.fixed_variance) <= max(0.1 * self.fixed_s, 0.02 * interval_s)
 
     def is_vague(self, source: str) -> bool:
-        """Whether b of a source is known to a tenth of it only."""
+        """Whether b of a source is less certain than a tenth of b."""
         place = self.sources.index(source) + 1
         return math.sqrt(self.covariance[place][place]) > 0.1 * self.record_s[place - 1]
 
     def expected_s(self, records: Records) -> float:
-        """Return the expected time of a batch of so many records (s)."""
+        """Return the expected time of a batch with these records (s)."""
         return self.fixed_s + sum(
             cost_s * records.get(name, 0.0)
             for name, cost_s in zip(self.sources, self.record_s, strict=True)
         )
 
     def variance(self, records: Records) -> float:
-        """Variance of `expected_s`, for a and b are not known exactly (s²)."""
+        """Return the variance of `expected_s` from the uncertainty of a and b (s²)."""
         counts = self._counts(records)
         return max(_dot(counts, _times(self.covariance, counts)), 0.0)
 
     def surprise(self, records: Records, time_s: float) -> float:
-        """By how many standard deviations a batch took longer than expected."""
+        """Return the standard deviations by which a batch took longer than expected."""
         expected_s = self.expected_s(records)
         return (time_s - expected_s) / math.sqrt(
             self.variance(records) + (self.noise * expected_s) ** 2
         )
 
     def drifted(self, interval_s: float, more: float = 0.0) -> "BatchCost":
-        """One batch later: a and b may have changed a little; b by so much more, in parts of it."""
+        """Return the model one batch later: a and b may have changed slightly.
+
+        ``more`` is added to the relative drift of b.
+        """
         drift_b = _DRIFT_B + more
-        drifts = (_DRIFT_A * interval_s, *[drift_b * each for each in self.record_s])
-        return replace(self, covariance=_widened(self.covariance, [each**2 for each in drifts]))
+        drifts = (_DRIFT_A * interval_s, *[drift_b * value for value in self.record_s])
+        return replace(self, covariance=_widened(self.covariance, [value**2 for value in drifts]))
 
     def with_source(self, name: str, count: float, left_s: float) -> "BatchCost":
-        """Add a source, whose first records took about the time that the others left of a batch."""
+        """Add a source whose first records took the rest of a batch's time (``left_s``)."""
         usual_s = sum(self.record_s) / len(self.record_s)
         each_s = left_s / count if left_s > 0 else usual_s
         rows = [*[(*row, 0.0) for row in self.covariance], (0.0,) * (len(self.sources) + 1)]
@@ -259,7 +262,7 @@ class BatchCost:
         )
         possible_s = max(fixed_s, least_s, 0.0)
         if possible_s != fixed_s:
-            along_fixed = [each / covariance[0][0] for each in covariance[0][1:]]
+            along_fixed = [value_a / covariance[0][0] for value_a in covariance[0][1:]]
             record_s = [
                 b + part * (possible_s - fixed_s)
                 for b, part in zip(record_s, along_fixed, strict=True)
@@ -267,14 +270,14 @@ class BatchCost:
         new = replace(self, fixed_s=possible_s, record_s=tuple(record_s), covariance=covariance)
         if min(record_s) > 0:
             return new
-        # The further a is above the batch's whole time, the less is left of what was known.
+        # The further a is above the batch's whole time, the less the old model counts.
         work = min(max(1 - time_s / max(self.fixed_s, _TINY), _LEAST_WORK), 0.5)
         return new._made_possible(records, time_s, interval_s, work)
 
     def _made_possible(
         self, records: Records, time_s: float, interval_s: float, work: float
     ) -> "BatchCost":
-        """Correct record times of 0 or less: all take a part of the time, and a the rest."""
+        """Replace record times of 0 or less by a fraction of the batch's time, and reduce a."""
         part_s = work * time_s / len(self.sources)
         record_s = tuple(
             each_s if each_s > 0 else part_s / max(records.get(name, 0.0), 1.0)
@@ -290,7 +293,7 @@ class BatchCost:
         return replace(self, fixed_s=fixed_s, record_s=record_s, covariance=wider)
 
     def with_noise_of(self, records: Records, time_s: float) -> "BatchCost":
-        """Update the noise with one batch; little, as long as a and b are not known."""
+        """Update the noise with one batch; only slightly while a and b are uncertain."""
         expected_s = self.expected_s(records)
         noise_variance = (self.noise * expected_s) ** 2
         weight = _NOISE_WEIGHT * noise_variance / (self.variance(records) + noise_variance)
@@ -298,15 +301,15 @@ class BatchCost:
         return replace(self, noise=max(self.noise + weight * (seen - self.noise), _LEAST_NOISE))
 
     def most(self, parts: Records, interval_s: float) -> float:
-        """The most by which ``parts``, records of each source, can be multiplied.
+        """Return the largest factor for ``parts``, the records of each source.
 
         The two conditions::
 
             a + b n                       <= i + (i - a) min(0.15 (sigma - 0.03), 0.02)
             a + b n + kappa sqrt(h P h')  <= 1.1 i
 
-        The first exceeds the interval by as little as lets noise not cost throughput, and by
-        nothing where there is none; the second admits little while little is known. 0 where a
+        The first exceeds the interval by just enough to keep the throughput under noise, and by
+        nothing without noise; the second admits little while little is known. The factor is 0 if a
         alone is too much.
         """
         counts = (0.0, *self._counts(parts)[1:])
@@ -318,7 +321,7 @@ class BatchCost:
         )
         slack = min(max(0.15 * (self.noise - 0.03), 0.0), 0.02)
         most = max(interval_s - self.fixed_s, 0.0) * (1 + slack) / record_s
-        # (1.1 i - a - b n)^2 = kappa^2 h P h' is q n^2 - 2 p n + c = 0, of which the smaller root.
+        # The smaller root of (1.1 i - a - b n)^2 = kappa^2 h P h', or q n^2 - 2 p n + c = 0.
         left_s = _ALLOWED * interval_s - self.fixed_s
         q = record_s**2 - KAPPA**2 * record_variance
         p = left_s * record_s + KAPPA**2 * covariance
@@ -333,15 +336,15 @@ class BatchCost:
     def forgotten(
         self, records: Records, time_s: float, fixed_within_s: float = 0.0
     ) -> "BatchCost":
-        """Return the model after a change: b may be anything; a is kept, or off by so much (s).
+        """Return the model after a change: b is unknown; a is kept, or off by ``fixed_within_s``.
 
-        A b of nearly 0, learned where records cost nothing yet, says nothing of what they cost now:
-        b may be as large as the part of the last batch's time that a does not explain.
+        A b of nearly 0, learned while records cost nothing, does not bound their present cost: b
+        may be as large as the remainder of the last batch's time after a.
         """
         fixed_variance = max(self.fixed_variance, fixed_within_s**2)
         count = sum(records.values())
         shown_s = max(time_s - self.fixed_s, 0.0) / count
-        spread = (fixed_variance, *[(2 * max(each, shown_s)) ** 2 for each in self.record_s])
+        spread = (fixed_variance, *[(2 * max(cost_s, shown_s)) ** 2 for cost_s in self.record_s])
         return replace(self, covariance=_diagonal(spread))
 
     def _counts(self, records: Records) -> tuple[float, ...]:

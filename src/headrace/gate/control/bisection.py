@@ -1,37 +1,41 @@
-"""Halve a batch that failed until each record that cannot be processed is alone.
+"""Halve a failed batch until each record that cannot be processed is alone.
 
-A batch of n records of which k cannot be processed takes about 2·k·log2(n) runs to find them: each
-bad record is on one path of a binary tree, and each node of the path has two halves that are run.
+A batch of n records with k bad ones takes about 2·k·log2(n) runs: each bad record is on one path of
+a binary tree, and both halves of each node on the path are run. Nothing is learnt for the next
+isolation: running records similar to convicted ones alone saves little (31 runs for 38 with 1 bad
+record of 500, 81 for 113 with 5).
 
-A failure of a lone record proves nothing: the sink may be down, or fail now and then. So a suspect
-is convicted by a permutation test. It is run m times, and c other records of the batch, the
-controls, are run alone, in an order drawn at random. It is convicted if it fails each time and
-every control passes. A sink that does not look at the records, whatever it does and when, does
-that with at most ::
+The failure of a single record proves nothing: the sink may be down, or fail now and then. So a
+suspect is convicted by a permutation test. The suspect is run m times, and c other records of the
+batch, the controls, are run alone, in a random order. The suspect is convicted if each of its runs
+fails and every control passes. A sink that does not look at the records, whatever it does and when,
+produces this result with a probability of at most ::
 
     1 / C(m + c, m)  ≤  1 / C(16, 8)  =  1 / 12 870
 
-for all orders are equally likely, and one of them is the wrong one. Suspects of one batch share
-their controls, and the bound holds for each. One suspect takes m = c = 8. Several take more
-controls and fewer runs each (`TrialSize.for_suspects`): 15 take 82 runs, not 128. Controls are
-single records, so a sink that takes no single row convicts nobody.
+because all orders are equally likely, and exactly one convicts. Rounds of runs with controls
+between them have no such bound: a service that answers 503 with the text of a 400 would convict
+good records. Suspects of one batch share their controls, and the bound holds for each suspect. One
+suspect takes m = c = 8. Several take more controls and fewer runs each (`TrialSize.for_suspects`):
+15 take 82 runs, not 128. Controls are single records, so a sink that rejects every single row
+convicts no record.
 
-A suspect that passes once is processed, and free. If a control fails, the test says nothing: it is
-drawn anew, at most three times for a suspect (three times the odds).
+A suspect that passes once is processed and cleared. If a control fails, the test is void: a new
+order is drawn, at most three times for a suspect (three times the odds).
 
-A batch with too few others is deferred, and its controls are what the stream processes meanwhile,
-of which some may be bad as well. Each suspect is run 12 times then, in an order drawn at random
-with 18 runs of the stream's; of those, f may fail, as long as ::
+A batch with too few other records is deferred, and the batches that the stream processes meanwhile
+are its controls. Some of these may contain bad records as well. So each suspect is run 12 times, in
+a random order with 18 runs of the stream; f of the 18 may fail, as long as ::
 
     C(12 + f, 12) / C(30, 12)  ≤  1 / 12 870        (f ≤ 5)
 
-This is Fisher's exact test: of all places that the 12 + f failures could have, so many have all of
-the suspect's. How far such a test has come is kept with the batch, so it goes on in the next
-backfill: its order was drawn when it began. A run of several records is a control only once the
-sink has taken a single one, or the batch has failed in nine backfills.
+This is Fisher's exact test: the fraction of all placements of the 12 + f failures that include all
+runs of the suspect. The state of such a test is stored with the batch, so the next backfill
+continues in the same order. A run of several records is a control only after the sink has accepted
+a single record, or the batch has failed in nine backfills.
 
-The breaker: if three parts that have no record in common fail, and nothing passes in between, the
-records are not at fault. Isolation stops then, and no record is convicted.
+The breaker: if three parts without a common record fail, and nothing passes in between, the records
+are not at fault. The isolation stops then, and no record is convicted.
 """
 
 import json
@@ -46,42 +50,42 @@ from headrace.core.options import require_whole
 from headrace.gate.control.parts import WHOLE, beside, halves, size
 
 ORDERS: Final = math.comb(16, 8)
-"""Orders from which a test draws at least: of one in so many a record-blind sink convicts."""
+"""Least number of orders of a test: a sink that ignores records convicts in one of them."""
 
 MAX_TESTS: Final = 3
-"""Tests of a suspect in one isolation, at most."""
+"""Most tests of a suspect in one isolation."""
 
 UNLIKE: Final = 3
-"""So many parts without a common record fail in a row, and it is not the records."""
+"""Number of consecutive failed parts without a common record that clears the records."""
 
 WAITING_TRIES: Final = 12
 WAITING_CONTROLS: Final = 18
-"""Runs of each suspect, and of others, in a test whose controls are the stream's."""
+"""Runs of each suspect, and of controls, in a test whose controls are the stream's batches."""
 
 _FEWEST_CONTROLS: Final = 4
 _MOST_CONTROLS: Final = 22
 
 _RESERVE: Final = 64
-"""Records that are kept for controls, at most; of a batch of 12 or more no more than a third."""
+"""Most records reserved for controls; at most a third of a batch of 12 or more."""
 
 _SAMPLED_FIRST: Final = 32
-"""The records from which on a batch is not halved before a control has passed: a sink that is down
-is found in three runs then. A smaller batch needs its controls later."""
+"""Smallest batch (records) in which a control must pass before the batch is halved. A sink that is
+down is found in three runs then. A smaller batch needs its controls later."""
 
 _SAMPLES: Final = 8
-"""A sample is about this part of a reserve."""
+"""Size of a reserve over the size of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationBudget:
-    """Limits of an isolation; ranges that are left then are deferred.
+    """Limits of an isolation; ranges that remain at a limit are deferred.
 
     Attributes:
         max_runs: Runs of the handler after the first failed one; 1 or more. Default: 200, which
             finds some 3 bad records in a million. Too low: good records wait for the backfill
-            beside bad ones.
+            together with bad ones.
         max_time_ms: Time limit from the first failure on (ms); above 0. Default: 60 000. The stream
-            waits that long at most, and one run more.
+            waits at most this long plus one run.
 
     Raises:
         OptionError: A number is out of its range.
@@ -111,12 +115,12 @@ class TrialSize:
 
     @property
     def runs(self) -> int:
-        """Runs that it takes if every control passes and every suspect fails."""
+        """Number of runs if every control passes and every suspect fails."""
         return self.suspects * self.tries + self.controls
 
     @classmethod
     def for_suspects(cls, suspects: int, controls: int = _MOST_CONTROLS) -> Self | None:
-        """Return the shortest test of so many suspects; None where so few controls prove nothing.
+        """Return the shortest test of this many suspects; None if the controls prove nothing.
 
         ::
 
@@ -140,7 +144,7 @@ def _tries(controls: int) -> int:
 
 
 def proves(tries: int, controls: int, failed: int) -> bool:
-    """Whether a sink that does not look at records does this with odds of 1 in `ORDERS` at most.
+    """Whether a sink that ignores the records has odds of at most 1 in `ORDERS` for this result.
 
     >>> proves(8, 8, 0), proves(12, 18, 5), proves(12, 18, 6)
     (True, True, False)
@@ -154,14 +158,14 @@ Why = TypeVar("Why")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run the handler on this part."""
+    """Run the handler on a part."""
 
     part: str
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitControl:
-    """Wait until a run that is not of this batch has ended."""
+    """Wait until a run of another batch has ended."""
 
 
 Step = Run | AwaitControl
@@ -172,14 +176,16 @@ class Isolated(Generic[Why]):
     """Outcome of an isolation.
 
     Attributes:
-        alone: The single records that are convicted: they cannot be processed, each with why.
-        left: Parts that are deferred, each with why: not run (their parent's failure, or what
-            `Bisection.defer` was given), left with `Bisection.leave`, or alone and not convicted.
+        alone: Convicted single records, each with the reason.
+        left: Deferred parts, each with the reason: parts not run (with their parent's failure, or
+            the reason passed to `Bisection.defer`), parts left with `Bisection.leave`, and suspects
+            not convicted.
         runs: Number of runs of the handler.
-        down: The last error, if the breaker has stopped this.
+        down: The last error, if the breaker has stopped the isolation.
         has_passed: Whether a part has passed.
-        largest_passed: The records of the largest part that passed; 0 where none has.
-        smallest_failed: Those of the smallest that failed, maybe the whole; None if nothing did.
+        largest_passed: The records of the largest part that passed; 0 if none has.
+        smallest_failed: The records of the smallest part that failed, possibly the whole; None if
+            no part failed.
     """
 
     alone: list[tuple[str, Why]] = field(default_factory=list)
@@ -192,34 +198,35 @@ class Isolated(Generic[Why]):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the batch passed, in parts."""
+        """Whether all parts of the batch passed."""
         return not (self.alone or self.left) and self.down is None
 
 
 @dataclass(slots=True)
 class _Suspect(Generic[Why]):
-    """A record that has failed alone, as often as it was run."""
+    """A record that has failed in each of its runs alone."""
 
     whys: list[Why]
     tests: int = 0
 
     def why(self, kind: Callable[[Why], object]) -> Why:
-        """The last of its failures' most frequent kind: one of another may be the sink's own."""
+        """Return the last failure of the most frequent kind: a rare kind may be the sink's own."""
         kinds = Counter(map(kind, self.whys))
-        return max(reversed(self.whys), key=lambda each: kinds[kind(each)])
+        return max(reversed(self.whys), key=lambda failure: kinds[kind(failure)])
 
 
 @dataclass(slots=True)
 class _Trial(Generic[Why]):
-    """A test that goes on.
+    """A test in progress.
 
     Attributes:
-        suspects: Who is tested.
-        order: What is still to be run, the next one last: a suspect, or None for a control.
-        controls: Records that are left for controls, with why their parents failed.
-        control: The control that was run last, until it is known to have passed with a record.
-        awaits: Whether a run of another batch is waited for in place of a control.
-        failed: Controls that have failed; None where all are of this batch, and none may.
+        suspects: The suspects under test.
+        order: The remaining runs, the next one last: a suspect, or None for a control.
+        controls: Records reserved as controls, with the failures of their parents.
+        control: The last control, until it has passed with a record.
+        awaits: Whether the test waits for a run of another batch as a control.
+        failed: Number of failed controls; None if all controls are of this batch, and none may
+            fail.
     """
 
     suspects: tuple[str, ...]
@@ -230,12 +237,12 @@ class _Trial(Generic[Why]):
     failed: int | None = None
 
     def to_text(self) -> str:
-        """As text for the ledger."""
+        """Serialize the test for the ledger."""
         return json.dumps([self.suspects, self.order, self.failed], separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Self | None:
-        """Read what `to_text` wrote; None for anything else, and the test begins anew."""
+        """Parse a text of `to_text`. Return None for any other text, and the test begins anew."""
         try:
             suspects, order, failed = json.loads(text)
             trial = cls(tuple(suspects), list(order), [], failed=failed)
@@ -257,25 +264,26 @@ class Bisection(Generic[Why]):
         while (step := work.next_step(elapsed_ms, passes)) is not None:
             match step:
                 case Run(part):
-                    work.record(part, run(part))    # None, or why it failed
+                    work.record(part, run(part))    # None, or the failure
 
-    The parts that succeed are disjoint, and with ``alone`` and ``left`` they make up the batch.
-    ``passes`` counts what has passed, of this batch or another: runs that succeeded with at least
-    one record, and each before the next one began.
+    The parts that succeed are disjoint; together with ``alone`` and ``left`` they make up the
+    batch. ``passes`` counts runs of this or another batch that succeeded with at least one record.
+    Count each run before the next one begins.
 
     Args:
-        records: Offsets of the batch.
+        records: Number of offsets in the batch.
         budget: The limits of this isolation.
-        not_run: Parts that are still to be run, in order, with why their parents failed; single
-            records among them may have failed alone before.
-        shuffle: Draws an order, in place.
+        not_run: Parts still to be run, in order, with the failures of their parents; single records
+            among them may have failed alone before.
+        shuffle: Shuffles a list in place.
         can_wait: Whether runs of other batches may serve as controls.
-        final: Whether a record that is alone is convicted without a control: by its last backfill.
-        max_records: Offsets that may be run, and those of the largest part. Default: any number.
-        kind: Tells kinds of failures apart: a record is convicted with the most frequent one.
-        as_one: Parts that may be in the sink under their own keys: none is divided before it has
-            failed, whatever `max_records` says.
-        evidence: How far a test had come whose controls are the stream's, as `evidence` was.
+        final: Whether a suspect is convicted without a control, as by the last backfill.
+        max_records: Most offsets to run, and most offsets of one part. Default: any number.
+        kind: Returns the kind of a failure; a record is convicted with the most frequent kind.
+        as_one: Parts that the sink may have under their own keys. None is divided before it has
+            failed, regardless of `max_records`.
+        evidence: The `evidence` of an earlier isolation: the state of a test with the stream's
+            controls.
     """
 
     def __init__(
@@ -314,16 +322,19 @@ class Bisection(Generic[Why]):
         self._may_be_bad = {part for part, _ in not_run if self._size(part) == 1}
 
     def begin(self, why: Why) -> None:
-        """Record that the batch itself has failed, first of all."""
+        """Record the failure of the whole batch; call this first."""
         self._is_lone = self._records == 1
         self.record(WHOLE, why)
         self._needs_control = self._records >= _SAMPLED_FIRST
 
     def next_step(self, elapsed_ms: int, passes: int) -> Step | None:
-        """Return the next step, so long after the batch failed (ms); None at the end."""
+        """Return the next step; None at the end.
+
+        ``elapsed_ms`` is the time since the batch failed (ms).
+        """
         self._elapsed_ms = elapsed_ms
         self._count_passes(passes)
-        # A backfill of one record keeps nobody waiting, and must come to its end one day.
+        # A backfill of one record delays no other record, and must end one day.
         unlimited = self._is_lone and self._can_wait
         spent = self.result.runs >= self._budget.max_runs or elapsed_ms >= self._budget.max_time_ms
         tried = self._final and self._is_lone and self._suspects
@@ -335,12 +346,13 @@ class Bisection(Generic[Why]):
         return None
 
     def _next_run(self) -> Step | None:
-        """A control that is needed comes first, then a test, then parts that were not run yet."""
+        """Return a required control first, then a run of a test, then a part not run yet."""
         if self._needs_control and self._trial is None:
             return self._take_sample()
         is_due = self._trial is None and self._is_test_due()
         if is_due and not self.result.has_passed and self._not_run():
-            return self._take_sample()  # or a sink that is down is asked for each suspect's tries
+            # Without a sample, a sink that is down would be called for each suspect's tries.
+            return self._take_sample()
         if self._trial is not None or (is_due and self._draw_test()):
             return self._next_of_test()
         return self._next_part()
@@ -363,7 +375,7 @@ class Bisection(Generic[Why]):
         return None
 
     def record(self, part: str, why: Why | None) -> None:
-        """Record how a part ended that was to be run; None for success."""
+        """Record the result of a part's run; None for success."""
         result, records = self.result, self._size(part)
         if why is None:
             result.has_passed = True
@@ -383,7 +395,7 @@ class Bisection(Generic[Why]):
             self._divide(part, why)
 
     def record_other(self, *, passed: bool) -> None:
-        """Record how the run of another batch ended that was waited for, with `AwaitControl`."""
+        """Record the result of another batch's run, after `AwaitControl`."""
         self._needs_control &= not passed
         if (trial := self._trial) is not None and trial.awaits:
             trial.awaits = False
@@ -395,7 +407,7 @@ class Bisection(Generic[Why]):
                 self._end_test()
 
     def give_up_waiting(self) -> None:
-        """Report that no other batch runs: what waits for one is left."""
+        """Leave all parts that wait for another batch, because no other batch runs."""
         self._can_wait = False
         if (trial := self._trial) is not None and trial.awaits:
             if trial.failed is None:
@@ -413,22 +425,22 @@ class Bisection(Generic[Why]):
 
     @property
     def evidence(self) -> str:
-        """How far a test has come that a later isolation is to go on with; "" without one."""
+        """The state of a test that a later isolation continues; "" without a test."""
         return "" if self._unfinished is None else self._unfinished.to_text()
 
     def spare(self, part: str) -> None:
-        """Test a record no more that has failed alone: it is left, whatever the others do."""
+        """Stop testing a record that failed alone: the record is left, whatever the others do."""
         if part in self._suspects:
             self._suspects[part].tests = MAX_TESTS
 
     def leave(self, part: str, why: Why) -> None:
-        """Leave a part that failed, and is not to be halved or isolated; the others go on."""
+        """Leave a failed part that is not to be halved or isolated; the other parts continue."""
         self._suspects.pop(part, None)
         self.result.left.append((part, why))
         self._end_test_of(part)
 
     def defer(self, part: str, why: Why) -> None:
-        """Leave a part that could not be run, and all that still wait, which cannot be either."""
+        """Leave a part that could not be run, and all waiting parts."""
         waiting = [path for path, _ in self._not_run()]
         if part not in self._suspects:
             waiting.insert(0, part)
@@ -445,7 +457,7 @@ class Bisection(Generic[Why]):
         trial = self._trial
         has_passed = before is not None and passes > before
         if trial is not None and trial.control is not None:
-            # A control without a record, such as a gap in the log, says nothing.
+            # A control without a record, such as a gap in the log, is no evidence.
             trial.order += [] if has_passed else [None]
             trial.control = None
         if has_passed:
@@ -453,21 +465,21 @@ class Bisection(Generic[Why]):
             self._needs_control = False
 
     def _is_test_due(self) -> bool:
-        """Whether suspects are tested now: after all parts, or while the budget suffices for it."""
+        """Whether to test suspects now: after all parts, or while the budget suffices."""
         suspects = self._untested()
         test = TrialSize.for_suspects(len(suspects)) if suspects else None
         if test is None:
             return False
         if not self._waiting:
             return True
-        others, following = self._others(), self._waiting[-1][0]
-        left_then = others - self._size(following) * (following not in self._as_one)
-        if left_then < test.controls and others >= _FEWEST_CONTROLS:
+        single_records, following = self._others(), self._waiting[-1][0]
+        left_then = single_records - self._size(following) * (following not in self._as_one)
+        if left_then < test.controls and single_records >= _FEWEST_CONTROLS:
             return True
         return self._runs_left() <= test.runs
 
     def _runs_left(self) -> int:
-        """Runs for which the budget suffices, at the pace of those before."""
+        """Return the number of runs that the budget allows, at the pace of the runs so far."""
         runs, budget = self.result.runs, self._budget
         left = budget.max_runs - runs
         if not runs or not self._elapsed_ms:
@@ -476,12 +488,12 @@ class Bisection(Generic[Why]):
         return min(left, left_ms * runs // self._elapsed_ms)
 
     def _draw_test(self) -> bool:
-        """Begin a test of as many suspects as the budget suffices for; whether there is one."""
-        others, left, suspects = self._others(), self._runs_left(), self._untested()
-        if self._can_wait and others < _FEWEST_CONTROLS:
-            return not others and self._draw_waiting_test(suspects)
+        """Begin a test of as many suspects as the budget allows. Return whether a test began."""
+        single_records, left, suspects = self._others(), self._runs_left(), self._untested()
+        if self._can_wait and single_records < _FEWEST_CONTROLS:
+            return not single_records and self._draw_waiting_test(suspects)
         while suspects:
-            test = TrialSize.for_suspects(len(suspects), others)
+            test = TrialSize.for_suspects(len(suspects), single_records)
             if test is None:
                 return False
             if test.runs <= left or (self._is_lone and self._can_wait):
@@ -494,7 +506,7 @@ class Bisection(Generic[Why]):
         return False
 
     def _draw_waiting_test(self, suspects: list[str]) -> bool:
-        """Go on with a test whose controls are the stream's, or begin one."""
+        """Continue or begin a test whose controls are the stream's batches."""
         trial, self._unfinished = self._unfinished, None
         if trial is None or self._suspects.keys().isdisjoint(trial.suspects):
             order: list[str | None] = [*suspects * WAITING_TRIES, *[None] * WAITING_CONTROLS]
@@ -504,15 +516,15 @@ class Bisection(Generic[Why]):
         return True
 
     def _untested(self) -> list[str]:
-        """The suspects that may be tested once more."""
+        """Return the suspects that may be tested once more."""
         return [part for part, suspect in self._suspects.items() if suspect.tests < MAX_TESTS]
 
     def _take_controls(self, wanted: int) -> list[tuple[str, Why]]:
-        """Take single records of what was not run; as many as wanted, if there are."""
+        """Take up to ``wanted`` single records from the parts not run."""
         taken: list[tuple[str, Why]] = []
         for parts in (self._reserve, self._waiting):
             while len(taken) < wanted and (divisible := self._divisible(parts)):
-                # A small part first: what is cut off a large one leaves many parts of it.
+                # A small part first: cutting one record off a large part leaves many parts.
                 part, why = min(divisible, key=lambda waiting: self._size(waiting[0]))
                 at = parts.index((part, why))
                 if self._size(part) == 1:
@@ -543,14 +555,14 @@ class Bisection(Generic[Why]):
         return self._next_run()
 
     def _end_test_of(self, part: str) -> None:
-        """End the test of which this was the last control."""
+        """End the test whose last control was this part."""
         if self._trial is not None and self._trial.control == part:
             self._end_test()
 
     def _end_test(self, *, is_over: bool = False) -> None:
-        """Convict the suspects of a test that is over; of another one count that it was drawn."""
+        """End the test: convict its suspects if it is over, else count the draw."""
         trial, self._trial = self._trial, None
-        assert trial is not None  # noqa: S101  (one goes on)
+        assert trial is not None  # noqa: S101  (a test is in progress)
         self._reserve += trial.controls
         for part in trial.suspects:
             if (suspect := self._suspects.get(part)) is None:
@@ -561,10 +573,10 @@ class Bisection(Generic[Why]):
                 del self._suspects[part]
 
     def _take_sample(self) -> Step | None:
-        """Run a sample of the parts not run yet, or wait for others; None without either."""
+        """Run a sample of the parts not run yet, or wait for another batch; None without either."""
         parts = self._reserve or self._waiting[-1:]
         if sum(self._size(part) for part, _ in self._not_run()) < _SAMPLED_FIRST:
-            # Any part: where bad records lie must not decide each time anew that nothing passes.
+            # Any part: else bad records in one place would fail every sample of every attempt.
             parts = self._not_run()
         if not parts:
             return AwaitControl() if self._can_wait else None
@@ -589,9 +601,9 @@ class Bisection(Generic[Why]):
         return Run(part)
 
     def _note_failure(self, part: str, why: Why) -> None:
-        # What an isolation has left alone may well be bad: that says nothing of the sink.
+        # A record that an isolation has left alone may be bad: no evidence against the sink.
         if part not in self._suspects and part not in self._may_be_bad:
-            apart = [other for other in self._failed_in_a_row if not part.startswith(other)]
+            apart = [path for path in self._failed_in_a_row if not part.startswith(path)]
             self._failed_in_a_row = [*apart, part]
         if len(self._failed_in_a_row) >= UNLIKE:
             self.result.down = why
@@ -599,7 +611,7 @@ class Bisection(Generic[Why]):
             self._needs_control = True
 
     def _divide(self, part: str, why: Why) -> None:
-        """Halve a part; where nothing else is left for controls, keep its middle for them.
+        """Halve a part. If no other part is left for controls, reserve its middle.
 
         Bad records come first or last in a batch more often than in its middle.
         """
@@ -618,7 +630,7 @@ class Bisection(Generic[Why]):
         return [waiting for waiting in parts if waiting[0] not in self._as_one]
 
     def _others(self) -> int:
-        """Return how many single records are left for controls."""
+        """Return the number of single records left for controls."""
         return sum(self._size(part) for part, _ in self._divisible(self._not_run()))
 
     def _not_run(self) -> list[tuple[str, Why]]:
@@ -626,7 +638,7 @@ class Bisection(Generic[Why]):
         return [*reversed(self._waiting), *self._reserve, *controls]
 
     def _end(self) -> None:
-        """Leave what is not convicted; a last backfill convicts what has failed alone."""
+        """Leave all parts that are not convicted; a last backfill convicts the suspects."""
         self.result.left += self._not_run()
         for part, suspect in self._suspects.items():
             if self._final and self.result.down is None:

@@ -1,7 +1,7 @@
-"""Why a batch is ``dead``: no run of it follows, whatever happens.
+"""The reason why a batch is ``dead``: no further run of the batch follows.
 
-The decision is here; a transition of the ledger writes it down in the transaction that counts the
-failed backfill.
+This module decides. A transition of the ledger stores the decision in the transaction that counts
+the failed backfill.
 """
 
 from dataclasses import dataclass
@@ -20,33 +20,32 @@ from headrace.errors import (
 
 MAX_BACKFILLS: Final = 100
 """Default of `BackfillLimits.max_backfills`. With their waits these are some four days: longer than
-a sink is away over a weekend, shorter than the week for which Kafka keeps records by default.
-"""
+a weekend's outage of a sink, shorter than the week for which Kafka keeps records by default."""
 
 _BLAMELESS: Final = (SourceError, JournalError, MachineryError, SetupError, SinkAwayError)
-"""Errors that say nothing of a batch's records, which a later backfill may well process."""
+"""Errors that are no evidence against a batch's records; a later backfill may process the batch."""
 
 
 class DeadReason(StrEnum):
-    """The reasons. The values are those of the table in ``docs/failures.md``."""
+    """The reasons for a dead batch. The values are those of the table in ``docs/failures.md``."""
 
     BACKFILLS = "as many of its backfills have failed as the policy allows"
-    """`why_dead` decides it after a backfill."""
+    """`why_dead` returns this reason after a backfill."""
     GONE = "its source has nothing of it any more, and none of it was processed"
-    """`why_dead` decides it before a backfill."""
+    """`why_dead` returns this reason before a backfill."""
     UNKNOWN = "the ledger is an older copy that does not know it"
-    """A planner finds out, for all such batches of a checkpoint at once."""
+    """A planner detects this case, for all such batches of a checkpoint at once."""
     SUPERSEDED = "a new checkpoint reads all of it again"
-    """A planner finds out, when its query starts."""
+    """A planner detects this case, when its query starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillLimits:
-    """The part of a failure policy that says when a batch is given up.
+    """The limits of a failure policy after which a batch is dead.
 
     Attributes:
-        max_backfills: How many backfills of a batch fail before it is dead: 1 or more. Too few, and
-            an outage makes dead what could have been processed.
+        max_backfills: Number of failed backfills after which a batch is dead: 1 or more. Default:
+            100. Too few: an outage makes batches dead that could have been processed.
 
     Raises:
         OptionError: A limit is out of its range.
@@ -59,15 +58,15 @@ class BackfillLimits:
 
 
 class FailedBatch(Protocol):
-    """A batch that a backfill has claimed, as the ledger counts it."""
+    """A batch that a backfill has claimed, as counted in the ledger."""
 
     @property
     def backfills(self) -> int:
-        """Number of its backfills that have failed before."""
+        """Number of earlier failed backfills of the batch."""
 
     @property
     def done_records(self) -> int:
-        """Number of its records that are processed or kept as dead letters."""
+        """Number of its records that are processed or stored as dead letters."""
 
 
 def why_dead(
@@ -77,17 +76,17 @@ def why_dead(
     *,
     is_gone: bool = False,
 ) -> DeadReason | None:
-    """Return why a batch is dead once this backfill has failed; None if another one follows.
+    """Return why a batch is dead after this backfill; None if another backfill follows.
 
     Args:
-        batch: The batch, as the backfill has claimed it.
-        limits: Those of the gate's policy.
-        error: Why the backfill failed. An error that is not the handler's makes no batch dead.
-        is_gone: Whether everything that is left of the batch has left its source.
+        batch: The batch, as claimed by the backfill.
+        limits: The limits of the gate's policy.
+        error: The failure of the backfill. An error outside the handler makes no batch dead.
+        is_gone: Whether all remaining offsets of the batch have left its source.
     """
     if is_gone:
         return None if batch.done_records else DeadReason.GONE
-    # Not its subclasses, which say what a handler has rejected: that counts.
+    # Subclasses of OptionError count: they describe a rejection by the handler.
     if isinstance(error, _BLAMELESS) or type(error) is OptionError:
         return None
     is_last = batch.backfills + 1 >= limits.max_backfills

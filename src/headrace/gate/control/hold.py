@@ -1,4 +1,11 @@
-"""Settings of a gate's wait for its sink, and what is known of it while it lasts."""
+"""Settings of a gate's wait for its sink, and the state of the wait.
+
+A batch is held where its handler is called: Spark asks the planner for the next batch when the
+present call has returned. So a call that waits makes its gate admit nothing, over Spark Connect as
+well, and batches keep their order. The state of the wait is in the gate's row, so a restart
+continues the wait. The batch keeps its key, so a sink that knows the key stores the batch once even
+after a lost commit.
+"""
 
 import json
 from collections.abc import Callable
@@ -20,7 +27,7 @@ class OnOutage(Enum):
     HOLD = "hold"
     """The batch waits in place, and the gate admits nothing more."""
     DEFER = "defer"
-    """As any other failure: by ``on_failure``."""
+    """Any other failure's reaction: ``on_failure``."""
     STOP = "stop"
     """The query ends."""
 
@@ -29,10 +36,10 @@ class Held(NamedTuple):
     """A batch that waits in place. Times are the ledger's (ms since the epoch).
 
     Attributes:
-        since_ms: When it failed first.
-        calls: Number of its failures.
-        next_ms: When it is called again.
-        is_certain: Whether they say that the sink is away; else nothing of the batch passes.
+        since_ms: The time of the first failure.
+        calls: Number of failed calls.
+        next_ms: The time of the next call.
+        is_certain: Whether the failures report the sink away; else nothing of the batch passes.
     """
 
     since_ms: int
@@ -46,13 +53,13 @@ class OutageSettings:
     """Settings of a gate's wait for its sink.
 
     Attributes:
-        on_outage: Whether it waits at all.
-        retry_ms: The wait before the first call after an outage began (ms); above 0. Default:
-            1 000. Too short, and a sink that starts is in use before it is ready.
-        max_retry_ms: The longest wait (ms); ``retry_ms`` at least. Default: 60 000. So long at most
-            after its sink is back does a gate go on.
-        max_hold_ms: After how long the policy ``on_failure`` has its say (ms); None for never, the
-            default.
+        on_outage: The reaction to an outage.
+        retry_ms: The wait before the first call after an outage began (ms); above 0. Default: 1
+            000. Too short: a starting sink is in use before it is ready.
+        max_retry_ms: The longest wait (ms); ``retry_ms`` at least. Default: 60 000. A gate
+            continues at most this long after its sink is back.
+        max_hold_ms: The longest hold before the policy ``on_failure`` applies (ms); None for no
+            limit. Default: None.
 
     Raises:
         OptionError: The longest wait is below the first.
@@ -72,10 +79,10 @@ class OutageSettings:
             )
 
     def wait_ms(self, calls: int, chance: float) -> int:
-        """The wait after so many failed calls (ms).
+        """Return the wait after a number of failed calls (ms).
 
-        Between half of ``min(retry · 2^(calls - 1), maxRetry)`` and all of it, so that a hundred
-        gates do not come back to one database at once. ``chance`` is of [0, 1).
+        The wait is between half of ``min(retry · 2^(calls - 1), maxRetry)`` and all of it, so that
+        a hundred gates do not return to one database at once. ``chance`` is in [0, 1).
 
         >>> [OutageSettings().wait_ms(calls, 0.5) for calls in (1, 2, 3, 7, 100)]
         [750, 1500, 3000, 45000, 45000]
@@ -84,7 +91,7 @@ class OutageSettings:
         return max(round(longest_ms * (1 + chance) / 2), 1)
 
     def is_over(self, held: Held | None, now_ms: Callable[[], int]) -> bool:
-        """Whether a batch waits no more: it never does, or it has waited for ``max_hold_ms``."""
+        """Whether a batch stops waiting: the gate never waits, or ``max_hold_ms`` has passed."""
         if self.on_outage is not OnOutage.HOLD:
             return True
         if held is None or self.max_hold_ms is None:
@@ -94,15 +101,15 @@ class OutageSettings:
 
 @dataclass(frozen=True, slots=True)
 class SinkOutage:
-    """State of the sink that a gate waits for. Times are ms since the epoch, the ledger's.
+    """State of the sink that a gate waits for. Times are ms since the epoch, by the ledger's clock.
 
     Attributes:
-        batch: The key of the batch that waits.
-        since_ms: When it failed first.
-        runs: Number of its failures.
-        next_ms: When it is run again.
+        batch: The key of the waiting batch.
+        since_ms: The time of the first failure.
+        runs: Number of failed runs.
+        next_ms: The time of the next run.
         error: Last error of the handler: its class, and the first line of its message.
-        is_certain: Whether that says that the sink is away; else nothing of the batch passes.
+        is_certain: Whether the error reports the sink away; else nothing of the batch passes.
     """
 
     batch: str
@@ -114,12 +121,12 @@ class SinkOutage:
 
     @property
     def awaited(self) -> str:
-        """The unavailable system, as far as the error says."""
+        """The unavailable system, as far as the error names it."""
         return "what it reads" if self.error.startswith(_OF_SOURCES) else "its sink"
 
     @property
     def held(self) -> Held:
-        """The batch that waits."""
+        """The waiting batch."""
         return Held(self.since_ms, self.runs, self.next_ms, self.is_certain)
 
     @classmethod
@@ -128,12 +135,12 @@ class SinkOutage:
         return cls(batch, held.since_ms, held.calls, held.next_ms, error, held.is_certain)
 
     def to_text(self) -> str:
-        """As JSON."""
+        """Serialize the state as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str | None) -> Self | None:
-        """Parse a text of ``to_text``; None for any other."""
+        """Parse a text of ``to_text``; None for any other text."""
         try:
             return None if text is None else cls(**json.loads(text))
         except (TypeError, ValueError):

@@ -1,13 +1,14 @@
 """The law of backpressure from one stage to the stage before it, in both directions.
 
-**The sender** looks at its input queue and sets the throttle level of the stage before it. As in
-Heron's and Storm's successors, a queue above one threshold raises the level, a queue below another,
-much lower one lowers it, and between the two nothing changes. This law knows by how much. With
+**The sender** reads its input queue and sets the throttle level of the stage before it. As in
+Heron's and Storm's successors, a queue above one threshold raises the level, and a queue below
+another, much lower threshold lowers the level. Between the two nothing changes. This law also
+computes the size of the change. With
 
 - ``c``: the inflow, or the inflow if the stage before had enough (bytes/s);
 - ``t``: the rate of the stage, or an upper bound of it (bytes/s), see `takes_per_s`;
 - ``v``: the step, and ``levels(a, b) = log(a / b) / log(1 / v)``, the levels from rate a down to b;
-- ``S``: for how long the stage has stood still, and ``S'``: the same at the last rise,
+- ``S``: the time for which the stage has stood still, and ``S'``: the same at the last rise,
 
 the level changes, after a whole sensitivity interval of the condition, by
 
@@ -20,14 +21,13 @@ the level changes, after a whole sensitivity interval of the condition, by
 =========================================  ============================================
 
 A batch of N records that has run for T bounds the speed of its stage: N/T. So (1) brings ``c`` to
-0.87 of that bound (`DRAINING` of `HEADROOM`), and when the batch ends after D, to 0.87 of N/D:
-however long it took, no rise went further. A rise also lowers ``c`` at once, to what must come
-then, so a second rise covers only what ``t`` has fallen since, or what ``c`` was measured to be
-more. (2) does the same for a stage of whose batches nothing is known. (5) takes back at once what
-turned out to be too much.
+0.87 of that bound (`DRAINING` of `HEADROOM`), and to 0.87 of N/D when the batch ends after D. No
+rise goes further, however long the batch took. A rise also lowers ``c`` at once to the expected
+inflow, so a second rise covers only a further fall of ``t`` or a higher measurement of ``c``. (2)
+does the same for a stage without a measured batch. (5) takes back an excessive rise at once.
 
-**The receiver** remembers the rate at which it emitted when the first signal above level 0 came,
-its origin, and emits at most
+**The receiver** remembers its emission rate at the first signal above level 0, its origin, and
+emits at most
 
     ``origin * v ** level``
 
@@ -51,7 +51,7 @@ from headrace.gate.control.pressure import (
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Chunk that came between two looks, and the total including it."""
+    """A chunk that came between two looks, and the total including the chunk."""
 
     unseen_ms: int
     seen_ms: int
@@ -61,15 +61,15 @@ class _Chunk:
 class ChunkRate:
     """Measures a rate from one chunk to another: whole chunks over the whole gaps between them.
 
-    A batch moves a second's worth of records at once. A fixed window of two seconds has two chunks
-    or three; from one chunk to the one two seconds later it is always two.
+    A batch moves a second's worth of records at once. A fixed window of two seconds contains two or
+    three chunks; from one chunk to the chunk two seconds later there are always two.
 
-    A chunk came at some time between two looks. If looks are as rare as chunks, the gap between two
-    of them may seem half or twice as long as it was; over more of them that matters less.
+    A chunk came at some time between two looks. If looks are as rare as chunks, a gap between two
+    chunks may seem half or twice as long; over more chunks that error shrinks.
 
     Args:
-        most_ms: Time for which chunks are remembered (ms); at least two are, however old.
-        silence_ms: The time without chunks after which nothing moves (ms).
+        most_ms: Time for which chunks are remembered (ms); at least two chunks are kept at any age.
+        silence_ms: Time without chunks after which the rate is 0 (ms).
     """
 
     def __init__(self, most_ms: int, silence_ms: int) -> None:
@@ -81,9 +81,9 @@ class ChunkRate:
         self._chunks: deque[_Chunk] = deque()
 
     def look(self, time_ms: int, total: int) -> None:
-        """Record how much has moved so far, at a time not before the last one.
+        """Record the total so far, at a time not before the last one.
 
-        A total below the one before (of a channel that was recreated) starts a new measurement.
+        A lower total than before (after a channel was recreated) starts a new measurement.
         """
         if self._from_ms is None:
             self._from_ms = time_ms
@@ -99,21 +99,21 @@ class ChunkRate:
             self._chunks.popleft()
 
     def restart(self, from_ms: int) -> None:
-        """Forget all, and measure from that time on."""
+        """Discard all chunks, and measure from this time on."""
         self._from_ms = from_ms
         self._total = None
         self._chunks.clear()
 
     def per_s(self, time_ms: int, least_ms: int, exact: float = 0.0) -> float | None:
-        """The rate per second over the newest chunks; None while they do not suffice.
+        """Return the rate per second over the newest chunks; None while they do not suffice.
 
-        A silence longer than the mean gap of the chunks counts too.
+        A silence longer than the mean gap between chunks counts too.
 
         Args:
             time_ms: Now.
             least_ms: The time that the chunks must span (ms).
-            exact: The least part of the highest rate possible, given that each chunk came between
-                two looks, that the lowest must be: 0 (any, for looks at the very moment) to 1.
+            exact: Least ratio of the lowest to the highest possible rate, as each chunk came at
+                some time between two looks: 0 (any) to 1 (looks at the very moment).
         """
         if len(self._chunks) < 2:
             since_ms = self._chunks[0].seen_ms if self._chunks else self._from_ms
@@ -134,75 +134,76 @@ class ChunkRate:
 
 
 DRAINING: Final = 0.9
-"""The part of ``t`` that an overloaded stage lets come; the rest drains its queue. A smaller part
-would empty the queue sooner, and then leave the stage idle until the next signal has worked."""
+"""The fraction of ``t`` that an overloaded stage admits; the rest drains its queue. A smaller
+fraction would empty the queue sooner, and then leave the stage idle until the next signal takes
+effect."""
 
 EXCESS: Final = 0.6
-"""The part of ``t`` below which ``c`` is too little, whatever waits. The gap between it and
+"""The fraction of ``t`` below which ``c`` is too little, whatever waits. The gap between it and
 `DRAINING` leaves room for errors of an estimate; and every stage keeps more than half."""
 
 FREE: Final = 0.1
 """A level that falls below this becomes 0: with the default step it stands for 7 % of the origin
-rate, and estimates are not that exact."""
+rate, and estimates are less exact."""
 
 LEAST_CHANGE: Final = 0.01
-"""The least change of a level that is worth a signal: 0.7 % of a rate, with the default step."""
+"""The least change of a level that causes a signal: 0.7 % of a rate, with the default step."""
 
 _NEARLY: Final = 0.95
-"""The part of the expected rate from which on a measurement replaces the expectation at once."""
+"""Least ratio of a measurement to the expected rate at which the measurement counts at once."""
 
 _SILENCE: Final = 5
-"""Sensitivity intervals without arrivals after which the rate is 0; before, the batches of the
-stage before may merely be long."""
+"""Sensitivity intervals without arrivals after which the rate is 0; before, the stage before may
+merely have long batches."""
 
 _PATIENCE: Final = 30
-"""Sensitivity intervals for which less than expected must come before the measurement counts: the
-stage before may be short of records for as long, because one before it is throttled more."""
+"""Sensitivity intervals of lower inflow than expected before the measurement counts. The stage
+before may be short of records for as long, because another stage throttles its input more."""
 
 _EXACT: Final = 0.75
-"""Ratio of the lowest to the highest rate that the looks allow, from which on a measurement counts.
-Lower: a rate may seem half or twice what it is; higher: it takes longer to measure."""
+"""Least ratio of the lowest to the highest possible rate at which a measurement counts. Lower: a
+rate may seem half or twice its value. Higher: the measurement takes longer."""
 
 
 class Upstream(StrEnum):
     """State of an upstream stage, as published. The values are shown to users."""
 
     RUNNING = "running"
-    """It runs, and only this stage throttles it, if any does."""
+    """The stage runs, and at most this stage throttles it."""
     THROTTLED = "throttled by another"
-    """Another stage after it leaves it less than this one does."""
+    """Another downstream stage throttles the stage more than this one."""
     GONE = "not running"
-    """It has ended, or publishes nothing."""
+    """The stage has ended, or publishes nothing."""
 
 
 class HopController:
-    """Sets the throttle level that one stage asks of one stage before it.
+    """Sets the throttle level that one stage requests from one stage before it.
 
-    The stage looks at its queue as often as it likes, and at best whenever it has planned a batch;
-    it sends what `look` returns, and nothing else. One controller belongs to one pair of stages and
-    one run of the sender. Time is an argument (ms, from any one beginning, never going back).
+    The stage looks at its queue at any interval, ideally after each plan of a batch, and sends only
+    the signals that `look` returns. One controller belongs to one pair of stages and one run of the
+    sender. Time is an argument (ms, from any one beginning, never going back).
 
     - Overload: at least ``overload_bytes`` have waited for the whole overload interval, and bytes
-      have come meanwhile. The level rises by (1), and again after each further interval; by (2)
-      where the stage has taken nothing and no batch at hand says how fast it is; by (3) where
+      have come meanwhile. The level rises by (1), and again after each further interval. It rises
+      by (2) if the stage has taken nothing and no running batch shows its speed, and by (3) if
       ``t`` is unknown.
     - Light load: batches left at most ``light_load_bytes`` for the whole light-load interval. The
-      level falls by (4), and again after each further interval; by one where ``t`` is unknown.
-    - In between, (5) takes back what was too much for a whole light-load interval.
+      level falls by (4), and again after each further interval; by one if ``t`` is unknown.
+    - In between, (5) takes back an excess that has lasted for a whole light-load interval.
 
     A look that breaks a condition restarts its interval. A level above 0 is signalled again every
     third of a lease; 0 is signalled once.
 
     Args:
         flow: The flow's name.
-        sender: The stage whose queue is looked at.
+        sender: The stage that owns the queue.
         receiver: The stage before it.
         epoch: The run of the sender.
-        settings: The thresholds and the rest.
-        level: The last level of an earlier run of the sender, to go on with.
+        settings: The thresholds, intervals, step and lease.
+        level: The last level of an earlier run of the sender, as the start level.
 
     Raises:
-        OptionError: A name is none, or the level is out of its range.
+        OptionError: A name is invalid, or the level is out of its range.
     """
 
     def __init__(
@@ -241,12 +242,12 @@ class HopController:
 
     @property
     def is_watching(self) -> bool:
-        """Whether time alone may change its signal: it throttles, or there is an overload."""
+        """Whether time alone may change the signal: during a throttle or an overload."""
         return self._level > 0 or self._overload is not None
 
     @property
     def overload_due_ms(self) -> int | None:
-        """When the present overload will have lasted for long enough; None without one."""
+        """The time at which the present overload has lasted long enough; None without one."""
         overload = self._overload
         return None if overload is None else overload.start_ms + overload.length_ms
 
@@ -256,7 +257,8 @@ class HopController:
         """Look at the queue once.
 
         The inflow from an upstream stage that does not run, or that another stage throttles, is not
-        measured: it says nothing of this level. A light load then does not lower the level.
+        measured, because this level does not cause that inflow. A light load then does not lower
+        the level.
 
         Args:
             time_ms: Now.
@@ -264,8 +266,8 @@ class HopController:
             upstream: The state of the stage before.
 
         Returns:
-            The signal to the stage before, if the level has changed or is to be repeated; else
-            None.
+            The signal to the stage before, if the level has changed or the signal is due again;
+            else None.
         """
         if upstream is Upstream.RUNNING:
             self._inflow.look(time_ms, queue.arrived_bytes)
@@ -287,7 +289,7 @@ class HopController:
         return None
 
     def release(self, time_ms: int) -> PressureSignal | None:
-        """Go to level 0, as the stage stops; return the signal, or None if it was 0 already."""
+        """Set level 0 when the stage stops. Return the signal, or None if the level was 0."""
         if self._level == 0:
             return None
         self._level = 0.0
@@ -325,10 +327,10 @@ class HopController:
             self._change(time_ms, self._needed(time_ms, comes, queue, interval), comes)
 
     def _is_unheard(self, time_ms: int, comes: float | None) -> bool:
-        """Whether as much comes as before the first level, and the last rise is not a lease old.
+        """Whether the inflow is still unthrottled, and the last rise is less than a lease ago.
 
         The stage before has not received the signal yet, or still runs a batch from before it. The
-        signal is repeated, and the level rises only if that does not help.
+        signal is repeated, and the level rises only if the repetition does not help.
         """
         free, since_ms = self._free_per_s, time_ms - self._risen_at_ms
         is_free = self._is_confirmed and bool(comes and free and comes >= _NEARLY * free)
@@ -347,7 +349,7 @@ class HopController:
         return 0.0 if queue.waiting_bytes < interval.waiting_bytes else 1.0
 
     def _by_standing(self, time_ms: int) -> float:
-        """(2)."""
+        """Return the levels of (2)."""
         since_ms = self._stands_since_ms
         if since_ms is None or self._risen_at_ms <= since_ms:
             return 1.0
@@ -372,7 +374,7 @@ class HopController:
             self._change(time_ms, -self._spare_levels(comes, interval), comes)
 
     def _spare_levels(self, comes: float | None, interval: QueueInterval) -> float:
-        """(4)."""
+        """Return the levels of (4)."""
         takes = interval.takes_per_s
         if takes is None or comes == 0:
             return 1.0
@@ -381,7 +383,7 @@ class HopController:
         return min(max(self._settings.levels_between(takes, comes), 0.0), 1.0)
 
     def _look_at_excess(self, time_ms: int, queue: InputQueue) -> None:
-        """(5)."""
+        """Apply (5)."""
         comes, takes = self._comes_per_s(time_ms), queue.takes_bytes_per_s
         is_light = queue.left_bytes <= self._settings.light_load_bytes
         if self._level == 0 or is_light or not comes or not takes or comes >= EXCESS * takes:
@@ -397,18 +399,18 @@ class HopController:
             self._change(time_ms, -self._settings.levels_between(justified, comes), comes)
 
     def _comes_per_s(self, time_ms: int) -> float | None:
-        """``c``: the inflow expected after the last change, until a measurement replaces it.
+        """Return ``c``: the inflow expected after the last change, until a measurement replaces it.
 
-        A measurement counts once the change can have worked: at once if it is not less than
-        expected, else if it lasts.
+        A measurement counts after the change has had time to take effect: at once if the
+        measurement is not below the expectation, else if it lasts.
         """
         interval_ms, expected = self._settings.light_load_sensitivity_ms, self._expected_per_s
         measured = self._inflow.per_s(time_ms, interval_ms, _EXACT)
         if self._level == 0:
             return measured
         if measured is not None and not self._is_confirmed:
-            # The first after a rise counts whatever it is: the stage before had enough records
-            # when it was throttled, and cannot be short of them so soon.
+            # The first measurement after a rise always counts: the stage before had enough
+            # records when it was throttled, and cannot be short of records so soon.
             self._expected_per_s, self._is_confirmed = measured, True
             return measured
         if expected is None or (measured is not None and measured >= _NEARLY * expected):
@@ -433,6 +435,6 @@ class HopController:
         self._expect(time_ms, self._hoped_per_s)
 
     def _expect(self, time_ms: int, comes: float | None) -> None:
-        """Expect the inflow that the level must give, and measure from when it can have worked."""
+        """Expect the inflow that the level allows, and measure after the level takes effect."""
         self._expected_per_s = comes
         self._inflow.restart(time_ms + self._settings.light_load_sensitivity_ms)

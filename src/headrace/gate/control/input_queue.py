@@ -1,4 +1,4 @@
-"""A stage's measurements of its input queue: its own rate, and the inflow."""
+"""A stage's measurements of its input queue: the stage's rate, and the inflow."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from headrace.gate.control.pressure import (
 )
 
 HEADROOM: Final = 0.97
-"""The part of an estimated rate that a stage asks for: with all of it, every batch would take its
-whole interval, and chance alone would make the queue grow."""
+"""The fraction of an estimated rate that a stage requests: at the full rate every batch would take
+its whole interval, and chance alone would make the queue grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,13 @@ class InputQueue:
 
     Attributes:
         waiting_bytes: Bytes that are in no batch of the stage yet.
-        left_bytes: Bytes that its newest batch left waiting, of those that were there when it was
+        left_bytes: Bytes that the newest batch left waiting, of the bytes available when it was
             planned: 0 if it took all. If unknown, ``waiting_bytes``.
         arrived_bytes: Bytes that have ever come, counted from any one beginning.
-        takes_bytes_per_s: The rate that the stage would admit if there were enough: `takes_per_s`
-            times the size of a record. None where it is unknown.
-        is_running: Whether a batch of the stage is running. ``takes_bytes_per_s`` then accounts
-            for it, and the stage does not count as standing still.
+        takes_bytes_per_s: The rate that the stage would admit of a full queue: `takes_per_s` times
+            the size of a record. None if unknown.
+        is_running: Whether a batch of the stage is running. ``takes_bytes_per_s`` then accounts for
+            the batch, and the stage does not count as standing still.
     """
 
     waiting_bytes: int
@@ -50,31 +50,31 @@ def takes_per_s(
         takes = min(b, HEADROOM * min(r, N / T))    where T > i
         takes = min(b, HEADROOM * r)                else
 
-    Spark reports a batch only when it ends, and a stage that has become slow ends it late; N / T
-    falls until then to the speed of the batch, and never below.
+    Spark reports a batch only when it ends, and a stage that has become slow ends it late. Until
+    then N / T falls to the speed of the batch, and never below.
 
     Args:
         rate_per_s: The gate's rate, of its estimator and its caps (records/s); None for none.
         rate_limit: The gate's limit under pressure from the stages after it; None for none.
         interval_ms: The time that a batch should take (ms).
-        batch_records: The records of the batch that is running.
-        running_ms: Time that it has been running (ms); 0 if none is.
+        batch_records: Number of records in the running batch.
+        running_ms: Time for which the batch has been running (ms); 0 without a running batch.
 
     Returns:
-        None where neither the gate's rate nor a batch says anything.
+        None without a gate's rate and without a running batch that bounds it.
     """
-    known = [] if rate_per_s is None else [rate_per_s]
+    bounds = [] if rate_per_s is None else [rate_per_s]
     if running_ms > interval_ms:
-        known.append(batch_records * 1000 / running_ms)
-    if not known:
+        bounds.append(batch_records * 1000 / running_ms)
+    if not bounds:
         return None
-    takes = HEADROOM * min(known)
+    takes = HEADROOM * min(bounds)
     return takes if rate_limit is None else rate_limit.applied_to(takes)
 
 
 @dataclass(slots=True)
 class QueueInterval:
-    """Time for which a condition must hold, with the queue at its beginning and meanwhile."""
+    """Time for which a condition must hold, with the queue's state at its start and since."""
 
     start_ms: int
     length_ms: int
@@ -89,7 +89,7 @@ class QueueInterval:
     def begun(
         cls, time_ms: int, length_ms: int, queue: InputQueue, *, has_come: bool = False
     ) -> Self:
-        """One that begins with this look."""
+        """Return an interval that begins with this look."""
         return cls(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes, has_come)
 
     def look(self, queue: InputQueue) -> None:
@@ -101,12 +101,12 @@ class QueueInterval:
             self.least_takes_per_s = min(self.least_takes_per_s, queue.takes_bytes_per_s)
 
     def has_taken(self, queue: InputQueue) -> bool:
-        """Whether the stage has taken anything since it began."""
+        """Whether the stage has taken anything since the interval began."""
         grown = queue.waiting_bytes - self.waiting_bytes
         return grown < queue.arrived_bytes - self.arrived_bytes
 
     def came_per_s(self, time_ms: int, queue: InputQueue) -> float | None:
-        """Return the inflow since the beginning (bytes/s), roughly; None if that is only now."""
+        """Return the approximate inflow since the start (bytes/s); None at the start itself."""
         lasted_ms = time_ms - self.start_ms
         return (queue.arrived_bytes - self.arrived_bytes) * 1000 / lasted_ms if lasted_ms else None
 
@@ -116,5 +116,5 @@ class QueueInterval:
 
     @property
     def takes_per_s(self) -> float | None:
-        """``t``, the mean of all looks (bytes/s); None where it is unknown."""
+        """``t``, the mean of all looks (bytes/s); None if unknown."""
         return self.takes_in_all / self.looks if self.looks else None

@@ -1,11 +1,14 @@
-"""The interval of a gate that is ``auto``, and a warning for one that is too short.
+"""The interval of a gate that is ``auto``, and a warning for an interval that is too short.
 
-A batch has a fixed cost of a seconds. The wanted part w of the time is work in the interval::
+A batch has a fixed cost of a seconds. The fraction w of the interval should be work::
 
     i = a / (1 - w),    at most half of the longest delay
 
-for a record may wait one interval until its batch begins, and another until it ends. The shortest
-such interval is the best one: it has the least delay.
+because a record may wait one interval until its batch begins, and another until the batch ends. The
+shortest such interval is the best one: it has the least delay.
+
+A trigger's interval is fixed when a query starts. So the trigger of such a gate fires every 50 ms,
+and the planner answers "nothing new" without a lookup until the interval in the ledger has passed.
 """
 
 import math
@@ -20,19 +23,19 @@ AUTO: Final = "auto"
 """Option value for an automatic interval."""
 
 SHORTEST_INTERVAL_MS: Final = 100
-"""No ``auto`` interval is shorter: a batch of Spark's takes about as long without any work."""
+"""Shortest ``auto`` interval: a batch of Spark takes about as long without any work."""
 
 FIRST_INTERVAL_MS: Final = 1000
-"""Length of an ``auto`` interval until a fixed cost is known."""
+"""Length of an ``auto`` interval before the fixed cost is known."""
 
 _OFF: Final = 1.25
-"""By which factor an interval must be off to be changed."""
+"""Factor by which an interval must be off to be changed."""
 
 _BATCHES: Final = 5
-"""For how many batches in a row."""
+"""Consecutive batches for which an interval must be off to be changed."""
 
 _LONGER: Final = 0.25
-"""Part of a proposed longer interval that the fixed cost takes."""
+"""Fraction of a proposed longer interval that the fixed cost takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +44,13 @@ class IntervalLaw:
 
     Attributes:
         max_delay_ms: Longest wait of a record until its batch has ended, if the job keeps up (ms);
-            twice `SHORTEST_INTERVAL_MS` or more. Too short: the fixed cost of a batch eats the
+            twice `SHORTEST_INTERVAL_MS` or more. Too short: the fixed cost of a batch uses up the
             time, and less can be processed.
-        work_ratio: The part of the time that should be work: above 0, below 1. Default: 0.8. More:
-            longer batches. Less: shorter ones, of which more is fixed cost.
+        work_ratio: The fraction of the time that should be work: above 0, below 1. Default: 0.8.
+            More: longer batches. Less: shorter ones, with a larger fraction of fixed cost.
 
     Raises:
-        OptionError: One is out of its range.
+        OptionError: A number is out of its range.
     """
 
     max_delay_ms: int = 10_000
@@ -64,11 +67,11 @@ class IntervalLaw:
 
     @property
     def first_ms(self) -> int:
-        """The interval until anything is known (ms)."""
+        """The interval before any cost is known (ms)."""
         return min(FIRST_INTERVAL_MS, self.max_delay_ms // 2)
 
     def best_ms(self, fixed_s: float) -> int:
-        """The interval for a fixed cost (ms), with two significant digits."""
+        """Return the interval for a fixed cost (ms), with two significant digits."""
         wanted_ms = fixed_s * 1000 / (1 - self.work_ratio)
         most_ms = self.max_delay_ms // 2
         bounded_ms = min(max(wanted_ms, SHORTEST_INTERVAL_MS), most_ms)
@@ -78,21 +81,21 @@ class IntervalLaw:
 
 @dataclass(frozen=True, slots=True)
 class IntervalChange:
-    """A new interval (ms), and a sentence that says why."""
+    """A new interval (ms), and a sentence with the reason."""
 
     interval_ms: int
     why: str
 
 
 class AutoInterval:
-    """Changes an interval rarely: after five batches that ask for another one, by a quarter."""
+    """Changes an interval rarely: after five batches that ask for a change of a quarter or more."""
 
     def __init__(self, law: IntervalLaw) -> None:
         self._law = law
         self._off = 0
 
     def after_batch(self, interval_ms: int, cost: BatchCost | None) -> IntervalChange | None:
-        """The change after one more batch that has taught something; None to leave it."""
+        """Return the change after a batch that taught the cost; None to keep the interval."""
         if cost is None or not cost.is_sure_of_fixed(interval_ms / 1000):
             return None
         best_ms = self._law.best_ms(cost.fixed_s)
@@ -123,15 +126,15 @@ def too_short(
     least_work: float = 0.0,
     auto: IntervalLaw | None = None,
 ) -> str | None:
-    """One sentence where a fixed cost is near the interval, or beyond it; else None.
+    """Return a sentence if a fixed cost is near the interval, or beyond it; else None.
 
-    It compares the records of both intervals. An ``auto`` interval is only called too short where
-    its law allows no longer one.
+    The sentence compares the records of both intervals. An ``auto`` interval is only called too
+    short if its law allows no longer one.
 
     Args:
         interval_ms: The interval in force (ms).
-        cost: The known cost of a batch; if little is known, the answer is None.
-        least_work: The part of its time that a batch works at least, by the law in force.
+        cost: The known cost of a batch; if little is known, the result is None.
+        least_work: The least fraction of a batch's time that is work, by the law in force.
         auto: The constraints on an ``auto`` interval; None for a fixed one.
     """
     interval_s, fixed_s = interval_ms / 1000, cost.fixed_s
@@ -156,7 +159,7 @@ def too_short(
 
 
 def rounded_up(seconds: float) -> float:
-    """The next of 1, 2, 3, 5 times a power of ten."""
+    """Return the next number of the form 1, 2, 3 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(seconds))
     near = seconds / power
-    return next(each for each in (1, 2, 3, 5, 10) if near <= each * 1.0001) * power
+    return next(step for step in (1, 2, 3, 5, 10) if near <= step * 1.0001) * power

@@ -1,7 +1,7 @@
 """The registry of rate laws, and a gate's choice among them.
 
-A new law is its own module and an entry of `LAWS`: options, commands and the ledger take it from
-here.
+A new law is its own module and an entry of `LAWS`; options, commands and the ledger use the
+registry.
 """
 
 import json
@@ -18,7 +18,7 @@ from headrace.gate.control.learned import LEARNED
 from headrace.gate.control.pid import PID
 
 LAWS: Final[Mapping[str, Law]] = {law.name: law for law in (PID, LEARNED)}
-"""The laws that there are, by name."""
+"""The available laws, by name."""
 
 DEFAULT_LAW: Final = LEARNED.name
 """Default of ``backpressure.rateEstimator``."""
@@ -38,7 +38,7 @@ def _law_named(name: str) -> Law:
 def rate_after_outage(estimator: str, rate_in_force: float) -> float:
     """Return the rate after an outage of the sink, by the law in a gate's settings.
 
-    Settings that another version wrote are of the default law.
+    The default law applies to settings of another version.
     """
     try:
         name = EstimatorSettings.from_text(estimator).name
@@ -50,8 +50,7 @@ def rate_after_outage(estimator: str, rate_in_force: float) -> float:
 def law_options(name: str, raw: Mapping[str, str]) -> dict[str, float]:
     """Return the values of a law's own options that are set in ``raw``, by exact name.
 
-    Raises:
-        OptionError: There is no such law, a number is wrong, or an option is another law's.
+    Raises `OptionError` for an unknown law, a wrong number, or an option of another law.
     """
     chosen = _law_named(name)
     for law in LAWS.values():
@@ -78,7 +77,7 @@ class EstimatorSettings:
 
     Attributes:
         name: A name of `LAWS`.
-        options: The law's own options; one that is left out has its default.
+        options: The law's own options; a missing option has its default.
         min_rate: The smallest rate that is ever learnt (records/s); above 0.
         auto: Constraints on an ``auto`` interval; None for a fixed one.
 
@@ -101,7 +100,7 @@ class EstimatorSettings:
         object.__setattr__(self, "options", {**own, **self.options})
 
     def start(self, interval_ms: int) -> GateLaw:
-        """Make the law of one gate.
+        """Create the law of one gate.
 
         Raises:
             OptionError: An option, the smallest rate or the interval is out of its range.
@@ -116,24 +115,24 @@ class EstimatorSettings:
         return LAWS[self.name].fills_interval
 
     def shown(self, rate_per_s: float, terms: LawTerms) -> tuple[Shown, ...]:
-        """Return what is printed beside a rate that the law has learnt."""
+        """Return the rates to print beside a rate that the law has learnt."""
         return LAWS[self.name].shown(self.options, rate_per_s, terms)
 
     def too_short(self, interval_ms: int, cost: SourceCost) -> str | None:
-        """One sentence if an interval (ms) is too short for the cost of a batch; else None."""
+        """Return a sentence if an interval (ms) is too short for a batch's cost; else None."""
         least_work = 1 - MOST_FIXED if self.fills_interval else 0.0
         return too_short(interval_ms, cost, least_work=least_work, auto=self.auto)
 
     def to_text(self) -> str:
-        """As JSON."""
+        """Serialize the settings as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """The opposite of ``to_text``.
+        """Parse a text of ``to_text``.
 
         Raises:
-            OptionError: It was not written by ``to_text`` of this version.
+            OptionError: The text was not written by ``to_text`` of this version.
         """
         unreadable = OptionError(
             f"The settings of an estimator are {text!r}; this version of Headrace reads only what"

@@ -1,56 +1,58 @@
 """The law that learns the cost of a batch before its first record, and fills the interval.
 
-The learned model is in `batch_cost`. Two sums of its surprises z detect that the job has changed,
+`batch_cost` has the learned model. Two sums of the model's surprises z detect a change of the job,
 which the filter alone would learn too slowly::
 
     up   = max(0, up + z - 0.5)        down = max(0, down - z - 0.5)
 
-Above 3, b is unknown again (``P_bb = (2 b)^2``), a is kept, and the batches since the sum last was
-0 are learned again. Where one batch surprises so much by itself, those before it were of the old
-job, and it is learned alone; but not within 12 batches of the last change: a cost that leaps with a
-batch's size is no straight line, and the law would swing between its sides.
+Above 3, b is unknown again (``P_bb = (2 b)^2``), a is kept, and the batches since the sum was last
+0 are learned again. If a single batch is that surprising, the batches before it belong to the old
+job, and the batch is learned alone. This does not happen within 12 batches of the last change: a
+cost that leaps with a batch's size is no straight line, and the law would swing between its sides.
 
-A single batch that does so may be an outlier: if the next one fits the old model better, the old
-model is back, and the outlier counts not among what was seen. If changes make a batch late, and
-soon a smaller one, and perhaps a third, not only b has changed: a may be off by as much as the last
-one was late. So it may where a change in one direction soon follows one in the other, both by more
-than noise: as where a handler begins to pause in each batch, whatever is in it.
+A single surprising batch may be an outlier. If the next batch fits the old model better, the old
+model returns, and the outlier is forgotten. Not only b has changed if changes make a batch late,
+and soon a smaller one, and perhaps a third: a may be off by the lateness of the last batch. The
+same holds if a change in one direction soon follows a change in the other, both by more than noise:
+for example, a handler begins to pause in each batch, whatever its size.
 
-Where noise lasts (a busy disk, a neighbour), or b drifts, the surprises of batches in a row
-resemble each other, which they do not where b is followed well. The more they do, the faster b is
-taken to drift (d in `batch_cost`), z' being the surprise of the batch before::
+If noise lasts (a busy disk, a neighbour), or b drifts, the surprises of successive batches resemble
+each other; they do not while the model follows b well. The stronger the resemblance, the faster b
+is assumed to drift (d in `batch_cost`). With z', the surprise of the batch before::
 
     c += 0.03 (z z' - c)      v += 0.03 (z^2 - v)      d = 0.03 + max(0, c / v - 0.15)
 
-So the rate follows noise that lasts, and ignores noise that does not: of that, c / v is 0 but for
-chance, with a standard deviation of 0.12.
+So the rate follows lasting noise, and ignores other noise, for which c / v is 0 with a standard
+deviation of 0.12.
 
 The next batch is the largest that `BatchCost.most` allows in the time of::
 
     t = max(i, a / 0.7)
 
 If a is known and takes more than 0.7 of the interval i, each batch is late, or nearly so, whatever
-is in it: then at least 0.3 of its time is work, while batches of the smallest rate would carry
-nothing.
+its size. Then at least 0.3 of a batch's time is work, while batches of the smallest rate would
+carry nothing.
 
-The cost of more records than ever is not known: a sink may have a limit of its own, which smaller
-batches did not reach. They may cost all that the largest batch since the last change took, T, in
-proportion: g times as large, it takes g T. So it may grow by::
+The cost of a batch larger than all before is unknown: a sink may have a limit that smaller batches
+did not reach. The law assumes a cost proportional to the largest batch since the last change, with
+its time T: a batch g times as large takes g T. So a batch may grow by::
 
     g = min(8, max(2, 3 t / T)),    or min(8, max(2, t / T)) while the cost is no straight line
 
-It is none once a batch with at least 4 times the records took no longer, for a line through flat
-points says nothing of what follows; and once a batch that has grown took 1.5 times as long as
-expected and as it should. It may be one again when a batch takes 0.75 to 1.5 t, and at least twice
-the time of a small one: then the cost is known where it matters.
+The cost stops being a straight line after a batch with at least 4 times the records took no longer,
+because a line through flat points predicts nothing. The same follows a batch that has grown and
+took 1.5 times as long as expected and as planned. The cost may be a straight line again when a
+batch takes 0.75 to 1.5 t, and at least twice the time of a small one.
 
-So little is admitted while little is known, and the climb from a small batch is the experiment that
-tells a from b. If hardly more than the smallest rate is allowed, and a is not known to be the
-cause, every other batch is twice as large: it tells. One is, where the last 12 were all alike.
+So the law admits little while little is known, and the climb from a small batch is the experiment
+that separates a from b. If hardly more than the smallest rate is allowed, and a is not known to be
+the cause, every other batch is twice as large to find out. One such batch follows 12 batches of the
+same size.
 
-The sources of a join get equal parts of the time; one that is not behind gets twice what it needs,
-and the others what it leaves. While b of one is known to a tenth only, their parts are changed by
-15 %, in turns: batches in which both stand in one proportion would never tell them apart.
+The sources of a join get equal fractions of the time. A source that is not behind gets twice what
+it needs, and the others get the rest. While b of one source is known to a tenth only, the fractions
+are changed by 15 %, in turns: batches with both sources in one proportion would never separate
+their costs.
 """
 
 import math
@@ -66,65 +68,67 @@ _MOST_GROWTH: Final = 8.0
 """Largest growth of a batch over the largest since the last change."""
 
 _LEAST_GROWTH: Final = 2.0
-"""Growth of a batch that is always allowed: else a cost that is only fixed is never told."""
+"""Growth of a batch that is always allowed: otherwise a purely fixed cost is never recognized."""
 
 _MOST_LATE: Final = 3.0
-"""Largest time of a batch that grows, over the time that it should take, if its cost is all in
-proportion to its records. Less: it climbs as slowly as PID where a is large. More: later."""
+"""Longest time of a growing batch over its planned time, if the cost is proportional to records.
+Less: it climbs as slowly as PID where a is large. More: later batches."""
 
 _FLAT_GROWTH: Final = 4.0
-"""Growth of a batch that must show in its time. Less: it hides in noise."""
+"""Growth of a batch that must show in its time. Less: noise hides the growth."""
 
 _FLAT: Final = (0.8, 1.02)
-"""The time of a batch that has grown so, over the smaller one's, while the cost is flat. Below the
-first, the smaller one was slow, as the first of a run is."""
+"""The time of a batch that has grown by `_FLAT_GROWTH` over the smaller one's, while the cost is
+flat. Below the first number, the smaller batch was slow, as the first of a run is."""
 
 _SHOWN: Final = 0.75
-"""Part of the time that a batch should take, at which its records show their cost."""
+"""Fraction of its planned time that a batch must take to show the cost of its records."""
 
 _BENT: Final = 1.5
-"""Time of a batch that has grown, over the expected one, if its cost is no straight line. Less:
-noise is taken for it. More: the next one is as late."""
+"""Time of a batch that has grown over the expected time, from which the cost is no straight line.
+Less: noise counts as a bend. More: the next batch is late by the same factor."""
 
 _LIKENESS_WEIGHT: Final = 0.03
 """Weight of the newest batch in the likeness of surprises."""
 
 _CHANCE: Final = 0.15
-"""Likeness that may be chance. Less: the rate follows noise. More: it follows drift later."""
+"""Largest likeness attributed to chance. Less: the rate follows noise. More: it follows drift
+later."""
 
 _SLACK: Final = 0.5
-"""Size of a surprise that counts as a change, in standard deviations."""
+"""Size of a surprise above which it adds to a sum, in standard deviations."""
 
 _CHANGE: Final = 3.0
-"""The sum of surprises that is a change. Less: noise is taken for one. More: it is seen later."""
+"""Sum of surprises that counts as a change. Less: noise counts as a change. More: late detection.
+"""
 
 _LATE: Final = 0.2
-"""Part of the interval by which a batch is late if a may have changed, too, unless that is noise.
-It takes three of them, or two by the whole interval."""
+"""Fraction of the interval by which a batch must be late, and beyond noise, to suggest a change of
+a. Three such batches are needed, or two that are late by the whole interval."""
 
 _SOON: Final = 3
-"""After how many batches at most the next one comes."""
+"""Most batches between two related changes."""
 
 _SMALLER: Final = 0.85
-"""Most records of a smaller batch, as a part of the last one's."""
+"""Most records of a smaller batch, as a fraction of the last one's."""
 
 _TELLING: Final = 1.5
-"""Largest batch of those remembered, over the smallest, that tells a from b."""
+"""Largest remembered batch over the smallest, from which the two separate a from b."""
 
 _REMEMBERED: Final = 12
-"""Batches from which is learnt again after a change."""
+"""Number of batches that are learned again after a change."""
 
 _OUTLIER: Final = 3.0
-"""A surprise beyond which the noise is not learnt from it."""
+"""Surprise above which a batch does not change the noise."""
 
 _MOST_OVERHEAD: Final = 0.95
-"""Largest part of the interval that the phases around the sink may attribute to a."""
+"""Largest fraction of the interval that the phases around the sink may attribute to a."""
 
 _TILT: Final = 0.15
-"""By how much the parts of a join's sources are changed while they cannot be told apart."""
+"""Relative change of the fractions of a join's sources while their costs are not separated."""
 
 _LEAST_PART: Final = 0.05
-"""Part of the time for records that a source gets if none of its records came."""
+"""Fraction of the time for records that a source without records gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +136,11 @@ class FinishedBatch:
     """Measurements of a finished batch.
 
     Attributes:
-        time_ms: When it ended (Unix time in ms).
+        time_ms: The end of the batch (Unix time in ms).
         records: Number of records of each source.
         duration_ms: Duration, planning and commit included (ms).
-        overhead_ms: Part of it that was not the sink's: planning, the checkpoint (ms).
-        behind: The sources that have left records unread.
+        overhead_ms: Time spent outside the sink: planning, the checkpoint (ms).
+        behind: The sources with unread records after the batch.
     """
 
     time_ms: int
@@ -181,12 +185,12 @@ class _Likeness:
 
 @dataclass(slots=True)
 class _Bend:
-    """Whether the cost of larger batches is no straight line, as far as is known.
+    """Evidence that the cost of larger batches is no straight line.
 
     Attributes:
-        is_near: Whether it is none.
+        is_near: Whether the cost is no straight line.
         count: Records of the batch with which larger ones are compared.
-        time_s: Its time (s).
+        time_s: Time of that batch (s).
     """
 
     is_near: bool = False
@@ -194,9 +198,9 @@ class _Bend:
     time_s: float = 0.0
 
     def add(self, count: float, time_s: float, should_s: float, *, is_late: bool) -> None:
-        """Take a batch of so many records, which should have taken so long at most.
+        """Add a batch with its records, its time and its longest planned time.
 
-        It is late if it has grown, and took longer by far than the line says.
+        A late batch has grown, and took much longer than the line predicts.
         """
         if should_s * _SHOWN <= time_s <= should_s * _BENT and time_s >= 2 * self.time_s:
             self.is_near = False
@@ -211,10 +215,9 @@ class _Bend:
 class LearnedBatches:
     """Learns the costs of one query's batches, of one source or several.
 
-    It belongs to one run of a query; batches are reported in the order in which they end, by one
-    thread. Batches that something else limited teach it too. The first batch of a run pays for
-    starting workers and for code that is not compiled yet: it teaches only how long one takes at
-    most. ::
+    An instance belongs to one run of a query; one thread reports the batches in the order in which
+    they end. Batches under another limit count too. The first batch of a run includes the start of
+    workers and of code that is not compiled yet, so it only gives an upper bound of the time. ::
 
         >>> law = LearnedBatches(interval_ms=1000)
         >>> for count in (100, 800, 6400):  # each takes 0.3 s, and 0.05 ms for each record
@@ -229,14 +232,16 @@ class LearnedBatches:
     Attributes:
         interval_ms: The interval, which may be changed between batches.
         cost: The learned cost; None before the first batch.
-        changed_ms: When it last saw the job change (Unix time in ms); None for never.
+        changed_ms: The last detected change of the job (Unix time in ms); None for never.
     """
 
     def __init__(self, interval_ms: int, costs: Mapping[str, SourceCost] | None = None) -> None:
         self.interval_ms = interval_ms
         self.cost = BatchCost.of_sources(costs or {})
-        known = [each.changed_ms for each in (costs or {}).values() if each.changed_ms is not None]
-        self.changed_ms = max(known, default=None)
+        changes_ms = [
+            cost.changed_ms for cost in (costs or {}).values() if cost.changed_ms is not None
+        ]
+        self.changed_ms = max(changes_ms, default=None)
         self._sums = (_Sum(+1), _Sum(-1))
         self._recent: deque[tuple[Records, float]] = deque(maxlen=_REMEMBERED)
         self._overheads_s: deque[float] = deque(maxlen=_REMEMBERED)
@@ -246,24 +251,24 @@ class LearnedBatches:
         self._likeness = _Likeness()
         self._last: FinishedBatch | None = None
         self._upper_bound_s: float | None = None
-        """Time of a first batch, while that is all that is known (s)."""
+        """Time of a first batch, until a second one has ended (s)."""
         self._before: BatchCost | None = None
-        """The model from before a change that a single batch has made."""
+        """The model before a change that rests on a single batch."""
         self._turn = False
         self._batches = 0
         self._changed_at = -_REMEMBERED
         self._change: tuple[float, float, float] | None = None
-        """The batch of the last change: how late it was (s), its records, and its time (s)."""
+        """The batch of the last change: its lateness (s), its records, and its time (s)."""
         self._late: list[tuple[int, float]] = []
-        """The numbers and records of batches that changes have made late, one soon after another,
-        each with fewer records."""
+        """Numbers and records of late batches after changes, in quick succession, each with fewer
+        records."""
 
     @property
     def _interval_s(self) -> float:
         return self.interval_ms / 1000
 
     def add(self, source: str, cost: SourceCost) -> None:
-        """Begin with the costs that an earlier run has learned of one more source."""
+        """Add a source with the costs that an earlier run has learned."""
         if self.cost is None or source in self.cost.sources:
             self.cost = self.cost or BatchCost.of_sources({source: cost})
             self.changed_ms = cost.changed_ms if self.changed_ms is None else self.changed_ms
@@ -271,7 +276,7 @@ class LearnedBatches:
         self.cost = self.cost.with_source(source, 1.0, cost.record_s)
 
     def learn(self, batch: FinishedBatch) -> None:
-        """Take one finished batch into account; one without records or time teaches nothing."""
+        """Learn from a finished batch; ignore a batch without records or time."""
         records = {name: float(count) for name, count in batch.records.items() if count > 0}
         time_s = batch.duration_ms / 1000
         if not records or time_s <= 0:
@@ -305,7 +310,7 @@ class LearnedBatches:
     def _paid_for_starting(
         self, cost: BatchCost, records: Records, time_s: float, bound_s: float
     ) -> bool:
-        """Whether the second batch shows that the first took longer than its records did."""
+        """Whether the second batch shows that the first one's time includes the run's start."""
         is_larger = all(count >= self._largest.get(name, 0.0) for name, count in records.items())
         return time_s < bound_s if is_larger else cost.surprise(records, time_s) < -1
 
@@ -335,7 +340,7 @@ class LearnedBatches:
             cost = cost.with_noise_of(records, time_s)
         self._recent.append((records, time_s))
         self._batches += 1
-        changed = [each for each in self._sums if each.add(surprise)]
+        changed = [total for total in self._sums if total.add(surprise)]
         if not changed:
             drifted = cost.drifted(self._interval_s, self._likeness.beyond_chance)
             self.cost = drifted.updated(records, time_s, self._interval_s, self._least_s)
@@ -351,11 +356,11 @@ class LearnedBatches:
         self.cost = self._relearnt(cost, since, min(abs(late_s), time_s) if is_again else 0.0)
         self._recent.clear()
         self._largest_before, self._largest = self._largest, {}
-        for each in self._sums:
-            each.clear()
+        for total in self._sums:
+            total.clear()
 
     def _is_sudden(self, surprise: float) -> bool:
-        """Whether the change began with this batch, as if nothing had been amiss before."""
+        """Whether the change began with this batch."""
         is_alone = self._batches - self._changed_at > _REMEMBERED
         return is_alone and abs(surprise) - _SLACK > _CHANGE
 
@@ -371,7 +376,7 @@ class LearnedBatches:
         return len(self._late) >= (2 if late_s > self._interval_s else 3)
 
     def _contradicts(self, late_s: float, count: float, time_s: float, noise: float) -> bool:
-        """Whether this change and the last one, soon before it, cannot both be of b.
+        """Whether this change and the last one, soon before, cannot both be changes of b.
 
         One batch was late and the other early, and their times differ less than their records.
         """
@@ -386,7 +391,7 @@ class LearnedBatches:
         return is_opposite and by_time < by_records / 2
 
     def _relearnt(self, cost: BatchCost, batches: int, fixed_within_s: float) -> BatchCost:
-        """The model from the last batches alone, but for a, which may be off by so much."""
+        """Return the model of the last batches; a is kept, or off by ``fixed_within_s``."""
         recent = list(self._recent)[-batches:]
         cost = cost.forgotten(*recent[-1], fixed_within_s)
         for records, time_s in recent:
@@ -395,13 +400,14 @@ class LearnedBatches:
 
     @property
     def _least_s(self) -> float:
-        """Return the least time that the phases around the sink took in the last batches."""
+        """The least time of the phases around the sink in the last batches (s)."""
         return min(self._overheads_s)
 
     def records(self, least_per_s: Mapping[str, float]) -> dict[str, float]:
-        """Return the records of each source in the next batch; none without a known cost.
+        """Return the records of each source in the next batch; empty without a known cost.
 
-        They are at least what the smallest rates (records/s) come to in the interval.
+        ``least_per_s`` has the smallest rates (records/s); each source gets at least its rate times
+        the interval.
         """
         cost, last = self.cost, self._last
         if cost is None or last is None:
@@ -412,18 +418,18 @@ class LearnedBatches:
         }
         times = cost.most(direction, self._should_s(cost))
         self._turn = not self._turn
-        found = {}
-        for name, each in direction.items():
+        counts = {}
+        for name, ratio in direction.items():
             least = least_per_s.get(name, 0.0) * self._interval_s
-            wanted = min(times * each, self._most(cost, name))
+            wanted = min(times * ratio, self._most(cost, name))
             if wanted < 2 * least and self._is_to_probe(cost, last, name, least):
                 wanted = 2 * least
-            found[name] = max(wanted, least)
-        return found
+            counts[name] = max(wanted, least)
+        return counts
 
     def _should_s(self, cost: BatchCost) -> float:
-        """Return the time that a batch should take (s): the interval, or more if a needs it."""
-        # While a is not certain, a longer batch would seem to confirm it.
+        """Return the planned time of a batch (s): the interval, or more if a needs it."""
+        # While a is uncertain, a longer batch would seem to confirm a wrong a.
         is_sure = cost.is_sure_of_fixed(self._interval_s)
         return max(self._interval_s, cost.fixed_s / MOST_FIXED if is_sure else 0.0)
 
@@ -436,14 +442,14 @@ class LearnedBatches:
         return largest * min(max(growth, _LEAST_GROWTH), _MOST_GROWTH)
 
     def _is_to_probe(self, cost: BatchCost, last: FinishedBatch, name: str, least: float) -> bool:
-        """Whether a larger batch is to tell if it is a that takes the interval."""
+        """Whether a larger batch must show if a takes the interval."""
         is_sure = cost.is_sure_of_fixed(self._interval_s) and self._upper_bound_s is None
         counts = [sum(records.values()) for records, _ in self._recent]
         is_known = is_sure and bool(counts) and max(counts) >= _TELLING * min(counts)
         return not is_known and last.records.get(name, 0) < 1.9 * least
 
     def _parts(self, cost: BatchCost, last: FinishedBatch) -> dict[str, float]:
-        """The parts of the time for records, of 1, that the sources get; in the model's order."""
+        """Return each source's fraction of the time for records, in the model's order."""
         names, work_s = cost.sources, max(self._interval_s - cost.fixed_s, 0.01 * self._interval_s)
         wanted = {
             name: math.inf
@@ -467,7 +473,7 @@ class LearnedBatches:
 
 
 class _GateLearned:
-    """Fill the interval, by the costs that `LearnedBatches` learns under every law."""
+    """Fills the interval with the costs that `LearnedBatches` learns under every law."""
 
     def __init__(self, _options: Options, min_rate: float, _interval_ms: int) -> None:
         self._min_rate = min_rate

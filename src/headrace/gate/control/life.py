@@ -1,26 +1,34 @@
-"""A batch's life: what is done next with a batch, and what a failed call of its handler leads to.
+"""The life of a batch: decide the next step of a batch, and the effect of a failed handler call.
 
-`Life` decides, and does nothing: it has no clock, no ledger and no Spark. `live` is the one loop
-that does what it says, in a `World`. The stream, its backfill, the command ``headrace backfill``
-and the test harness differ in their `Terms` and in their world.
+`Life` only decides: it uses no clock, no ledger and no Spark. `live` is the only loop that carries
+out the decisions, in a `World`. The stream, its backfill, the command ``headrace backfill`` and the
+test harness differ in their `Terms` and in their world.
+
+A record that cannot be processed is found by a test, and becomes a dead letter of a successful
+batch. So the passed, rejected and lost offsets are all planned offsets.
+
+A part is run to learn whether the whole sink or only a region of the sink is away. If no part
+passes, the progress is discarded and the batch is whole again; but a part with an unknown outcome
+stays. A sink that was asked (`batch.once`) refuses the whole if it has a part, so a part whose
+commit was lost is found.
 
 =========  =====================================================================================
-phase      what a failed call leads to
+phase      effect of a failed call
 =========  =====================================================================================
 WHOLE      of the stream: retries first, then HOLD. Of a backfill: PARTS, if ``on_failure``
-           isolates and the records may be at fault; else the batch is put off.
+           isolates and the records may be at fault; else the batch is deferred.
 HOLD       a pause that doubles, and the same call again. Parts are run at the 4th, 8th, 16th ...
-           call that says that the sink is away, and at the first that does not say so: if one
-           passes, the sink is there. The 7th call that does not say so ends the hold, and so does
-           the 16th that does where the batch is too small for parts.
-PARTS      what `Bisection` says. If nothing passes, HOLD goes on. If all is decided, the batch is
-           a success, with dead letters; else what is left is deferred.
+           failure that reports the sink away, and at the first failure that does not. A part that
+           passes proves that the sink is reachable. The hold ends at the 7th failure that does not
+           report the sink away, and at the 16th that does if the batch is too small for parts.
+PARTS      the steps of `Bisection`. If no part passes, HOLD continues. If all parts are decided,
+           the batch is a success, with dead letters; else the remaining parts are deferred.
 =========  =====================================================================================
 
 =========  ===============================================================
-verdict    at once, whatever the phase
+verdict    effect, in every phase
 =========  ===============================================================
-WRONG      the query ends; in a part of a backfill that part is left
+WRONG      the query ends; a backfill leaves the part instead
 STOPPED    the query ends, and its next start runs the batch
 PARTLY_IN  PARTS: some of them are in the sink, under their own keys
 UNREAD     no hold and no isolation: ``on_failure``, with the reason
@@ -47,48 +55,49 @@ from headrace.gate.control.hold import Held, OnOutage, OutageSettings
 from headrace.gate.control.parts import WHOLE, Progress, above, size
 
 CERTAIN_PROBE: Final = 4
-"""After so many calls that say that the sink is away parts are run, and each time they double."""
+"""Number of calls reporting the sink away before parts are run; doubles after each probe."""
 
 MOST_UNTOLD: Final = 16
-"""Calls of a batch that says so and is too small for parts: about ten minutes."""
+"""Most calls reporting the sink away, for a batch too small for parts: about ten minutes."""
 
 MOST_DOUBTFUL: Final = 7
-"""Calls without evidence that the sink is away: about a minute."""
+"""Most calls without evidence that the sink is away: about a minute."""
 
 
 class Verdict(Enum):
-    """What an exception says; ``execution.verdicts.failure_of`` is the only place that looks."""
+    """The meaning of an exception; only ``execution.verdicts.failure_of`` inspects exceptions."""
 
     RECORDS = auto()
-    """Nothing speaks against the records' fault."""
+    """The records may be at fault."""
     AWAY = auto()
-    """The sink, or what is read, is not there now, or takes nothing."""
+    """The sink or the source is unreachable, or accepts nothing."""
     TOO_LARGE = auto()
-    """A process was lost, or has no memory left."""
+    """A process was lost or ran out of memory."""
     PARTLY_IN = auto()
-    """The sink has parts of it, and the answers to their commits were lost."""
+    """The sink has parts of the batch, and the answers to their commits were lost."""
     UNREAD = auto()
-    """A read, a disk, the ledger or Spark failed, which says nothing of the records."""
+    """A read, a disk, the ledger or Spark failed: no evidence against the records."""
     WRONG = auto()
-    """The program, an option or a schema is at fault, or acknowledged records are gone."""
+    """The program, an option or a schema is at fault, or acknowledged records are lost."""
     STOPPED = auto()
-    """The query is being stopped, or its handler has asked for its end."""
+    """The query is being stopped, or its handler has asked to end the query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A call of the handler that failed.
+    """A failed call of the handler.
 
     Attributes:
-        verdict: What it says.
-        error: What was raised.
-        report: Why, as the ledger keeps it: the error, or the sentence that explains it.
-        is_blameless: Whether it says nothing of the records, so that none of them is looked for.
-        is_unreached: Whether something could not be reached, or was too slow: a single record that
-            fails so may be on a part of its sink that is away.
-        has_asked: Whether the handler asked its sink what that has of this key, so that an earlier
-            call with an unknown outcome is no danger any more.
-        goes_on: Whether the source passes over what it has lost, so that the query need not end.
+        verdict: The meaning of the error.
+        error: The exception.
+        report: The reason in the ledger: the error, or the sentence that explains the error.
+        is_blameless: Whether the error is no evidence against records, so that no record is
+            isolated.
+        is_unreached: Whether a system was unreachable or too slow. A single record with such a
+            failure may belong to a region of the sink that is away.
+        has_asked: Whether the handler asked the sink for this key, so that an earlier call with an
+            unknown outcome does no harm.
+        goes_on: Whether the source skips lost records, so that the query need not end.
     """
 
     verdict: Verdict
@@ -101,31 +110,32 @@ class Failure:
 
     @property
     def ends_query(self) -> bool:
-        """Whether the query ends with this, whatever its policy."""
+        """Whether this failure ends the query under every policy."""
         return self.verdict in (Verdict.STOPPED, Verdict.WRONG)
 
     @property
     def kind(self) -> str:
-        """The class of what was raised."""
+        """The qualified class name of the exception."""
         return f"{type(self.error).__module__}.{type(self.error).__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a batch is run.
+    """The conditions under which a batch is run.
 
     Attributes:
-        records: Offsets of the batch.
-        last: What follows when it still fails: ``stop``, ``defer`` or ``isolate``.
-        retry_ms: Waits before calls in place, ahead of anything else (ms).
-        outage: How long its sink is waited for; a backfill never waits.
-        budget: The limits of an isolation.
-        is_live: Whether the stream waits for it.
-        keeps_key: Whether the whole may be in its sink under its own key, so that no part may run.
-        unknown_failed: Whether a call whose outcome is unknown counts as failed.
-        max_records: Offsets that may be run now.
+        records: Number of offsets in the batch.
+        last: Action after the last failure: ``stop``, ``defer`` or ``isolate``.
+        retry_ms: Waits before retries in place, which precede every other action (ms).
+        outage: Settings of the wait for the sink; a backfill never waits.
+        budget: Limits of an isolation.
+        is_live: Whether the stream waits for the batch.
+        keeps_key: Whether the sink may have the whole batch under the batch's key, so that no part
+            may run.
+        unknown_failed: Whether a call with an unknown outcome counts as failed.
+        max_records: Most offsets to run now.
         is_final: Whether this is the last backfill, which convicts without a test.
-        can_wait: Whether a batch of the stream may pass meanwhile, and serve as a control.
+        can_wait: Whether a batch of the stream may pass meanwhile and serve as a control.
     """
 
     records: int
@@ -143,9 +153,10 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call the handler with this part; ``before`` is durable before, ``done`` once it has passed.
+    """Call the handler with a part.
 
-    For the whole, nothing is written before, and its success ends the batch.
+    ``before`` is durable before the call, and ``done`` after a call that passed. For the whole
+    batch nothing is written before the call, and success ends the batch.
     """
 
     part: str
@@ -154,28 +165,28 @@ class Call:
 
 
 class Waited(Enum):
-    """How a pause ended."""
+    """The end of a pause."""
 
     OVER = auto()
     STOPPED = auto()
     """The query is being stopped."""
     NOT_OURS = auto()
-    """Another process has the batch."""
+    """Another process owns the batch."""
     WRONG = auto()
-    """The handler has never worked, and fails alike whatever it is given."""
+    """The handler has never worked, and fails in the same way for every batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait; in a hold, or until an operator asks for a call at once.
+    """Wait. An operator can end the pause of a hold with a request to call at once.
 
     Attributes:
-        ms: The time (ms); of a hold that a restart goes on with, the world knows what is left.
-        failure: Why; None where a restart goes on with a hold.
-        held: What the gate's row keeps of the hold meanwhile; None before a retry in place.
+        ms: The wait (ms); the world knows the rest of a hold that a restart continues.
+        failure: The reason; None if a restart continues a hold.
+        held: The hold as stored in the gate's row; None before a retry in place.
         retry: The number of this retry; 0 in a hold.
-        whole: What the whole failed with before its parts did, where nothing has passed.
-        of_parts: What parts without a common record failed with then.
+        whole: The failure of the whole before its parts failed, if no part has passed.
+        of_parts: The failure of parts without a common record, if no part has passed.
     """
 
     ms: int
@@ -188,12 +199,12 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class AwaitOther:
-    """Wait until another batch's call has ended, and say whether it passed; `Life.note_other`."""
+    """Wait until another batch's call has ended, then report the result to `Life.note_other`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Keep a convicted record as a dead letter; ``done`` is the progress with it."""
+    """Store a convicted record as a dead letter; ``done`` is the progress with the record."""
 
     part: str
     why: Failure
@@ -201,11 +212,11 @@ class Reject:
 
 
 class Ending(Enum):
-    """What becomes of the row."""
+    """The fate of the batch's row."""
 
     SUCCESS = auto()
     DEFERRED = auto()
-    """Failed, and left to a backfill; a backfill puts back what it has not done."""
+    """Failed, and left to a backfill. A backfill puts back its unfinished parts."""
     RAISED = auto()
     """Failed, and the query ends with the error."""
 
@@ -215,12 +226,12 @@ class End:
     """The end of this life.
 
     Attributes:
-        kind: What becomes of the row.
-        failure: Why; None for a success, or where a restart has waited for a sink in vain.
-        is_down: Whether nothing passes, so that batches that fail are not isolated now.
-        is_stopped: Whether the query is being stopped: a restart goes on where this has ended.
-        is_unknown: Whether what was called last may be in the sink.
-        whole, of_parts: As of a `Pause`.
+        kind: The fate of the batch's row.
+        failure: The reason; None for a success, and if a restarted hold has ended without the sink.
+        is_down: Whether nothing passes, so that failed batches are not isolated now.
+        is_stopped: Whether the query is being stopped: a restart continues from this end.
+        is_unknown: Whether the sink may have the part of the last call.
+        whole, of_parts: As for `Pause`.
     """
 
     kind: Ending
@@ -236,25 +247,25 @@ Step = Call | Pause | AwaitOther | Reject | End
 
 
 class Life:
-    """Decides what is done next with a batch: `next`, then a ``note`` of what came of it.
+    """Decides the next step of a batch: `next`, then the ``note`` method for the step's result.
 
     Args:
-        terms: How it is run.
-        progress: What was done of it before.
-        why: What it failed with before, for its parts.
-        held: The hold that it is in.
-        in_parts: Classes of errors in which a part of the gate's sink was away while others passed.
-            It is changed.
-        now_ms: Answers the ledger's time (ms since the epoch); asked where the sink is waited for.
-        timer_ms: Answers the time since some moment (ms).
-        shuffle: Draws an order, in place.
-        chance: Draws a number of [0, 1).
+        terms: The conditions of the run.
+        progress: The progress of earlier runs.
+        why: The earlier failure of the batch, for its parts.
+        held: The current hold.
+        in_parts: Classes of errors during which some parts passed and others found the sink away.
+            Life changes this set.
+        now_ms: Returns the ledger's time (ms since the epoch); called only for a hold.
+        timer_ms: Returns a monotonic time (ms).
+        shuffle: Shuffles a list in place.
+        chance: Returns a random number in [0, 1).
 
     Attributes:
-        progress: What is done of it.
-        held: The hold that it is in.
-        isolated: The outcome of the isolation that has ended this life; None without one.
-        cause: The failure that the isolation began with; None for a batch that was in parts before.
+        progress: The progress of the batch.
+        held: The current hold.
+        isolated: The outcome of the isolation that has ended this life; None without an isolation.
+        cause: The failure before the isolation; None for a batch that was in parts before.
     """
 
     def __init__(
@@ -294,18 +305,19 @@ class Life:
 
     @property
     def records_left(self) -> int:
-        """Offsets that the isolation has left to a backfill; 0 without an isolation."""
+        """Number of offsets that the isolation leaves to a backfill; 0 without an isolation."""
         left = [] if self.isolated is None else self.isolated.left
         return sum(size(self._terms.records, part) for part, _ in left)
 
-    # What to do.
+    # Decide the next step.
 
     def next(self, passes: int, *, is_down: bool) -> Step:
         """Return the next step.
 
         Args:
-            passes: Calls of the handler that have passed with a record, of this batch or another.
-            is_down: Whether nothing has passed since an isolation in which nothing passed.
+            passes: Number of handler calls that have passed with a record, of this batch or
+                another.
+            is_down: Whether nothing has passed since an isolation without a passing part.
         """
         if self._failed is not None:
             failure, self._failed = self._failed, None
@@ -316,7 +328,7 @@ class Life:
             pause, self._pause = self._pause, None
             return pause
         if self._work is None and self.progress != Progress():
-            self._begin_parts(None)  # it has waited, and some of it was done before
+            self._begin_parts(None)  # the hold has ended, and earlier runs have done some parts
         if self._work is None:
             return Call(WHOLE, self.progress, self.progress)
         step = self._next_of_parts(self._work, passes)
@@ -329,9 +341,9 @@ class Life:
         if self._convicted is None:
             match work.next_step(self._timer_ms() - self._began_ms, passes):
                 case Run(part):
-                    done = replace(self.progress.with_done(part), runs=self.progress.runs + 1)
-                    before = replace(self.progress, unknown=done.unknown, runs=done.runs)
-                    return Call(part, replace(before, running=part), done)
+                    progress = replace(self.progress.with_done(part), runs=self.progress.runs + 1)
+                    before = replace(self.progress, unknown=progress.unknown, runs=progress.runs)
+                    return Call(part, replace(before, running=part), progress)
                 case AwaitControl():
                     return AwaitOther()
                 case None:
@@ -343,10 +355,10 @@ class Life:
             _leave(work.result, part, why)
         return None
 
-    # What came of it.
+    # Record the result of a step.
 
     def note(self, call: Call, failure: Failure | None) -> None:
-        """Note how a call ended; None: it passed."""
+        """Record the end of a call; None for a call that passed."""
         if self._work is not None:
             self._note_part(self._work, call, failure)
         elif failure is not None:
@@ -356,7 +368,7 @@ class Life:
             self._end = End(Ending.SUCCESS)
 
     def note_waited(self, pause: Pause, waited: Waited) -> None:
-        """Note how a pause ended."""
+        """Record the end of a pause."""
         if waited is Waited.NOT_OURS and self._terms.last != "stop":
             self._end = End(Ending.DEFERRED, pause.failure)
         elif waited is not Waited.OVER:
@@ -364,20 +376,20 @@ class Life:
             self._end = End(Ending.RAISED, pause.whole or pause.failure, is_stopped=is_stopped)
 
     def note_other(self, *, passed: bool | None) -> None:
-        """Note how another batch's call ended; None: there was none in time."""
+        """Record the end of another batch's call; None if no other batch ran in time."""
         if self._work is not None and passed is None:
             self._work.give_up_waiting()
         elif self._work is not None:
             self._work.record_other(passed=bool(passed))
 
     def note_rejected(self, reject: Reject, *, kept: bool) -> None:
-        """Note whether a convicted record is a dead letter now; else it is left."""
+        """Record whether a convicted record was stored as a dead letter; else leave the record."""
         if kept:
             self.progress = reject.done
         elif self._work is not None:
             _leave(self._work.result, reject.part, reject.why)
 
-    # The whole has failed.
+    # React to a failure of the whole.
 
     def _whole_failed(self, failure: Failure, *, is_down: bool) -> None:
         terms, verdict = self._terms, failure.verdict
@@ -395,7 +407,7 @@ class Life:
             self._hold(failure, is_down=is_down)
 
     def _backfill_failed(self, failure: Failure, *, is_down: bool) -> None:
-        """Run parts where the records may be at fault; else leave it to a later backfill."""
+        """Run parts if the records may be at fault; else leave the batch to a later backfill."""
         is_split = failure.verdict is Verdict.PARTLY_IN
         seems_down = is_down and not self._terms.is_final and not failure.is_blameless
         if is_split or (not (failure.is_blameless or seems_down) and self._may_isolate):
@@ -404,9 +416,9 @@ class Life:
             self._end = End(Ending.DEFERRED, failure, is_down=seems_down)
 
     def _hold(self, failure: Failure, *, is_down: bool, has_tried: bool = False) -> None:
-        """Wait for the sink; parts are run now and then, to see whether it is there.
+        """Wait for the sink, and run parts now and then to see whether the sink is reachable.
 
-        The failure is of the whole; or of the parts, where none has passed (``has_tried``).
+        The failure is of the whole, or of the parts if no part has passed (``has_tried``).
         """
         terms, is_certain = self._terms, failure.verdict is Verdict.AWAY
         may_try, has_parts = not self._keeps_key and terms.last != "stop", terms.records >= UNLIKE
@@ -434,7 +446,7 @@ class Life:
             self._wait(failure)
 
     def _held_for(self, *, is_certain: bool) -> Held | None:
-        """The hold that a failure belongs to; None where it is the first of its kind."""
+        """Return the hold that continues with a failure; None for the first failure of its kind."""
         same = self.held is not None and self.held.is_certain == is_certain
         return self.held if same else None
 
@@ -450,7 +462,7 @@ class Life:
         self._pause = Pause(ms, failure, self.held, whole=whole, of_parts=of_parts)
 
     def _by_policy(self, failure: Failure, *, is_down: bool, was_held: bool = False) -> None:
-        """Do what ``on_failure`` says, for neither retries nor a hold have helped."""
+        """Apply ``on_failure``, after retries and a hold have failed."""
         is_away = failure.verdict is Verdict.AWAY
         ends = is_away and self._terms.outage.on_outage is OnOutage.STOP
         seems_down = not failure.is_blameless and (is_down or was_held)
@@ -470,16 +482,16 @@ class Life:
     # Parts.
 
     def _begin_parts(self, failure: Failure | None, *, is_probe: bool = False) -> None:
-        """Isolate a batch that failed, or go on with its parts (no failure).
+        """Isolate a failed batch, or continue with the batch's parts (no failure).
 
-        A probe only asks whether any part passes. A policy that isolates nothing runs few parts.
+        A probe only asks whether any part passes. A policy without isolation runs few parts.
         """
         terms, self.cause, self._is_probe = self._terms, failure, is_probe or failure is None
         self._asks = is_probe and terms.last != "isolate"
         not_run = []
         if failure is None:
             running = self.progress.running
-            if running is not None:  # nobody knows what became of it, so it runs first
+            if running is not None:  # its outcome is unknown, so it runs first
                 unknown = self.progress.unknown | ({running} if running else set())
                 self.progress = replace(self.progress, running=None, unknown=unknown)
             parts = sorted(self.progress.open, key=lambda part: (part != running, part))
@@ -509,7 +521,7 @@ class Life:
             work.record(part, None)
             return
         was_unknown = part in self.progress.unknown
-        # What it is within does not run as one again: nobody would know then that it failed.
+        # An enclosing part never runs as a whole again: that would hide this failure.
         halved = call.before.halved.union(above(part))
         progress = replace(call.before, running=None, halved=halved)
         is_split = failure.verdict is Verdict.PARTLY_IN
@@ -517,7 +529,7 @@ class Life:
             progress = replace(progress, unknown=progress.unknown | {part})
         self.progress = progress
         is_wrong = failure.verdict is Verdict.WRONG
-        # It may be in the sink, under its own key; or nobody asked which record it is.
+        # The sink may have the part under its own key; or the policy isolates nothing.
         stays_whole = part in progress.unknown or not (terms.last == "isolate" or self._asks)
         if failure.verdict is Verdict.STOPPED:
             self._end = End(Ending.RAISED, failure, is_stopped=True, is_unknown=True)
@@ -537,17 +549,17 @@ class Life:
                 work.spare(part)
 
     def _is_spared(self, part: str, why: Failure) -> bool:
-        """Whether this is one record that could not reach its part of the sink, and may wait."""
+        """Whether a part is one record whose region of the sink was unreachable, and may wait."""
         is_lone = size(self._terms.records, part) == 1
         return is_lone and why.is_unreached and not self._terms.is_final
 
     def _parts_over(self, work: Bisection[Failure], *, is_down: bool) -> None:
-        """All parts are decided, or nothing passes."""
+        """End the isolation, after all parts are decided or nothing passes."""
         result = work.result
         self.progress = replace(self.progress, evidence=work.evidence)
         self._work = self._convicted = None
         whys = [*(why for _, why in result.left), *filter(None, [result.down])]
-        failures = [why for why in whys if why is not self._why]  # those of this life
+        failures = [why for why in whys if why is not self._why]  # without earlier lives' failure
         is_away = any(why.verdict is Verdict.AWAY for why in failures)
         nothing_passes = not result.has_passed and (result.down is not None or is_away)
         if nothing_passes and not (self.progress.done or self.progress.unknown):
@@ -570,7 +582,7 @@ class Life:
             )
 
     def _none_passed(self, last: Failure, down: Failure | None, *, is_down: bool) -> None:
-        """Wait on: whole, unless a part may be in the sink."""
+        """Continue the hold, with the whole batch unless the sink may have a part."""
         if self.cause is None or (last.is_blameless and last.verdict is not Verdict.AWAY):
             self._hold(last, is_down=is_down, has_tried=True)
         else:
@@ -583,37 +595,41 @@ def _leave(result: Isolated[Failure], part: str, why: Failure) -> None:
 
 
 class World(Protocol):
-    """What the loop does things with: the batch's row, the handler, and time."""
+    """The environment of the loop: the batch's row, the handler, and time."""
 
     @property
     def passes(self) -> int:
-        """Calls of the handler that have passed with a record, of this batch or another."""
+        """Number of handler calls that have passed with a record, of this batch or another."""
         ...
 
     @property
     def is_down(self) -> bool:
-        """Whether nothing has passed since an isolation in which nothing passed."""
+        """Whether nothing has passed since an isolation without a passing part."""
         ...
 
     def call(self, call: Call) -> Failure | None:
-        """Write down what comes before it, and call the handler; None if that passed."""
+        """Store the progress before the call, and call the handler. Return None for success."""
         ...
 
     def pause(self, pause: Pause, progress: Progress) -> Waited:
-        """Write the hold and the progress down, and wait."""
+        """Store the hold and the progress, and wait. Return how the pause ended."""
         ...
 
     def await_other(self) -> bool | None:
-        """Wait for another batch's call; whether it passed, None if there is none in time."""
+        """Wait for another batch's call. Return whether the call passed.
+
+        Returns:
+            None if no other batch ran in time.
+        """
         ...
 
     def reject(self, reject: Reject) -> bool:
-        """Keep a dead letter together with the progress; whether it is kept."""
+        """Store a dead letter together with the progress. Return whether it was stored."""
         ...
 
 
 def live(life: Life, world: World) -> End:
-    """Run a batch to its end, step by step; the caller writes the end down."""
+    """Run a batch to its end, step by step. Return the end, which the caller stores."""
     while True:
         match life.next(world.passes, is_down=world.is_down):
             case Call() as call:

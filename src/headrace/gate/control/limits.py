@@ -1,6 +1,6 @@
 """Limits of batches: a user's, checked against each other, and operators' for a running gate.
 
-An operator's settings (pause, limit, drain) have their author and reason, and are in force at the
+An operator's setting (pause, limit, drain) carries its author and reason, and takes effect at the
 gate's next plan. Times are ms since the epoch, by the ledger's clock.
 """
 
@@ -19,17 +19,17 @@ Number_co = TypeVar("Number_co", bound=float, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class PartitionLimit(Generic[Number_co]):
-    """One number for all partitions, or a number for some and a default for the rest."""
+    """A number for all partitions, or a number for some and a default for the rest."""
 
     default: Number_co
     overrides: Mapping[TopicPartition, Number_co] = field(default_factory=dict)
 
     def of(self, partition: TopicPartition) -> Number_co:
-        """The number that holds for this partition."""
+        """Return the number for a partition."""
         return self.overrides.get(partition, self.default)
 
     def of_all(self, partitions: Sequence[TopicPartition]) -> list[Number_co]:
-        """The numbers that hold for these partitions, in their order."""
+        """Return the numbers for these partitions, in their order."""
         if not self.overrides:
             return [self.default] * len(partitions)
         return [self.overrides.get(partition, self.default) for partition in partitions]
@@ -37,21 +37,20 @@ class PartitionLimit(Generic[Number_co]):
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Everything that bounds a batch besides the estimated rate.
+    """All limits of a batch other than the estimated rate.
 
     Attributes:
         seconds_per_batch: The interval for which a batch is planned (s); above 0.
-        initial_rate: The rate of the whole source while none has been estimated (records/s); above
-            0. Too high: the first batch after a long stop overruns. Too low: the first few batches
-            are smaller than they could be. None: backpressure is off, and an estimated rate is
-            ignored.
+        initial_rate: The rate of the whole source before an estimate (records/s); above 0. Too
+            high: the first batch after a long stop overruns. Too low: the first few batches are
+            smaller than necessary. None: backpressure is off, and an estimated rate is ignored.
         max_rate_per_partition: The cap of each partition (records/s). Default: 0, no cap.
-        min_per_partition: Records that each partition gets at least in every batch, if it has that
-            many; 1 or more, so that no partition starves. The two caps on the whole batch are
-            stronger.
+        min_per_partition: Minimum number of records of each partition in every batch, if available;
+            1 or more, so that no partition starves. The two caps on the whole batch take
+            precedence.
         max_records: ``maxOffsetsPerTrigger``, the native connector's cap of the whole batch
-            (records); 1 or more. A batch may exceed it by one record for each partition whose share
-            is less than one. None: no cap.
+            (records); 1 or more. A batch may exceed it by one record for each partition whose
+            proportional count is below one. None: no cap.
         max_bytes: ``maxBytesPerTrigger``, the same in estimated bytes; 1 or more. None: no cap.
 
     Raises:
@@ -112,46 +111,47 @@ def _each(limit: PartitionLimit[Number_co]) -> Iterable[tuple[str, Number_co]]:
 
 
 LAST_MS: Final = 253_402_300_799_999
-"""The last time that Python can name: the end of the year 9999 (ms since the epoch)."""
+"""The latest time that Python can represent: the end of the year 9999 (ms since the epoch)."""
 
 
 class OperatorActionKind(StrEnum):
     """Kinds of operators' actions. The values are shown to users."""
 
     PAUSE = "pause"
-    """Plan no batch with records until it is resumed."""
+    """Plan no batch with records until a resume."""
     DRAIN = "drain"
-    """The same, to stop the query once the admitted records are done."""
+    """As a pause, to stop the query once the admitted records are processed."""
     RESUME = "resume"
     """End a pause or a drain."""
     LIMIT = "limit"
-    """Cap the rate of the whole gate, besides whatever else limits it."""
+    """Cap the rate of the whole gate, in addition to all other limits."""
     UNLIMIT = "unlimit"
     """End a limit."""
     STOP = "stop"
-    """End the query of the moment; the next one that has the gate plans as usual."""
+    """End the current query; the next query of the gate plans as usual."""
     LIFT_CEILING = "lift ceiling"
-    """Forget that batches have failed for their size: the next may be as large as any."""
+    """Remove the size ceiling learned from failed batches."""
     ADOPT = "adopt"
-    """Allow the next start a checkpoint that its ledger would refuse."""
+    """Allow the next start to use a checkpoint that its ledger would refuse."""
     RESTART = "restart"
-    """Have the next start with a new checkpoint read everything again."""
+    """Make the next start with a new checkpoint read all records again."""
     CONTINUED = "continued"
-    """A query with a new checkpoint went on from the ledger's position, by Headrace itself."""
+    """A query with a new checkpoint continued from the ledger's position; recorded by Headrace
+    itself."""
     RETRY = "retry"
-    """Failed batches are not to wait for their next backfill, or for a sink that is away."""
+    """Retry failed batches without waiting for their next backfill, or for the sink."""
     DROP_BATCH = "drop batch"
-    """A dead batch need not be processed."""
+    """Accept that a dead batch is not processed."""
     SEND = "send"
-    """Dead letters are sent to Kafka again."""
+    """Send dead letters to Kafka again."""
     DROP_LETTERS = "drop letters"
-    """Dead letters need not be processed."""
+    """Accept that dead letters are not processed."""
     ACCEPT = "accept"
-    """Lost or skipped offsets need not be processed."""
+    """Accept that lost or skipped offsets are not processed."""
 
     @property
     def is_on_failures(self) -> bool:
-        """Whether it is about failures, and has an outcome."""
+        """Whether the action is about failures, and has an outcome."""
         return self in (
             OperatorActionKind.RETRY,
             OperatorActionKind.DROP_BATCH,
@@ -163,19 +163,19 @@ class OperatorActionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorAction:
-    """One action of an operator, as the ledger keeps it.
+    """One action of an operator, as stored in the ledger.
 
     Attributes:
-        number: Counts up over all gates; a later action has a higher one.
-        by: The author, as they or their tool say.
-        why: The reason in their words; may be empty.
-        time_ms: When.
+        number: Counts up over all gates; a later action has a higher number.
+        by: The author, as named by the author or a tool.
+        why: The author's reason; may be empty.
+        time_ms: The time of the action.
         records_per_s: The cap of a limit (records/s over all partitions).
-        until_ms: The time when a limit ends by itself; None if it does not.
-        seen_ms: When the gate's planner first planned by it, or by what replaced it; None before.
-            Of a gate without a running query it stays None.
-        target: The id that an `adopt` is about, or the failures, in words.
-        outcome: Outcome of an action on failures; None while it is being done, or if that was
+        until_ms: The time when a limit ends by itself; None for never.
+        seen_ms: The first time when the gate's planner applied the action, or a later action that
+            replaced it; None before. It stays None for a gate without a running query.
+        target: The id of the checkpoint of an `adopt`, or a description of the failures.
+        outcome: Outcome of an action on failures; None while it is in progress, or if it was
             interrupted.
     """
 
@@ -193,25 +193,25 @@ class OperatorAction:
 
     @property
     def author(self) -> str:
-        """The operator, and why, in one text."""
+        """The author and the reason, in one text."""
         return f"{self.by}: {self.why}" if self.why else self.by
 
     def describe(self, now_ms: int) -> str:
-        """The action while it is in force, in words; with the day if that is another one.
+        """Describe the action while it is in force; the date is included unless it is today's.
 
         >>> OperatorAction(
         ...     1, "orders", OperatorActionKind.PAUSE, "ops", "sink migration", 36_840_000
         ... ).describe(36_900_000)
         'paused by ops: sink migration, since 10:14:00 UTC'
         """
-        done = {
+        action = {
             OperatorActionKind.PAUSE: "paused",
             OperatorActionKind.DRAIN: "drained",
             OperatorActionKind.STOP: "stopped",
             OperatorActionKind.LIMIT: f"limited to {self.records_per_s or 0:g} records/s",
         }.get(self.kind, str(self.kind))
         until = "" if self.until_ms is None else f" until {_clock_time(self.until_ms, now_ms)}"
-        return f"{done} by {self.author}, since {_clock_time(self.time_ms, now_ms)}{until}"
+        return f"{action} by {self.author}, since {_clock_time(self.time_ms, now_ms)}{until}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class OperatorLimits:
         hold: The pause or the drain in force; None if the gate plans batches.
         limit: The limit in force; None without one.
         newest: The number of the newest action on the gate, in force or not; None without any.
-        stop: The stop of the query that has the gate, or had it last; None without one.
+        stop: The stop of the gate's current or last query; None without a stop.
     """
 
     gate: str
@@ -235,41 +235,42 @@ class OperatorLimits:
 
     @property
     def closed_by(self) -> OperatorAction | None:
-        """The action by which the gate plans no batch; None if it plans batches."""
+        """The action that prevents the gate from planning batches; None without one."""
         return self.stop or self.hold
 
     @property
     def paused(self) -> bool:
-        """Whether an operator has paused it."""
+        """Whether an operator has paused the gate."""
         return self.hold is not None and self.hold.kind is OperatorActionKind.PAUSE
 
     @property
     def draining(self) -> bool:
-        """Whether an operator has asked it to drain."""
+        """Whether an operator has asked the gate to drain."""
         return self.hold is not None and self.hold.kind is OperatorActionKind.DRAIN
 
     @property
     def seen(self) -> bool:
-        """Whether the gate's planner has planned by all that is in force; True if nothing is."""
-        return all(each.seen_ms is not None for each in self.in_force)
+        """Whether the gate's planner has applied all actions in force; True without any."""
+        return all(action.seen_ms is not None for action in self.in_force)
 
     @property
     def in_force(self) -> tuple[OperatorAction, ...]:
         """The actions in force: a stop, then the hold, then the limit."""
-        return tuple(each for each in (self.stop, self.hold, self.limit) if each is not None)
+        return tuple(action for action in (self.stop, self.hold, self.limit) if action is not None)
 
     def describe(self) -> str | None:
         """Describe the settings in force; None if there are none."""
-        return "; ".join(each.describe(self.at_ms) for each in self.in_force) or None
+        return "; ".join(action.describe(self.at_ms) for action in self.in_force) or None
 
 
 def _clock_time(time_ms: int, now_ms: int) -> str:
-    """A time of day, with the date if that is not today's.
+    """Return a time of day, with the date unless it is today's.
 
     >>> _clock_time(36_840_000, 36_900_000), _clock_time(36_840_000, 136_900_000)
     ('10:14:00 UTC', '1970-01-01 10:14:00 UTC')
     """
     then, now = (
-        datetime.fromtimestamp(min(max(each, 0), LAST_MS) / 1000, UTC) for each in (time_ms, now_ms)
+        datetime.fromtimestamp(min(max(moment_ms, 0), LAST_MS) / 1000, UTC)
+        for moment_ms in (time_ms, now_ms)
     )
     return then.strftime("%H:%M:%S UTC" if then.date() == now.date() else "%Y-%m-%d %H:%M:%S UTC")

@@ -1,9 +1,15 @@
-"""Parts of a batch: paths in a binary tree over its planned offsets, and what was done of them.
+"""Parts of a batch: paths in a binary tree over its planned offsets, and the batch's progress.
 
 A part is a path of ``0`` and ``1``: ``""`` is the batch, ``"0"`` its first half, ``"01"`` the
-second half of that. Halves are of what was planned, not of what is left, so they come out alike
-after every restart, and offsets that have left the log move nothing. Each range is cut in its
-middle, so a part has all partitions, and of each partition ``"0"`` has what comes before ``"1"``.
+second half of that half. Halves divide the planned offsets, not the remaining ones. So they are
+equal after every restart, and offsets that have left the log move nothing. Each range is cut in its
+middle, so a part has all partitions, and in each partition ``"0"`` comes before ``"1"``.
+
+Of two parts, one contains the other, or they are disjoint. So the key of a part, `<batch>.01`, and
+the keys of the enclosing parts tell a sink everything. An owner that was frozen beyond its lease
+finds the rows written meanwhile, however the rest was divided. A key has a point, not a slash,
+because keys also name folders. An offset set that is no half, such as the rest beside a sample, is
+several parts: some log2(n) more runs.
 """
 
 import json
@@ -18,14 +24,14 @@ from headrace.errors import LedgerError
 Ranges = tuple[OffsetRange, ...]
 
 WHOLE: Final = ""
-"""Path of the batch itself."""
+"""Path of the whole batch."""
 
 _MAX_TEXT: Final = 1_000_000
-"""Longest text of a progress (characters)."""
+"""Longest serialized progress (characters)."""
 
 
 def size(records: int, path: str) -> int:
-    """Return the offsets of a part of a batch with so many; 0 where there is no such part.
+    """Return the offsets of a part of a batch with ``records`` offsets; 0 for no such part.
 
     >>> [size(7, path) for path in ("", "0", "1", "11", "111")]
     [7, 4, 3, 1, 0]
@@ -36,12 +42,12 @@ def size(records: int, path: str) -> int:
 
 
 def halves(path: str) -> tuple[str, str]:
-    """The two halves of a part that has more than one offset."""
+    """Return the two halves of a part that has more than one offset."""
     return path + "0", path + "1"
 
 
 def beside(part: str, inner: str) -> list[str]:
-    """The parts that make up a part together with one within it, the largest first.
+    """Return the parts that complete an inner part to the outer part, the largest first.
 
     >>> beside("1", "1011")
     ['11', '100', '1010']
@@ -50,17 +56,17 @@ def beside(part: str, inner: str) -> list[str]:
 
 
 def above(path: str) -> list[str]:
-    """The parts that a part is within, the smallest first, and the batch last."""
+    """Return the parts that enclose a part, the smallest first, and the batch last."""
     return [path[:at] for at in range(len(path) - 1, -1, -1)]
 
 
 def is_within(part: str, others: Iterable[str]) -> bool:
-    """Whether a part is one of the others, or some of one."""
-    return any(part.startswith(other) for other in others)
+    """Whether a part is equal to another part, or within it."""
+    return any(part.startswith(path) for path in others)
 
 
 def ranges_of(planned: Sequence[OffsetRange], path: str) -> Ranges:
-    """Return what a part reads of a batch's ranges, in their order.
+    """Return the ranges of a part, in the order of the batch's ranges.
 
     >>> both = [OffsetRange("orders", p, 0, 5) for p in (0, 1)]
     >>> [[str(r) for r in ranges_of(both, path)] for path in ("0", "1")]
@@ -73,7 +79,7 @@ def ranges_of(planned: Sequence[OffsetRange], path: str) -> Ranges:
 
 
 def path_of(planned: Sequence[OffsetRange], topic: str, partition: int, offset: int) -> str | None:
-    """Return the part that is the one record at this place; None where the batch has none."""
+    """Return the part that consists of one record; None if the batch does not have the record."""
 
     def is_in(ranges: Ranges) -> bool:
         return any(
@@ -104,7 +110,7 @@ def _halved(ranges: Ranges) -> tuple[Ranges, Ranges]:
 
 
 def joined(parts: Iterable[str]) -> frozenset[str]:
-    """The same offsets in as few parts as can be: two halves are their whole.
+    """Return the same offsets in the fewest parts: two halves become their whole.
 
     >>> sorted(joined(["00", "01", "10"]))
     ['0', '10']
@@ -123,7 +129,7 @@ def joined(parts: Iterable[str]) -> frozenset[str]:
 
 
 def rest(done: Collection[str], within: str = WHOLE) -> list[str]:
-    """The largest parts that have nothing in common with these, in order.
+    """Return the largest parts that are disjoint from the finished parts, in order.
 
     >>> rest(["01", "110"])
     ['00', '10', '111']
@@ -138,15 +144,16 @@ def rest(done: Collection[str], within: str = WHOLE) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was done of a batch that is run in parts.
+    """The progress of a batch that is run in parts.
 
     Attributes:
-        done: Parts that have passed, or are dead letters, as few as can be.
-        running: The part that the handler was called with, durable before the call.
-        unknown: Parts that may be in the sink though they failed: their run was interrupted.
-        halved: Parts that have failed, or of which a part has; none of them is run as one again.
-        runs: Calls of the handler with parts.
-        evidence: How far a test of suspects has come, as `Bisection.evidence`.
+        done: Parts that have passed, or are dead letters, merged into the fewest parts.
+        running: The part of the current handler call, durable before the call.
+        unknown: Parts that the sink may have though they failed: their run was interrupted.
+        halved: Parts that have failed, or contain a failed part; none of them is run as a whole
+            again.
+        runs: Number of handler calls with parts.
+        evidence: The state of a test of suspects, as in `Bisection.evidence`.
     """
 
     done: frozenset[str] = frozenset()
@@ -158,7 +165,7 @@ class Progress:
 
     @property
     def open(self) -> list[str]:
-        """The largest parts that are to be run, in order; unknown ones stay apart."""
+        """The largest parts still to be run, in order; unknown parts stay separate."""
         waiting, parts = rest([*self.done, *self.unknown]), list(self.unknown)
         while waiting:
             part = waiting.pop()
@@ -169,17 +176,17 @@ class Progress:
         return sorted(parts)
 
     def with_done(self, part: str) -> Self:
-        """The same once a part is done."""
-        done = joined({*self.done, part})
-        halved = frozenset(other for other in self.halved if not is_within(other, done))
-        return replace(self, done=done, unknown=self.unknown - {part}, halved=halved)
+        """Return the progress after a part is done."""
+        finished = joined({*self.done, part})
+        halved = frozenset(path for path in self.halved if not is_within(path, finished))
+        return replace(self, done=finished, unknown=self.unknown - {part}, halved=halved)
 
     def records_left(self, records: int) -> int:
-        """Return how many offsets of a batch with so many are not done."""
+        """Return the number of unfinished offsets of a batch with ``records`` offsets."""
         return records - sum(size(records, path) for path in self.done)
 
     def to_text(self) -> str:
-        """As text for the ledger."""
+        """Serialize the progress for the ledger."""
         return json.dumps(
             {
                 "done": sorted(self.done),
@@ -194,22 +201,22 @@ class Progress:
 
     @classmethod
     def from_text(cls, text: str, records: int, batch: str) -> Self:
-        """Read what `to_text` wrote of a batch with so many offsets.
+        """Parse a text of `to_text` for a batch with ``records`` offsets.
 
         Raises:
-            LedgerError: It is no progress, or one of another batch.
+            LedgerError: The text is no progress, or the progress of another batch.
         """
         try:
             values: Any = json.loads(text) if len(text) <= _MAX_TEXT else None
-            done, running, unknown = values["done"], values["running"], values["unknown"]
+            finished, running, unknown = values["done"], values["running"], values["unknown"]
             halved = values["halved"]
-            found = cls(
-                *(frozenset(done), running, frozenset(unknown), frozenset(halved)),
+            progress = cls(
+                *(frozenset(finished), running, frozenset(unknown), frozenset(halved)),
                 *(values["runs"], values["evidence"]),
             )
-            parts = sorted([*done, *unknown])
-            is_whole = set(values) == set(cls.__slots__) and type(found.runs) is int
-            is_whole &= isinstance(found.evidence, str)
+            parts = sorted([*finished, *unknown])
+            is_whole = set(values) == set(cls.__slots__) and type(progress.runs) is int
+            is_whole &= isinstance(progress.evidence, str)
             is_whole &= all(
                 isinstance(part, str) and not part.strip("01") and size(records, part) > 0
                 for part in [*parts, *([] if running is None else [running])]
@@ -218,7 +225,7 @@ class Progress:
                 isinstance(part, str) and not part.strip("01") and size(records, part) > 1
                 for part in halved
             )
-            # Each stands right before those that are within it.
+            # In sorted order, a part stands right before the parts that it contains.
             is_whole &= not any(second.startswith(first) for first, second in pairwise(parts))
         except (ValueError, KeyError, TypeError, RecursionError):
             is_whole = False
@@ -228,4 +235,4 @@ class Progress:
                 f" parts of its {records} offsets, so the batch is not run; restore the ledger from"
                 " a copy."
             )
-        return found
+        return progress

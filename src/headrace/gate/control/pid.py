@@ -1,9 +1,9 @@
-"""The rate that the next batches can bear, computed from a finished batch.
+"""The rate that the next batches can sustain, computed from a finished batch.
 
-The law is that of Spark's DStreams (``org.apache.spark.streaming.scheduler.rate``), with the same
-operations on doubles in the same order, so that equal batches give equal rates. With a batch of N
-records that took T and began D late, the time since the last update t, the interval i, and the
-gains P, I, Q::
+The law is the PID estimator of Spark's DStreams (``org.apache.spark.streaming.scheduler.rate``),
+with the same operations on doubles in the same order, so that equal batches give equal rates. With
+a batch of N records that took T and began D late, the time since the last update t, the interval i,
+and the gains P, I, Q::
 
     processing    = N / T
     error         = rate - processing
@@ -29,9 +29,9 @@ from headrace.gate.control.law import (
 
 @dataclass(frozen=True, slots=True)
 class PIDTerms:
-    """Terms of the last rate of a `PIDRateEstimator`, for people to look at.
+    """Terms of the last rate of a `PIDRateEstimator`, for display.
 
-    Up to rounding, the new rate is the rate before it plus the three contributions, or the smallest
+    Up to rounding, the new rate is the previous rate plus the three contributions, or the smallest
     rate allowed if that is larger.
 
     Attributes:
@@ -40,7 +40,7 @@ class PIDTerms:
             admitted than could be processed.
         historical_error: The records that waited because the batch began late, spread over one
             interval (records/s).
-        d_error: The change of the error since the update before, per second (records/s²).
+        d_error: The change of the error since the previous update, per second (records/s²).
         proportional: Contribution of the proportional term to the rate (records/s).
         integral: Contribution of the integral term (records/s).
         derivative: Contribution of the derivative term (records/s).
@@ -58,9 +58,9 @@ class PIDTerms:
 class PIDRateEstimator:
     """The estimator of Spark's DStreams: a controller with three terms over the rate.
 
-    It is steady when batches take exactly one interval and begin in time. The first batch gives no
-    rate: its processing rate is where the corrections start from. An estimator belongs to one
-    source of one query; batches are reported in the order in which they end, by one thread. ::
+    The rate is steady when batches take exactly one interval and begin in time. The first batch
+    gives no rate: its processing rate is the start of the corrections. An estimator belongs to one
+    source of one query; one thread reports the batches in the order in which they end. ::
 
         >>> estimator = PIDRateEstimator(batch_interval_ms=1000)
         >>> estimator.compute(1_000, 5_000, processing_delay_ms=1000, scheduling_delay_ms=0)
@@ -69,19 +69,19 @@ class PIDRateEstimator:
 
     Args:
         batch_interval_ms: The time that a batch should take (ms); above 0.
-        proportional: Part of the present error that is corrected at once; 0 or more. Default: 1.0,
-            at which the rate goes straight to the last processing rate. Too large: the rate
+        proportional: Fraction of the present error that is corrected at once; 0 or more. Default:
+            1.0, at which the rate goes straight to the last processing rate. Too large: the rate
             overshoots and swings. Too small: it follows a slower job too late. At 0 only the other
             two terms move the rate.
         integral: Speed at which waiting records are caught up with; 0 or more. Default: 0.2. It
             lowers the rate while batches begin late. Too large: the rate undershoots and leaves the
-            job idle in turns. Too small: a delay that has built up stays.
+            job idle in turns. Too small: an accumulated delay stays.
         derivative: Weight of the error's trend; 0 or more. Default: 0.0. It damps fast changes. Too
             large: the noise of batch times is amplified until the rate is unstable, which is why it
             is rarely used.
         min_rate: The smallest rate that is ever returned (records/s); above 0. Default: 100, so
-            that batches never become empty. Too large: a job slower than that falls behind without
-            bound. Too small: the way back up from a standstill is long.
+            that batches never become empty. Too large: a slower job falls behind without bound. Too
+            small: the way back up from a standstill is long.
 
     Raises:
         OptionError: An argument is out of its range, or not a finite number.
@@ -109,7 +109,7 @@ class PIDRateEstimator:
         self._latest_rate: float | None = None
         self._latest_error = 0.0
         self.terms: PIDTerms | None = None
-        """What went into the last rate returned; None until there is one."""
+        """Terms of the last rate returned; None before the first rate."""
 
     def compute(
         self,
@@ -118,20 +118,20 @@ class PIDRateEstimator:
         processing_delay_ms: int,
         scheduling_delay_ms: int,
     ) -> float | None:
-        """Take one finished batch into account.
+        """Update the rate with one finished batch.
 
-        A batch that did not end after the one before, had no records or took no time changes
-        nothing.
+        A batch changes nothing if it ended no later than the previous batch, had no records or took
+        no time.
 
         Args:
-            time_ms: When the batch ended (Unix time in ms).
+            time_ms: The end of the batch (Unix time in ms).
             num_elements: The records of this source in it.
             processing_delay_ms: Duration, planning and commit included (ms).
             scheduling_delay_ms: Delay of its start (ms).
 
         Returns:
-            The new rate (records/s over all partitions together). None if there is none: the batch
-            changed nothing, or was the first; the rate in force then stays in force.
+            The new rate (records/s over all partitions together). None if the batch changed
+            nothing, or was the first; the rate in force then stays in force.
         """
         if time_ms <= self._latest_time_ms or num_elements <= 0 or processing_delay_ms <= 0:
             return None
@@ -177,15 +177,15 @@ class _GatePID:
     def batch(self, part: FinishedPart, rate_in_force: float | None) -> float | None:
         """Compute a rate from the estimator's own last rate, as Spark does."""
         del rate_in_force
-        # PID takes the rate of a small batch, most of which is its fixed cost, for all that the
-        # job can process, and would go down under the limit that made it small: it is not told.
-        # One that took longer than its interval says that the job cannot process even that.
+        # Most of the time of a small batch is fixed cost. PID would take its rate for the job's
+        # maximum, and fall below the limit that made the batch small, so PID does not see it.
+        # A batch longer than its interval counts: the job cannot process even the limited batch.
         if part.progress.is_limited and part.progress.own_ms <= part.interval_ms:
             return None
         return self._estimator.compute(*part.stats)
 
     def terms(self) -> LawTerms:
-        """Return what the three terms added to the rate before."""
+        """Return the contributions of the three terms to the last rate."""
         terms = self._estimator.terms
         if terms is None:
             return NO_TERMS

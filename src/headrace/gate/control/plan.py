@@ -1,13 +1,17 @@
 """The planner: from a rate, the lags and the limits to one end offset per partition, and why.
 
-Four laws follow one another, and each only takes away from what the one before has left:
+Four laws follow one another, and each can only reduce the result of the previous law:
 
 1. The rate law (`headrace.gate.control.rate_law`): ``count = min(messages, lag)``.
-2. ``maxOffsetsPerTrigger``, as in Spark's native Kafka source, where the sum of counts exceeds it:
+2. ``maxOffsetsPerTrigger``, as in Spark's native Kafka source, if the sum of counts exceeds it:
    ``count = max(int(max / sum * count), 1)``.
 3. ``maxBytesPerTrigger``, the same with the records' measured mean size.
-4. The ceiling that failed batches have taught (`headrace.gate.control.size_ceiling`): the counts
-   are scaled down in the same way, and their sum is the ceiling exactly.
+4. The ceiling learned from failed batches (`headrace.gate.control.size_ceiling`): the counts are
+   scaled down in the same way, and their sum is exactly the ceiling.
+
+Without ``backpressure.initialRate`` the first batch has the smallest rate that can be learnt
+(``minRate``), so that the first batch is bounded too. A missing rate never means a missing limit:
+after a lost report the planner uses the rate in force.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,29 +25,29 @@ from headrace.gate.control.rate_law import Reason, grant, rate_in_force
 from headrace.gate.control.size_ceiling import SizeCeiling
 
 ASSUMED_RECORD_BYTES: Final = 1_048_588
-"""The size of a record while none has been measured: the default of a Kafka broker's
+"""The size of a record before any measurement: the default of a Kafka broker's
 ``message.max.bytes``, so that a cap in bytes holds for the first batch too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Up to where a batch reads, and why not further.
+    """The end offsets of a batch, and the limits that set them.
 
     Attributes:
         until: The end offset (excluded) of each partition; never below its start.
-        records: The offsets in the batch: an upper bound of its records, for compaction leaves
-            gaps.
-        lag: The offsets that were unread before the batch.
-        rate_per_s: The rate in force, a whole number of records/s; None if there was none.
-        reason: Limit of the batch: the reason of the partitions that together leave the most
-            unread; of equals, the one that stands first in `Reason`. If nothing is left unread:
-            `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
+        records: Number of offsets in the batch: an upper bound of its records, because compaction
+            leaves gaps.
+        lag: Number of unread offsets before the batch.
+        rate_per_s: The rate in force, a whole number of records/s; None without a rate.
+        reason: Limit of the batch: the reason whose partitions together leave the most unread; of
+            equals, the first in `Reason`. If nothing is left unread: `Reason.EVERYTHING`, or
+            `Reason.NOTHING_NEW` for an empty batch.
         reasons: Limit of each partition: the last law that reduced it.
         unread: Number of offsets left unread for each reason; their sum is `left_over`.
-        throttled_by: The stage after this one whose rate limit was in force, strictest or not.
+        throttled_by: The downstream stage whose rate limit was in force, strictest or not.
         operator: Operators' settings in force, strictest or not.
-        ceiling: The size ceiling learned from failed batches, if it has made the batch smaller.
-        bytes: About how many bytes the batch is; None where the records' sizes are not known.
+        ceiling: The size ceiling learned from failed batches, if it has reduced the batch.
+        bytes: Estimated size of the batch (bytes); None if the records' sizes are unknown.
     """
 
     until: dict[TopicPartition, int]
@@ -59,7 +63,7 @@ class Plan:
     bytes: int | None = None
 
     def describe(self, reason: Reason) -> str:
-        """A reason in words, with the stage, the operator or the failure behind it."""
+        """Describe a reason in words, with the stage, the operator or the failure behind it."""
         if reason is Reason.THROTTLED:
             return f"{reason} by {self.throttled_by}"
         if reason is Reason.CEILING and self.ceiling is not None:
@@ -72,7 +76,7 @@ class Plan:
 
     @property
     def left_over(self) -> int:
-        """The offsets that are still unread after the batch."""
+        """Number of offsets that are still unread after the batch."""
         return self.lag - self.records
 
 
@@ -98,25 +102,22 @@ def plan(
         >>> planned.until[near], planned.until[far], str(planned.reason)
         (600, 800, 'rate')
 
-    A partition whose position lies past its latest offset (the topic was truncated or recreated)
-    gets nothing: the source handles that before it plans.
+    A partition whose position lies past its latest offset (after the topic was truncated or
+    recreated) gets no records: the source handles that case before it plans. Raises `KeyError` for
+    a partition in ``latest`` without a position, and `OptionError` for a rate that is not finite.
 
     Args:
         current: The position of every partition in ``latest``; others are ignored.
         latest: The latest offset of every partition to read. The plan has the same partitions.
         rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
         limits: The other limits of the batch.
-        record_bytes: The mean size of a record (bytes), for all or by topic. Where it is not known,
+        record_bytes: The mean size of a record (bytes), for all or by topic. If unknown,
             `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it.
-        rate_limit: The limit set by a downstream stage. It applies where backpressure is off too;
-            the floor of each partition is stronger.
+        rate_limit: The limit set by a downstream stage. It also applies without backpressure; the
+            floor of each partition takes precedence.
         operator: Operators' settings in force: the limit applies as ``rate_limit`` does, and under
             a pause or a drain the plan is empty.
         ceiling: The learned limit of the handler's largest batch.
-
-    Raises:
-        KeyError: A partition in ``latest`` has no position.
-        OptionError: The rate is not a finite number.
     """
     backlog = _Backlog.of(current, latest)
     if operator is not None and operator.closed_by is not None:
@@ -142,7 +143,7 @@ def plan(
             reasons = _updated(reasons, before, counts, [Reason.MAX_BYTES] * len(counts))
     is_capped = ceiling is not None and sum(counts) > ceiling.records
     if ceiling is not None and is_capped:
-        turn = sum(backlog.starts)  # moves on with each batch, by as much as that reads
+        turn = sum(backlog.starts)  # grows with each batch, by the number of its offsets
         before, counts = counts, _prorated_exactly(counts, ceiling.records, turn)
         reasons = _updated(reasons, before, counts, [Reason.CEILING] * len(counts))
     measured_bytes = _measured_bytes(backlog.partitions, counts, record_bytes)
@@ -159,10 +160,9 @@ def plan(
 
 
 def empty_plan(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Plan:
-    """The plan of no batch at all, because `should_wait` said so.
+    """Return a plan without records, for a batch that `should_wait` delays.
 
-    Raises:
-        KeyError: A partition in ``latest`` has no position.
+    Raises `KeyError` for a partition in ``latest`` without a position.
     """
     return _plan_of_nothing(_Backlog.of(current, latest), Reason.WAITING)
 
@@ -179,18 +179,18 @@ def should_wait(available: int, min_records: int, waited_ms: int, max_delay_ms: 
     """Whether ``minOffsetsPerTrigger`` delays a batch, as in Spark's native Kafka source.
 
     Args:
-        available: The offsets that are unread (`Plan.lag`).
-        min_records: ``minOffsetsPerTrigger``: fewer are not worth a batch.
-        waited_ms: The time since the last batch that was not delayed. Before the first one the
-            native source does not wait: pass ``max_delay_ms``.
-        max_delay_ms: ``maxTriggerDelay``: once this has passed, what is there is read.
+        available: Number of unread offsets (`Plan.lag`).
+        min_records: ``minOffsetsPerTrigger``: the least number worth a batch.
+        waited_ms: The time since the last batch that was not delayed. The native source does not
+            delay the first batch: pass ``max_delay_ms``.
+        max_delay_ms: ``maxTriggerDelay``: the time after which any available offset is read.
     """
     return waited_ms < max_delay_ms and available < min_records
 
 
 @dataclass(frozen=True, slots=True)
 class _Backlog:
-    """Position of each partition: columns, because a plan may be for thousands of partitions."""
+    """Position of each partition, in columns, because a plan may have thousands of partitions."""
 
     partitions: list[TopicPartition]
     starts: list[int]
@@ -211,14 +211,14 @@ class _Backlog:
 def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
     """Scale counts of records down to a limit, as Spark's native Kafka source does.
 
-    Each count is multiplied by limit / total and rounded down; but a result of less than one record
-    is one record, so that a small partition does not starve beside a big one. The sum is at most
-    the limit and one record more for each partition of that kind.
+    Each count is multiplied by limit / total and rounded down. A result below one record becomes
+    one record, so that a small partition does not starve beside a big one. So the sum may exceed
+    the limit by one record for each small partition.
 
     Args:
         counts: The records of each partition.
-        limit: The most that they may add up to, in the unit of ``total``.
-        total: Their sum.
+        limit: The largest sum of the result, in the unit of ``total``.
+        total: The sum of the counts.
     """
     # In Spark's native order of operations, on doubles: the rounding depends on the last bit.
     whole = float(total) or 1.0
@@ -230,23 +230,23 @@ def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
 
 
 def _prorated_exactly(counts: Sequence[int], limit: int, turn: int) -> list[int]:
-    """Scale counts down as `_prorated` does, to exactly the limit: above it a batch fails.
+    """Scale counts down as `_prorated` does, to exactly the limit: a larger batch fails.
 
-    Where more partitions than that have records, they take turns, with one record each.
+    If more partitions than the limit have records, they take turns, with one record each.
     """
     some = [place for place, count in enumerate(counts) if count]
     if len(some) > limit:
         chosen = {some[(turn + number) % len(some)] for number in range(limit)}
         return [int(place in chosen) for place in range(len(counts))]
     scaled = _prorated(counts, limit, sum(counts))
-    largest = sorted(range(len(counts)), key=lambda each: -counts[each])
+    largest = sorted(range(len(counts)), key=lambda index: -counts[index])
     missing = limit - sum(scaled)
     while missing:
         moved = 0
-        for each in largest:
+        for index in largest:
             step = (missing > 0) - (missing < 0)
-            if step and (scaled[each] < counts[each] if step > 0 else scaled[each] > 1):
-                scaled[each] += step
+            if step and (scaled[index] < counts[index] if step > 0 else scaled[index] > 1):
+                scaled[index] += step
                 missing -= step
                 moved += 1
         if not moved:
@@ -272,7 +272,7 @@ def _measured_bytes(
     counts: Sequence[int],
     record_bytes: float | Mapping[str, float] | None,
 ) -> float | None:
-    """`_size_bytes` where all sizes in it are measured; else None."""
+    """Return `_size_bytes` if all sizes in it are measured; else None."""
     if record_bytes is None:
         return None
     if isinstance(record_bytes, Mapping) and any(
@@ -289,7 +289,7 @@ def _updated(
     after: Sequence[int],
     law: Sequence[Reason],
 ) -> list[Reason]:
-    """The reasons after a law that took the counts from ``before`` to ``after``."""
+    """Return the reasons after a law that changed the counts from ``before`` to ``after``."""
     return [
         new if count < previous else old
         for old, previous, count, new in zip(reasons, before, after, law, strict=True)

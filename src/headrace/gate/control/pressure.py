@@ -1,6 +1,6 @@
 """Pressure signals between stages of a flow, their settings, and the emission that they allow.
 
-The law that these belong to, and the sender's side, is `headrace.gate.control.hop`.
+`headrace.gate.control.hop` has the law of these signals, and the sender's side.
 """
 
 import math
@@ -13,20 +13,20 @@ from headrace.core.options import require_name, require_number, require_whole
 from headrace.errors import OptionError
 
 MAX_LEVEL: Final = 20
-"""The highest throttle level: with the default step of 0.5 a millionth of the rate is left."""
+"""The highest throttle level: with the default step of 0.5 a millionth of the rate remains."""
 
 MAX_LEASE_MS: Final = 600_000
 """The longest lease (ms): no signal, not even a forged one, throttles a stage for longer."""
 
 MAX_CLOCK_AHEAD_MS: Final = 24 * 3_600_000
-"""Largest lead of another machine's clock (ms). Signals from later are refused."""
+"""Largest lead of another machine's clock (ms). Later signals are refused."""
 
 
 def require_level(what: str, value: object) -> None:
     """Refuse an invalid throttle level.
 
     Raises:
-        OptionError: It is no finite number from 0 to `MAX_LEVEL`.
+        OptionError: The value is no finite number from 0 to `MAX_LEVEL`.
     """
     require_number(what, value, most=MAX_LEVEL)
 
@@ -38,8 +38,8 @@ class HopSettings:
     Attributes:
         overload_bytes: The size of a stage's input queue from which on the stage is overloaded
             (bytes); 1 or more. Default: 50 MB. Too large: the queue is old and fills disks. Too
-            small: a few large batches count as an overload; use several times what arrives in an
-            interval.
+            small: a few large batches count as an overload; use several times the bytes that arrive
+            in an interval.
         light_load_bytes: Bytes that the newest batch may leave in the queue under a light load; 0
             or more and below ``overload_bytes``. Default: 500 KB. Too large: the stages before
             speed up before the queue is drained. Too small: they stay slow for too long.
@@ -48,12 +48,12 @@ class HopSettings:
             longer. Too small: a momentary spike throttles. At 0 the first overloaded look signals,
             and the next signals are ``light_load_sensitivity_ms`` apart.
         light_load_sensitivity_ms: The same for a light load (ms); 1 or more. Default: 2000. Too
-            large: a flow recovers slowly. Below the batch time of the stage before: it recovers
-            before the last signal has been seen to work.
+            large: a flow recovers slowly. Below the batch time of the stage before: the level falls
+            before the last signal has taken visible effect.
         step: The factor of the rate for each throttle level; above 0 and below 1. Default: 0.5.
             Small: a flow recovers in few large strides. Near 1: in many small ones.
         lease_ms: Lease of a signal (ms); 1 to 600 000. Default: 10 000. Too large: a stage stays
-            slow for longer after the one that throttled it has died. Too small: it speeds up
+            slow for longer after the stage that throttles it has died. Too small: it speeds up
             whenever a signal is late; signals are repeated every third of this time.
 
     Raises:
@@ -92,16 +92,19 @@ class HopSettings:
         return self.overload_sensitivity_ms or self.light_load_sensitivity_ms
 
     def levels_between(self, high_per_s: float, low_per_s: float) -> float:
-        """``log(high / low) / log(1 / step)``: the levels from one rate above 0 down to another."""
+        """Return the levels from one rate above 0 down to another.
+
+        The formula is ``log(high / low) / log(1 / step)``.
+        """
         return math.log(high_per_s / low_per_s) / -math.log(self.step)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
-    """One run of a stage; of two, the newer is the larger.
+    """One run of a stage; the newer of two runs is the larger value.
 
     Attributes:
-        started_ms: When it started, by the clock of its machine (Unix time in ms).
+        started_ms: The start, by the clock of the stage's machine (Unix time in ms).
         id: Distinguishes runs that started in the same millisecond; a name like a stage's.
 
     Raises:
@@ -118,19 +121,19 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class PressureSignal:
-    """The throttle level that one stage asks of the stage before it, for the time of a lease.
+    """The throttle level that one stage requests from the stage before it, for the time of a lease.
 
-    A signal carries the level itself, not a change of it. So signals may be duplicated, late, lost
-    or out of order: the newest one that arrived says all there is to know.
+    A signal carries the level itself, not a change of the level. So signals may be duplicated,
+    late, lost or out of order: the newest signal that arrived is sufficient.
 
     Attributes:
         flow: The flow's name.
         sender: The overloaded stage.
-        receiver: The stage that is to slow down, directly before it.
+        receiver: The stage to slow down, directly before the sender.
         epoch: The sender's run.
-        sequence: The number of the signal among those of this epoch to this receiver; 0 or more.
+        sequence: The number of the signal in this epoch to this receiver; 0 or more.
         level: The throttle level; 0, free, to `MAX_LEVEL`, fractions included.
-        lease_ms: Lease once received, unless repeated (ms); 1 to `MAX_LEASE_MS`.
+        lease_ms: Lease after the receipt, unless repeated (ms); 1 to `MAX_LEASE_MS`.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``, a number is out
@@ -161,8 +164,8 @@ class PressureSignal:
         """Refuse a signal that cannot have been sent by now (Unix time in ms, by our clock).
 
         Raises:
-            OptionError: Its sender would start later than clocks can differ, or have sent more
-                than one signal in each millisecond since.
+            OptionError: Its sender would start later than clocks can differ, or have sent more than
+                one signal in each millisecond since.
         """
         latest_ms, started_ms = now_ms + MAX_CLOCK_AHEAD_MS, self.epoch.started_ms
         if started_ms > latest_ms:
@@ -183,9 +186,9 @@ class RateLimit:
 
     Attributes:
         rate_per_s: The limit (records/s).
-        throttled_by: The stage after it that asks for this; of several, the strictest.
-        level: That stage's throttle level.
-        origin_per_s: The emission rate from before it was throttled (records/s).
+        throttled_by: The downstream stage that requests the limit; of several, the strictest.
+        level: The throttle level of the downstream stage.
+        origin_per_s: The emission rate before the throttling began (records/s).
     """
 
     rate_per_s: float
@@ -194,7 +197,7 @@ class RateLimit:
     origin_per_s: float
 
     def applied_to(self, rate_per_s: float | None) -> float:
-        """The rate to plan with: the lesser of the limit and another rate, if there is one."""
+        """Return the rate to plan with: the lesser of the limit and another rate, if given."""
         return self.rate_per_s if rate_per_s is None else min(rate_per_s, self.rate_per_s)
 
 
@@ -203,14 +206,14 @@ class PressureState:
     """The last signal of one sender and its effect, as plain values that can be stored.
 
     Attributes:
-        sender: The stage that sent it.
-        epoch: The run of it that was received last.
+        sender: The stage that sent the signal.
+        epoch: The sender's last received run.
         sequence: The last sequence of that run.
         level: The throttle level in force; 0 for none.
         lease_ms: The lease of the signal (ms).
-        until_ms: When that ends, by the receiver's clock (ms).
-        origin_per_s: The emission rate when the throttling began (records/s); None where nothing
-            was emitted then, or the level is 0.
+        until_ms: The end of the lease, by the receiver's clock (ms).
+        origin_per_s: The emission rate when the throttling began (records/s); None if nothing was
+            emitted then, or the level is 0.
     """
 
     sender: str
@@ -226,9 +229,9 @@ class SignalOutcome(StrEnum):
     """Outcome of a signal. The values are shown to users."""
 
     THROTTLES = "throttles"
-    """There is a rate limit, once there is a rate to start from."""
+    """The signal sets a rate limit, as soon as there is a rate to start from."""
     FREE = "free"
-    """Its sender throttles no longer."""
+    """Its sender no longer throttles."""
     STALE = "ignored: a newer one of the same run is known"
     """Its sequence is not above the last one's."""
     STALE_EPOCH = "ignored: of an earlier run of its sender"
@@ -238,17 +241,17 @@ class SignalOutcome(StrEnum):
 class UpstreamThrottle:
     """Limits a stage's emission under the pressure of all stages directly after it.
 
-    Each stage after it has its own origin and level; the strictest limit is in force, and the stage
-    is free when none is left. A level that jumps, because signals were lost, is taken as it is. A
-    stage that emits nothing has no origin and no limit until it emits.
+    Each downstream stage has its own origin and level; the strictest limit is in force, and the
+    stage is free when no limit remains. A level that jumps after lost signals is applied unchanged.
+    A stage that emits nothing has no origin and no limit until it emits.
 
-    A signal holds for its lease, from when it was applied; then its sender throttles no longer,
-    without any signal. If another one comes within one more lease, the origin is still the first
-    one: the stage's emission by then is not yet that of a free stage.
+    A signal holds for its lease, from its application; then its sender no longer throttles, without
+    any signal. If another signal comes within one more lease, the first origin still counts: by
+    then the stage's emission is not yet the emission of a free stage.
 
     Within one run of a sender, an older signal never counts. Nor does a signal of an earlier run
-    during the lease of a later run's; after that it does, for the clock of the sender's machine may
-    have been set back, or the later run may have been forged.
+    during the lease of a later run's. After the lease it counts, because the clock of the sender's
+    machine may have been set back, or the later run may have been forged.
 
     Time is an argument (ms, from any one beginning, never going back).
 
@@ -256,7 +259,7 @@ class UpstreamThrottle:
         flow: The flow's name.
         stage: This stage.
         downstreams: The stages directly after it.
-        settings: Only the step counts here: the lease is the sender's.
+        settings: The settings, used for the step only: the lease is the sender's.
     """
 
     def __init__(
@@ -271,7 +274,7 @@ class UpstreamThrottle:
     def apply(
         self, signal: PressureSignal, time_ms: int, present_rate_per_s: float | None
     ) -> SignalOutcome:
-        """Take a signal into account; in any order, any number of times.
+        """Apply a signal; signals may come in any order, any number of times.
 
         Args:
             signal: The signal.
@@ -281,20 +284,20 @@ class UpstreamThrottle:
                 rate.
 
         Raises:
-            OptionError: It is for another flow or stage, or its sender is not directly after this
-                one.
+            OptionError: The signal is for another flow or stage, or its sender is not directly
+                after this stage.
         """
         self._require_ours(signal)
-        known = self._states.get(signal.sender)
-        if known is not None:
-            if signal.epoch < known.epoch and time_ms < known.until_ms:
+        state = self._states.get(signal.sender)
+        if state is not None:
+            if signal.epoch < state.epoch and time_ms < state.until_ms:
                 return SignalOutcome.STALE_EPOCH
-            if signal.epoch == known.epoch and signal.sequence <= known.sequence:
+            if signal.epoch == state.epoch and signal.sequence <= state.sequence:
                 return SignalOutcome.STALE
         origin_per_s = None
         if signal.level > 0:
-            if known is not None and time_ms < known.until_ms + known.lease_ms:
-                origin_per_s = known.origin_per_s
+            if state is not None and time_ms < state.until_ms + state.lease_ms:
+                origin_per_s = state.origin_per_s
             if origin_per_s is None and present_rate_per_s is not None and present_rate_per_s > 0:
                 origin_per_s = present_rate_per_s
         self._states[signal.sender] = PressureState(
@@ -326,9 +329,9 @@ class UpstreamThrottle:
         return min(limits, key=lambda limit: (limit.rate_per_s, limit.throttled_by), default=None)
 
     def expire(self, time_ms: int) -> list[str]:
-        """The senders whose lease has ended since the last call, to be logged.
+        """Return the senders whose lease has ended since the last call, for the log.
 
-        `rate_limit` ignores them whether this is called or not.
+        `rate_limit` ignores these senders even without this call.
         """
         ended = [
             state
@@ -340,13 +343,13 @@ class UpstreamThrottle:
         return sorted(state.sender for state in ended)
 
     def states(self) -> list[PressureState]:
-        """The last signal of each sender, by their names; a restart continues with them."""
+        """Return the last signal of each sender, by name; a restart continues with these states."""
         return [self._states[sender] for sender in sorted(self._states)]
 
     def restore(self, states: Iterable[PressureState], time_ms: int) -> None:
-        """Go on with the states of an earlier run of this stage; their leases restart now.
+        """Continue with the states of an earlier run of this stage; their leases restart now.
 
-        So a stage that restarts while it is throttled keeps its origin, and one whose sender died
+        So a stage that restarts while it is throttled keeps its origin. A stage whose sender died
         meanwhile is free after a lease.
 
         Raises:

@@ -1,15 +1,15 @@
 """The rate law of Spark's direct stream: the messages that a rate grants each partition.
 
-A partition's share of the rate is in proportion to its lag, with a cap; its records in one batch
+A partition's slice of the rate is proportional to its lag, up to a cap; its records in one batch
 have a floor. With the rate R (a whole number), a partition's lag, cap c (records/s) and floor f
 (records), and the batch's seconds s::
 
     share    = min(lag / sum of lags * R, c)
     messages = max(int(s * share), f)
 
-Spark gives the rest of a share that a cap cuts off to no partition: one partition with a backlog
-and a cap then starves all others. Here it is shared by lag among the partitions that are below
-their caps, until none is left, so the numbers differ from Spark's where a cap is in force.
+Spark discards the rate that a cap cuts off: one partition with a backlog and a cap then starves all
+others. Here this rate is distributed by lag among the partitions below their caps, until none is
+left. So the numbers differ from Spark's where a cap is in force.
 """
 
 import math
@@ -25,36 +25,35 @@ from headrace.gate.control.pressure import RateLimit
 
 
 class Reason(StrEnum):
-    """Limit that decided a batch's size, or a partition's. The values are shown to users."""
+    """The limit that set the size of a batch or of a partition. The values are shown to users."""
 
     RATE = "rate"
     """The estimated rate."""
     INITIAL_RATE = "initial rate"
     """``backpressure.initialRate``, while there is no estimated rate."""
     THROTTLED = "throttled"
-    """The rate limit under pressure of a stage after this one, lower than either rate; the plan
-    knows which stage."""
+    """The rate limit of a downstream stage, lower than either rate; the plan names the stage."""
     LIMITED = "limited"
-    """An operator's limit, lower than all of these; the plan knows whose."""
+    """An operator's limit, lower than all rates above; the plan names the operator."""
     PARTITION_CAP = "maxRatePerPartition"
-    """The partition's cap, lower than its share of the rate."""
+    """The partition's cap, lower than its portion of the rate."""
     PARTITION_FLOOR = "minRatePerPartition"
-    """The partition's floor, higher than its share of the rate."""
+    """The partition's floor, higher than its portion of the rate."""
     MAX_RECORDS = "maxOffsetsPerTrigger"
     """The cap of the whole batch in records."""
     MAX_BYTES = "maxBytesPerTrigger"
     """The cap of the whole batch in bytes."""
     CEILING = "ceiling"
-    """The largest batch that the handler takes, as failed ones have taught; the plan knows what
-    failed."""
+    """The largest batch that the handler takes, learned from failed batches; the plan names the
+    failure."""
     HELD = "held"
-    """An operator has paused the gate, or asked it to drain; the plan knows who."""
+    """An operator has paused or drained the gate; the plan names the operator."""
     WAITING = "waiting for minOffsetsPerTrigger"
-    """Too little was there to be worth a batch."""
+    """Too few offsets were available for a batch."""
     EVERYTHING = "everything available"
-    """Nothing: all that was there is admitted."""
+    """No limit: all available offsets are admitted."""
     NOTHING_NEW = "nothing new"
-    """There was nothing to admit."""
+    """No offsets were available."""
 
 
 LIMITS: Final = (
@@ -64,20 +63,20 @@ LIMITS: Final = (
     Reason.MAX_RECORDS,
     Reason.MAX_BYTES,
 )
-"""The reasons for which a batch is smaller than the job could process."""
+"""The reasons that make a batch smaller than the job could process."""
 
 _RATES: Final = (Reason.RATE, Reason.INITIAL_RATE)
 
 
 def is_limited(reason: str, left_unread: Collection[str]) -> bool:
-    """Whether a limit made a batch smaller than its rate, so that its size says nothing of the job.
+    """Whether a limit made a batch so small that its size is no measure of the job.
 
-    The caps of partitions do so only where they have cut the whole rate off: as long as the rate
-    leaves records unread in some partition, all of it is in the batch.
+    The caps of partitions do so only if they have cut off the whole rate: as long as the rate
+    leaves records unread in some partition, the batch has the whole rate.
 
     Args:
-        reason: The batch's reason, as the ledger has it.
-        left_unread: The reasons of the partitions of which the batch leaves records unread.
+        reason: The batch's reason, from the ledger.
+        left_unread: The reasons of the partitions with unread records after the batch.
     """
     capped = Reason.PARTITION_CAP in left_unread and not any(r in left_unread for r in _RATES)
     return capped or reason.startswith(LIMITS)
@@ -86,24 +85,21 @@ def is_limited(reason: str, left_unread: Collection[str]) -> bool:
 def max_messages_per_partition(
     lags: Mapping[TopicPartition, int], rate: float | None, limits: BatchLimits
 ) -> dict[TopicPartition, int] | None:
-    """Return the messages that the rate law grants each partition, whether it has that many or not.
+    """Return the messages that the rate law grants each partition, even beyond its lag.
 
-    This is Spark's ``DirectKafkaInputDStream.maxMessagesPerPartition`` but for two defects. A rate
-    below one record per second counts as 1: Spark truncates it to 0 and then takes it for no rate.
-    A partition without a cap, where others have one and there is no rate, is granted its whole lag:
-    Spark reads its cap of 0 as a share of 0 and grants it the floor.
+    This is Spark's ``DirectKafkaInputDStream.maxMessagesPerPartition`` without two defects. A rate
+    below one record per second counts as 1: Spark truncates it to 0, which means no rate. Without a
+    rate, a partition without a cap beside capped partitions is granted its whole lag: Spark reads
+    its cap of 0 as a rate of 0 and grants it the floor.
 
     Args:
         lags: The lag of each partition (records); 0 or more.
         rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
-        limits: The caps of the whole batch are ignored.
+        limits: The limits; the caps of the whole batch are ignored.
 
     Returns:
         The messages of each partition. None for no limit: there is neither a rate nor a cap, or
         there is a rate and no partition has a lag.
-
-    Raises:
-        OptionError: The rate is not a finite number.
     """
     partitions = list(lags)
     granted = grant(partitions, list(lags.values()), rate_in_force(rate, limits), limits)
@@ -112,7 +108,7 @@ def max_messages_per_partition(
 
 @dataclass(frozen=True, slots=True)
 class RateInForce:
-    """A rate (records/s over all partitions, a whole number) and where it comes from."""
+    """A rate (records/s over all partitions, a whole number) and its origin."""
 
     per_s: float
     reason: Reason
@@ -124,21 +120,22 @@ def rate_in_force(
     rate_limit: RateLimit | None = None,
     operator: OperatorLimits | None = None,
 ) -> RateInForce | None:
-    """The rate that holds for the next batch, truncated as Spark's rate controller does.
+    """Return the rate for the next batch, truncated as by Spark's rate controller.
+
+    Raises `OptionError` if the estimated rate is not a finite number.
 
     Returns:
-        The estimated rate, else the initial one; or the rate limit, or the operator's, where that
-        is lower or backpressure is off. None if it is off and there is no limit.
-
-    Raises:
-        OptionError: The estimated rate is not a finite number.
+        The estimated rate, else the initial one; or the rate limit, or the operator's limit, if
+        lower or without backpressure. None without backpressure and limits.
     """
     rates = [_own_rate(rate, limits)]
     if rate_limit is not None:
         rates.append(_limited(rate_limit.rate_per_s, Reason.THROTTLED))
     if operator is not None and operator.limit is not None:
         rates.append(_limited(operator.limit.records_per_s or 1, Reason.LIMITED))
-    return min((each for each in rates if each is not None), key=_per_s, default=None)
+    return min(
+        (candidate for candidate in rates if candidate is not None), key=_per_s, default=None
+    )
 
 
 def _limited(rate_per_s: float, reason: Reason) -> RateInForce:
@@ -161,7 +158,7 @@ def _own_rate(rate: float | None, limits: BatchLimits) -> RateInForce | None:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Messages granted to each partition, and the part of the law that decided, in their order."""
+    """Messages granted to each partition, and the decisive clause of the law, in their order."""
 
     messages: list[int]
     reasons: list[Reason]
@@ -173,9 +170,10 @@ def grant(
     rate: RateInForce | None,
     limits: BatchLimits,
 ) -> Granted | None:
-    """`max_messages_per_partition` on columns, with reasons; ``lags`` are in the partitions' order.
+    """Apply `max_messages_per_partition` to columns, with reasons.
 
-    A partition that has neither a share nor a cap is granted its lag, for `Reason.EVERYTHING`.
+    ``lags`` are in the partitions' order. A partition without a rate and a cap is granted its lag,
+    with `Reason.EVERYTHING`.
     """
     caps = limits.max_rate_per_partition.of_all(partitions)
     floors = limits.min_per_partition.of_all(partitions)
@@ -207,12 +205,12 @@ def grant(
 def _shares(
     lags: Sequence[int], total_lag: float, rate_per_s: float, caps: Sequence[float]
 ) -> list[float]:
-    """Return the part of the rate (records/s) that each partition gets, with what caps leave."""
+    """Return each partition's portion of the rate (records/s), with redistributed excess."""
     # In Spark's order of operations: the truncation to whole messages depends on the last bit.
     shares = [lag / total_lag * rate_per_s for lag in lags]
     if not any(0 < cap < share for cap, share in zip(caps, shares, strict=True)):
         return shares
-    # Partitions come to their caps in the order of cap to lag, as the rate per lag rises.
+    # As the rate per lag rises, partitions reach their caps in the order of cap to lag.
     capped = [place for place, lag in enumerate(lags) if lag and caps[place] > 0]
     left_per_s, left_lag = rate_per_s, total_lag
     below = set(range(len(lags)))

@@ -1,9 +1,11 @@
-"""The rates of all gates of one query, each by the law that it has chosen.
+"""The rates of all gates of one query, each computed by the gate's own law.
 
-The sources of a join share the time of a batch, and one `LearnedBatches` tells their costs apart
-under every law: status shows them, an ``auto`` interval follows them, and a law may use them. A
-batch that something helped through (a retry, an isolation, another process) teaches nothing, for
-its time says nothing of the job.
+The sources of a join share the time of a batch, so one `LearnedBatches` separates their costs under
+every law. Status shows the costs, an ``auto`` interval follows them, and a law may use them.
+
+Only a batch that went through at once teaches. The time of a batch that was retried, isolated,
+deferred or taken over by another process is no measure of the job. The batch after it does not
+count as late, and for the law no time has passed. The wait for a backfill is subtracted.
 """
 
 from collections.abc import Mapping
@@ -24,10 +26,10 @@ from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.learned import FinishedBatch, LearnedBatches
 
 _TOO_SHORT: Final = 5
-"""After how many batches in a row that say so an interval is called too short."""
+"""Consecutive batches that find an interval too short before the warning."""
 
 UNREAD_BATCHES: Final = 3
-"""Number of batches in a row without a record read that lead to a warning."""
+"""Consecutive batches without a record read before the warning."""
 
 _UNREAD: Final = (
     "Spark has read no record of its last %d batches, so what they cost is not known, and it learns"
@@ -40,16 +42,15 @@ class LearntRate:
     """Result of a batch for one gate's rate.
 
     Attributes:
-        stats: The batch's measurements, as the law was given them.
-        rate_per_s: The new rate (records/s); None where the law gave none, and the rate in force
-            stays.
-        processing_rate_per_s: The records by the time that the batch took (records/s); None where
-            the batch taught nothing.
+        stats: The batch's measurements, the input of the law.
+        rate_per_s: The new rate (records/s); None to keep the rate in force.
+        processing_rate_per_s: The records by the batch's time (records/s); None if the batch taught
+            nothing.
         terms: Contributions of the law's terms to the new rate.
         cost: Known cost of a batch; None while it is unknown.
-        interval: The new interval of a gate whose interval is ``auto``; None to leave it.
-        warning: One sentence, once in a run, where the interval is too short, or the handler does
-            not read its batches.
+        interval: The new interval of a gate whose interval is ``auto``; None to keep it.
+        warning: One sentence, once in a run, if the interval is too short, or the handler does not
+            read its batches.
     """
 
     stats: BatchStats
@@ -85,7 +86,7 @@ class _GateLaws:
             self.in_force = rate_per_s
 
     def stats(self, part: BatchProgress, *, teaches: bool) -> BatchStats:
-        """Return the law's input, in which the time of all that was not taught has not passed."""
+        """Return the law's input, without the time of batches that taught nothing."""
         previous, self._previous = self._previous, part if teaches else None
         self._aside_ms += part.waited_ms if teaches else part.duration_ms
         stats = batch_stats(previous, part, self.interval_ms)
@@ -99,8 +100,8 @@ class _GateLaws:
         cost: SourceCost | None,
         change: IntervalChange | None,
     ) -> LearntRate:
-        told = FinishedPart(part, stats, self.interval_ms, filling_per_s)
-        new = self.law.batch(told, self.in_force)
+        finished = FinishedPart(part, stats, self.interval_ms, filling_per_s)
+        new = self.law.batch(finished, self.in_force)
         if new is not None:
             self.in_force = new
         return LearntRate(
@@ -114,7 +115,7 @@ class _GateLaws:
         )
 
     def warning(self, part: BatchProgress, cost: SourceCost | None) -> str | None:
-        """One sentence, after some batches in a row that give the same reason."""
+        """Return a sentence after several consecutive batches with the same reason; else None."""
         is_unread = part.records == 0 and not part.was_rejected
         if part.went_through and self.unread.is_full(holds=is_unread):
             return _UNREAD % UNREAD_BATCHES
@@ -155,8 +156,7 @@ class QueryRates:
     ) -> None:
         """Add a gate of the query, with the costs and the rate that its earlier runs have learned.
 
-        Raises:
-            OptionError: An option of the law is out of its range.
+        Raises `OptionError` for an option of the law that is out of its range.
         """
         self._gates[gate] = _GateLaws(settings, interval_ms, rate_per_s)
         if self._learned is None:
@@ -167,16 +167,16 @@ class QueryRates:
         self._learned.interval_ms = min(self._learned.interval_ms, interval_ms)
 
     def finished(self, batch: Mapping[str, BatchProgress]) -> dict[str, LearntRate]:
-        """Learn from one finished batch; return the result for each gate that had records in it.
+        """Learn from one finished batch. Return the result for each gate with records in it.
 
-        1. Help for one gate's part is help for all: all say something of the job, or none does.
-        2. The gates' costs are told apart, and an ``auto`` interval follows them.
-        3. Each gate has its rate by its own law.
+        1. If one gate's share did not go through at once, the batch teaches no gate.
+        2. The gates' costs are separated, and an ``auto`` interval follows them.
+        3. Each gate gets a rate by its own law.
         4. A gate whose sink was away begins as after a start; the cost of a batch stays known.
 
         Args:
-            batch: Each gate's part. A gate without laws here is one that learns nothing, and whose
-                part can say that the batch teaches nothing.
+            batch: Each gate's share. A gate that was not added learns nothing, but its share can
+                still show that the batch teaches nothing.
         """
         waited_ms = max((part.waited_ms for part in batch.values()), default=0)
         went_through = all(part.went_through for part in batch.values())
@@ -217,7 +217,7 @@ class QueryRates:
         return learnt
 
     def _filling(self, learned: LearnedBatches) -> dict[str, float]:
-        """Return the rates (records/s) that fill the interval, of gates with known costs."""
+        """Return the rates (records/s) that fill the interval, for gates with known costs."""
         least = {gate: laws.settings.min_rate for gate, laws in self._gates.items()}
         return {
             gate: max(records * 1000 / learned.interval_ms, least[gate])

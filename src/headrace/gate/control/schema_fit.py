@@ -6,28 +6,28 @@ from itertools import takewhile
 from typing import Final
 
 FIT_BATCHES: Final = 3
-"""Batches in a row that show that a schema has stopped fitting."""
+"""Consecutive batches that prove that a schema has stopped fitting."""
 
 LOOKED_AT: Final = 10
-"""Newest batches that are looked at: as many as bad records are evidence."""
+"""Newest batches to inspect: the same number as the bad records that are evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitCount:
-    """Records of a batch, and those that the schema does not fit."""
+    """Records of a batch, and its records that do not fit the schema."""
 
     records: int
     unfit: int
 
 
 def never_fitted(batch: FitCount, unfit_before: int | None, *, least: int = 3) -> bool:
-    """Whether a schema has fitted no record yet, so that it is wrong, and not the records.
+    """Whether a schema has fitted no record yet, so that the schema is wrong, not the records.
 
     Args:
-        batch: the newest batch.
-        unfit_before: records of the batches before it that the schema did not fit; None where it
-            fitted any, and nothing is held against it then.
-        least: so many records in all are evidence. Default: 3.
+        batch: The newest batch.
+        unfit_before: Unfit records of the earlier batches; None if any record fitted, which clears
+            the schema.
+        least: Least number of unfit records for a verdict. Default: 3.
     """
     if unfit_before is None or batch.unfit < batch.records:
         return False
@@ -44,10 +44,10 @@ def stopped_fitting(
     """Whether a schema does not fit too many of the newest records.
 
     Args:
-        newest_first: batches; those without records do not count.
-        batches: so many in a row, or more, have too many. Default: 3.
-        share: more than this part of a batch is too much. Default: 0.5.
-        least: so many records in all are evidence. Default: 10.
+        newest_first: The batches; batches without records do not count.
+        batches: Least number of consecutive batches with too many unfit records. Default: 3.
+        share: Largest tolerated fraction of unfit records in a batch. Default: 0.5.
+        least: Least number of unfit records for a verdict. Default: 10.
     """
     filled = (batch for batch in newest_first if batch.records)
     row = list(takewhile(lambda batch: batch.unfit > share * batch.records, filled))

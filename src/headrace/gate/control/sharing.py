@@ -1,22 +1,22 @@
-"""Share of a stream's rate that each of its receivers admits, and the bucket that keeps to it.
+"""Share of a stream's rate that each of its receivers admits, and a token bucket that enforces it.
 
-Each receiver computes this by itself from the last reports of all of them, so that all come to the
-same shares without asking each other. Two laws follow one another, with a stream's rate R
-(records/s) over n receivers:
+Each receiver computes the shares from the last reports of all receivers, so that all come to the
+same shares without communication. Two laws follow one another, with a stream's rate R (records/s)
+over n receivers:
 
 1. `fair_shares`: max-min fairness. With taken t, limit l and maximum m, a receiver demands::
 
        d = min(m, inf                                if records wait, or t >= 0.95 l
                   max(1.15 t, 0.8 l, 0.1 R / n)      else)
 
-   and gets ``min(d, level)``, with the level at which the shares add up to R. If all demands can
-   be met, the rest is split evenly.
-2. `catch_up_rate`: where the query is behind in a receiver's lane by b intervals' worth of its
-   share, the receiver admits less::
+   and gets ``min(d, level)``, with the level at which the shares add up to R. If all demands can be
+   met, the rest is split evenly.
+2. `catch_up_rate`: if the query is behind in a receiver's lane by b intervals' worth of its share,
+   the receiver admits less::
 
        share * (1 - 0.5 * min(max((b - 2) / (12 - 2), 0), 1))
 
-`TokenBucket` says how many records or bytes may go through now, and when the next ones may.
+`TokenBucket` returns the number of records or bytes that may pass now, and the delay of the next.
 """
 
 import math
@@ -27,32 +27,34 @@ from typing import Final
 from headrace.core.options import require_number
 
 _USES_UP: Final = 0.95
-"""Part of its limit from which on a receiver needs more, though no record may wait now."""
+"""Fraction of its limit from which on a receiver needs more, even if no record waits now."""
 
 _SPARE: Final = 1.15
-"""A demand exceeds the taken rate by this factor, so that small changes need no other shares."""
+"""Ratio of a demand to the taken rate, so that small changes need no other shares."""
 
 _FALL: Final = 0.8
-"""A demand falls to this part of the limit at most: the taken rate is a mean of some seconds, and
-would otherwise take away the limit of a receiver that has just begun."""
+"""Least ratio of a demand to the limit: the taken rate is a mean of some seconds, and would
+otherwise lower the limit of a receiver that has just begun."""
 
 _LEAST: Final = 0.1
-"""The least demand, of an even share: from nothing no receiver could begin."""
+"""The least demand, as a fraction of an even share: a receiver without any share could not begin.
+"""
 
 _USUAL_INTERVALS: Final = 2.0
-"""Intervals' worth of records that are unread at times though the query keeps up: what has come
-since the last batch was planned, and while it ran."""
+"""Intervals' worth of records that may be unread while the query keeps up: the arrivals since the
+last batch was planned, and while it ran."""
 
 _FAR_INTERVALS: Final = 12.0
-"""From so far behind on, the query gets the largest part of its rate to catch up."""
+"""Intervals' worth of unread records from which on the share is reduced the most."""
 
 _MOST_REDUCED: Final = 0.5
-"""Largest part of a receiver's share that is withheld. Senders need not stop because the query is
-down: the journal holds the new records; and a query that falls behind for an hour has caught up in
-about two."""
+"""Largest fraction of a receiver's share that is withheld. Senders need not stop when the query is
+down, because the journal holds the new records. A query that falls behind for an hour catches up in
+about two hours."""
 
 _SHORTEST_INTERVAL_MS: Final = 1_000
-"""Shares are computed about once a second; by shorter intervals they would swing."""
+"""Shortest interval for shares, which are computed about once a second; shorter ones would swing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,10 @@ class Demand:
     most_per_s: float | None = None
 
     def wanted_per_s(self, even_per_s: float) -> float:
-        """The demand, where an even share is this (records/s); infinite where the limit binds."""
+        """Return the demand (records/s); infinite if the limit binds.
+
+        ``even_per_s`` is an even share (records/s).
+        """
         if self.waits or self.taken_per_s >= _USES_UP * self.limit_per_s:
             wanted_per_s = math.inf
         else:
@@ -86,8 +91,8 @@ class Demand:
 def fair_shares(rate_per_s: float, demands: Sequence[Demand]) -> list[float]:
     """Split a rate among receivers (records/s), in their order; the shares add up to the rate.
 
-    No receiver gets more than it demands while another one gets less; one that demands an even
-    share or more gets at least an even share.
+    No receiver gets more than its demand while another one gets less. A receiver that demands an
+    even share or more gets at least an even share.
     """
     wants = [demand.wanted_per_s(rate_per_s / len(demands)) for demand in demands]
     left_per_s = rate_per_s
@@ -100,14 +105,14 @@ def fair_shares(rate_per_s: float, demands: Sequence[Demand]) -> list[float]:
 
 
 def catch_up_rate(share_per_s: float, backlog: int, interval_ms: int) -> float:
-    """Return the admitted part of a share (records/s), so that the query catches up in the lane.
+    """Return the admitted rate of a share (records/s), so that the query catches up in the lane.
 
-    The query goes on at its rate, so the backlog above two intervals' worth fades by about a
-    twentieth in each interval; however large it is, half of the rate is for it.
+    The query keeps its rate, so the backlog above two intervals' worth shrinks by about a twentieth
+    in each interval. At most half of the rate is withheld, for any backlog.
 
     Args:
-        share_per_s: Its share of the rate (records/s); above 0.
-        backlog: The records of its lane that the query has not begun to read.
+        share_per_s: The receiver's share of the rate (records/s); above 0.
+        backlog: Number of records in the receiver's lane that the query has not begun to read.
         interval_ms: The query's interval (ms); less than a second counts as one.
     """
     interval_s = max(interval_ms, _SHORTEST_INTERVAL_MS) / 1000
@@ -117,12 +122,12 @@ def catch_up_rate(share_per_s: float, backlog: int, interval_ms: int) -> float:
 
 
 _IN_TIME_S: Final = 1e-6
-"""A caller this much too early is in time: its clock may round away a part of the delay. The early
-tokens are owed, so the rate stays what it is."""
+"""A caller this much too early is in time: its clock may round away a fraction of the delay. The
+early tokens become a debt, so the rate stays the same."""
 
 
 class TokenBucket:
-    """Lets through a rate, and after a pause at most one burst on top of it.
+    """Admits tokens at a rate, and after a pause at most one additional burst.
 
     With r = ``rate_per_s``, b = ``burst_s`` and n tokens wanted after ``t`` seconds::
 
@@ -130,11 +135,11 @@ class TokenBucket:
         delay  = (min(n, r * b) - level) / r           0 if below 0
         taken:   level - n                             below 0, a debt
 
-    So in any t seconds at most ``r * (t + b)`` tokens are taken, plus what the largest take exceeds
-    a full bucket by; and a caller that always waits takes no less than r.
+    So in any t seconds at most ``r * (t + b)`` tokens are taken, plus the excess of the largest
+    take over a full bucket. A caller that always waits takes no less than r.
 
-    Time is an argument, in seconds from any one beginning; a time before the last one counts as
-    the last one. Not safe for several threads at once. ::
+    Time is an argument, in seconds from any one beginning; a time before the last one counts as the
+    last one. Not safe for several threads at once. ::
 
         >>> bucket = TokenBucket(rate_per_s=100, burst_s=0.5)
         >>> bucket.try_take(50, now_s=0.0), bucket.try_take(10, now_s=0.0)
@@ -174,31 +179,31 @@ class TokenBucket:
         return self._rate_per_s * self._burst_s
 
     def level(self, now_s: float) -> float:
-        """Return the level of the bucket (tokens); below 0, its debt."""
+        """Return the level of the bucket (tokens); a debt is below 0."""
         self._gain(now_s)
         return self._level
 
     def delay_s(self, tokens: float, now_s: float) -> float:
-        """Return the wait for so many tokens (s); 0.0 if they can be taken now.
+        """Return the wait for the tokens (s); 0.0 if they can be taken now.
 
-        It holds until the rate is changed or another caller takes tokens.
+        The result holds until the rate is changed or another caller takes tokens.
         """
         missing = min(tokens, self.capacity) - self.level(now_s)
         delay_s = missing / self._rate_per_s
         return delay_s if delay_s > _IN_TIME_S else 0.0
 
     def try_take(self, tokens: float, now_s: float) -> bool:
-        """Take so many tokens, 0 or more, if `delay_s` is 0.0; answers whether they were taken."""
+        """Take 0 or more tokens, if `delay_s` is 0.0. Return whether they were taken."""
         if self.delay_s(tokens, now_s) > 0:
             return False
         self._level -= tokens
         return True
 
     def set_rate(self, rate_per_s: float, now_s: float) -> None:
-        """Change the rate from now on; tokens that no longer fit are gone, a debt stays.
+        """Change the rate from now on; tokens above the new capacity are lost, and a debt stays.
 
         Raises:
-            OptionError: It is not a finite number above 0; the rate in force stays in force.
+            OptionError: The rate is not a finite number above 0; the rate in force stays in force.
         """
         require_number("rate_per_s", rate_per_s, "tokens/s", above=True)
         self._gain(now_s)

@@ -1,15 +1,15 @@
-"""The largest batch that a handler takes, as batches that failed for their size have taught.
+"""The largest batch that a handler takes, learned from batches that failed because of their size.
 
-A batch failed for its size if it failed whole, and each of its parts passed. With p for the largest
-part that passed and f for the smallest that failed, the most that the next batch may have is::
+A batch failed because of its size if the whole failed, and each of its parts passed. With p for the
+largest part that passed and f for the smallest that failed, the largest size of the next batch is::
 
     after such a failure      1.05 p, where p is at most half of f
     after each good batch     1.05 times its size
     once a batch of f passes  no ceiling
 
-So the sizes go up and down below the limit, as a TCP connection's window does (additive there,
-5 % here), and a batch in about fifteen is run in parts. That is the price of a law of three lines,
-which follows a limit that rises or falls. Higher steps fail more often, lower ones follow later.
+So the sizes go up and down below the limit, as a TCP connection's window does (additive there, 5 %
+here), and a batch in about fifteen is run in parts. This simple law follows a limit that rises or
+falls. Larger steps fail more often, smaller steps follow later.
 """
 
 import json
@@ -19,19 +19,19 @@ from typing import Any, Final, Self
 from headrace.gate.control.bisection import Isolated
 
 GROWTH: Final = 1.05
-"""Step after a good batch."""
+"""Growth factor after a good batch."""
 
 _AT_CEILING: Final = 0.9
-"""Part of a ceiling from which on the ceiling has limited a batch; below, something else did."""
+"""Least ratio of a batch's size to a ceiling that has limited the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeCeiling:
-    """Learned limit of the batches that a handler can take; the ledger keeps it with the gate.
+    """Learned limit of a handler's batches; the ledger stores it with the gate.
 
     Attributes:
         passed: The size from which batches grow (records); 1 or more.
-        failed: The smallest size that failed (records); above it.
+        failed: The smallest size that failed (records); above ``passed``.
     """
 
     passed: int
@@ -39,10 +39,10 @@ class SizeCeiling:
 
     @classmethod
     def of(cls, records: int, isolated: Isolated[Any]) -> Self | None:
-        """Return the ceiling after a batch that failed for its size; None if that was not why.
+        """Return the ceiling after a batch that failed because of its size; else None.
 
-        It was not if a part of it was convicted or left, or if one that failed is no larger than
-        one that passed.
+        The size was not the reason if a part was convicted or left, or if a failed part is no
+        larger than a part that passed.
         """
         passed, failed = isolated.largest_passed, isolated.smallest_failed
         if not isolated.is_whole or failed is None or not 0 < passed < failed <= records:
@@ -51,11 +51,11 @@ class SizeCeiling:
 
     @property
     def records(self) -> int:
-        """The most records that the next batch may have."""
+        """The largest size of the next batch (records)."""
         return max(int(self.passed * GROWTH), self.passed + 1)
 
     def after_pass(self, records: int) -> Self | None:
-        """Return the ceiling after a batch that passed whole; None where it disproves the limit."""
+        """Return the ceiling after a whole batch passed; None if the pass disproves the ceiling."""
         if records >= self.failed:
             return None
         if records < _AT_CEILING * self.records:
@@ -71,12 +71,12 @@ class SizeCeiling:
         return f"{self.failed} records at once failed, {self.passed} passed"
 
     def to_text(self) -> str:
-        """As JSON."""
+        """Serialize the ceiling as JSON."""
         return json.dumps(asdict(self))
 
 
 def known_ceiling(text: str | None) -> SizeCeiling | None:
-    """Return the ceiling that a ledger has; None without one, and where it is not one of these."""
+    """Parse the ceiling in a ledger; None for no text, and for an invalid one."""
     try:
         ceiling = None if text is None else SizeCeiling(**json.loads(text))
     except (TypeError, ValueError):

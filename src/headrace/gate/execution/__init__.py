@@ -1,1 +1,1 @@
-"""A query's gate: its reader, its handler, and the listener that feeds its estimator."""
+"""A query's gate: its reader, its handler, and the listener that feeds its rate law."""

@@ -1,4 +1,4 @@
-"""A batch as its handler sees it, and the transaction that commits with its success."""
+"""A batch from its handler's view, and the transaction that commits with its success."""
 
 import concurrent.futures
 import inspect
@@ -33,29 +33,29 @@ OpenTransaction = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as its handler sees it.
+    """A batch from its handler's view.
 
-    Functions that run in tasks, as those of ``df.foreachPartition``, get a copy of its values. The
-    methods that write or reject need the driver: they refuse to be called on such a copy.
+    Functions that run in tasks, such as those of ``df.foreachPartition``, get a copy of the values.
+    Methods that write or reject need the driver, and raise on such a copy.
 
     Attributes:
-        key: the same for every run of the same ranges, another for every other batch; what an
-            idempotent sink can write under.
+        key: the same for every run of the same ranges, and different for every other batch; the key
+            for idempotent sinks.
         id: Spark's number of the batch in its query; the same when Spark runs the batch again. None
-            where it is not Spark that runs it: in a backfill, and for a part of a batch. It rises
-            within one checkpoint only, so no sink may skip by it.
-        ranges: the offsets in the batch, by topic and partition; empty where this gate's source had
+            in a backfill, and for a part of a batch. It rises within one checkpoint only, so no
+            sink may skip by it.
+        ranges: the offsets in the batch, by topic and partition; empty if this gate's source had
             nothing new (a query may have other sources, and a first batch may begin at the end).
-        attempt: 1 the first time, then counting; without ranges always 1. Where a backfill runs one
-            record several times, to see whether others pass meanwhile, these are one attempt.
+        attempt: 1 the first time, then counting; without ranges always 1. Several runs of one
+            record in a backfill, to test whether others pass meanwhile, are one attempt.
         kind: ``live``, or ``backfill`` for a batch that had failed.
-        sequence: the number of this call of the handler, above that of every call before it of this
-            gate: by any process, of any checkpoint, a backfill's or a part's too. Another one when
-            the same batch runs again. A sink that keeps the newest by it is right; one that is to
-            write each batch once goes by ``key``.
-        parent_keys: of a part, the keys of what it is within, the nearest first; empty for a whole
-            batch. A batch that has failed may be in the sink nevertheless, when its handler raised
-            after its write: a sink that is written under keys replaces theirs.
+        sequence: the number of this call of the handler, above the number of every earlier call for
+            this gate: by any process, of any checkpoint, including backfills and parts. Another run
+            of the batch has another number. Use it for a sink that keeps the newest; use ``key``
+            for a sink that writes each batch once.
+        parent_keys: for a part, the keys of the enclosing parts and the batch, the nearest first;
+            empty for a whole batch. A failed batch may be in the sink nevertheless, if its handler
+            raised after its write: a sink that writes under keys replaces the rows of these keys.
     """
 
     key: str
@@ -70,20 +70,23 @@ class Batch:
 
     def __reduce__(self) -> tuple[Callable[..., "Batch"], tuple[object, ...]]:
         """Pickle the values alone, for tasks: the ledger and the session stay on the driver."""
-        values = tuple(getattr(self, each.name) for each in fields(self) if each.init)
+        values = tuple(
+            getattr(self, attribute.name) for attribute in fields(self) if attribute.init
+        )
         return _unpickled, values
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """A connection to the ledger's database, in one transaction with the batch's success.
+        """Return a connection to the ledger's database, in a transaction with the batch's success.
 
-        For a sink that is in that database: what is written through the connection is durable
-        together with the batch's ``success``, or neither is. It is committed at the end of the
-        ``with``, which is to be the last thing that the handler does. An exception that leaves the
-        ``with`` undoes everything, and the batch has failed, even if the handler catches it outside
-        the ``with``. One that is raised after the ``with`` changes nothing of the batch: it is kept
-        with it, and the batch is not run again; ``on_failure="stop"`` ends the query.
+        For a sink in that database: rows written through the connection are durable together with
+        the batch's ``success``, or neither is. The transaction is committed at the end of the
+        ``with``, which should be the last statement of the handler. An exception that leaves the
+        ``with`` undoes everything, and the batch has failed, even if the handler catches the
+        exception outside the ``with``. An exception after the ``with`` does not change the batch:
+        the error is stored with the batch, which is not run again; ``on_failure="stop"`` ends the
+        query.
 
-        Savepoints (``connection.begin_nested()``) can be used. On SQLite nothing else can write
+        Savepoints (``connection.begin_nested()``) are allowed. On SQLite nothing else can write
         meanwhile: read and compute before.
 
         >>> def handler(df, batch):
@@ -92,10 +95,11 @@ class Batch:
         ...         connection.execute(insert(orders), rows)
 
         Raises:
-            LedgerError: at once: it is used a second time, the handler has returned, or it was made
-                without a ledger. At once, within: ``connection.commit()``, ``rollback()`` and
-                ``close()``, which the end of the ``with`` does. At the end: the batch is not this
-                process's any more, or the database failed; nothing is written then.
+            LedgerError: at once, if the method is used a second time, the handler has returned, or
+                the batch was made without a ledger. Within, for ``connection.commit()``,
+                ``rollback()`` and ``close()``, which the end of the ``with`` does. At the end, if
+                this process no longer owns the batch, or the database failed; nothing is written
+                then.
         """
         self._require_driver("transaction")
         if self._run is None:
@@ -103,18 +107,18 @@ class Batch:
         return self._run.open()
 
     def once(self, connection: Connection, name: str = "") -> bool:
-        """Whether this batch is still to be written into a database; it counts as written then.
+        """Mark this batch as written in a database. Return whether the caller must write it.
 
-        For any database that SQLAlchemy knows. The answer is True once for each batch whose
+        For any database that SQLAlchemy supports. The result is True once for each batch whose
         transaction commits, whatever ran in between: the key goes into the table
-        ``headrace_batches``, which is made if it is missing, in the connection's transaction. So
-        key and rows are durable together, or neither is. Another run of the same batch waits in
+        ``headrace_batches``, which is created if missing, in the connection's transaction. So key
+        and rows are durable together, or neither is. Another run of the same batch waits in
         PostgreSQL until this transaction ends, and in SQLite until the file is free.
 
-        A part of a batch counts as written if what it is within is. Such a batch has failed
-        although it was committed: the answer to the commit was lost, or the handler raised after
-        it. And a batch is not written once parts of it are: a process that was frozen for longer
-        than its lease may try.
+        A part of a batch counts as written if an enclosing part or the batch is written. Such a
+        batch has failed although it was committed: the answer to the commit was lost, or the
+        handler raised after the commit. A batch is not written once parts of it are; a process that
+        was frozen for longer than its lease may try that.
 
         >>> def handler(df, batch):
         ...     rows = [row.asDict() for row in df.collect()]
@@ -123,15 +127,16 @@ class Batch:
         ...             connection.execute(insert(orders), rows)
 
         Args:
-            connection: with a transaction, which the caller commits.
-            name: tells several writes of one handler into one database apart, each in a
+            connection: a connection with a transaction, which the caller commits.
+            name: distinguishes several writes of one handler into one database, each in a
                 transaction of its own. Default: "".
 
         Raises:
             OptionError: the connection commits each statement by itself.
             BatchSplitError: parts of the batch are written already.
-            SQLAlchemyError: what the database raises, such as that another transaction had the
-                key and this one is too strict to go on (``SERIALIZABLE``): run the batch again.
+            SQLAlchemyError: any error of the database, for example if another transaction had the
+                key and this transaction is too strict to continue (``SERIALIZABLE``): run the batch
+                again.
         """
         self._require_driver("once")
         is_new = sinks.once(connection, (self.key, *self.parent_keys), name)
@@ -139,60 +144,63 @@ class Batch:
         return is_new
 
     def delta_options(self, name: str = "") -> dict[str, str]:
-        """Options of a write into a Delta table, by which the table has this batch once.
+        """Return options of a write into a Delta table that make the table store this batch once.
 
-        They are ``txnAppId``, an id of this batch's own, and ``txnVersion``, the same for all: the
-        table skips a batch that it has, and no other, in whatever order they come. Two runs at a
-        time are one write too: the later commit fails as a conflict.
+        They are ``txnAppId``, a unique id of this batch, and ``txnVersion``, the same for all: the
+        table skips a batch that it already has, and no other, in any order. Two simultaneous runs
+        are one write too: the later commit fails as a conflict.
 
         >>> def handler(df, batch):
         ...     options = batch.delta_options()
         ...     df.write.format("delta").mode("append").options(**options).save("lake/orders")
 
         Args:
-            name: tells several writes of one handler into one table apart: the table would skip
-                the second otherwise. Default: "".
+            name: distinguishes several writes of one handler into one table: without names the
+                table would skip the second. Default: "".
         """
         return sinks.delta_options(self.key, name)
 
     def append_iceberg(self, df: DataFrame, table: "Table", name: str = "") -> bool:
-        """Append the batch's rows to an Iceberg table, unless it has them; whether it had not.
+        """Append the batch's rows to an Iceberg table that lacks them.
+
+        Return whether they were appended.
 
         The rows and a property of the snapshot with the batch's key are one commit. The table has a
-        batch if its current snapshot or one of that snapshot's ancestors has the key. This is
-        checked before the write, and again in each commit, so two runs at a time are one write too.
-        Nor is a part written if what it is within is there, or a batch if a part of it is.
-        A batch whose snapshot was expired or rolled back is written again when it runs
-        again.
+        batch if its current snapshot or one of that snapshot's ancestors has the key. The key is
+        checked before the write, and again in each commit, so two simultaneous runs are one write
+        too. A part is not written if an enclosing part or the batch is present, nor a batch if a
+        part of it is. A batch whose snapshot was expired or rolled back is written again when it
+        runs again.
 
         The rows pass through the driver's memory, as Arrow. PyIceberg writes them (``pip install
-        'headrace[iceberg]'``), for Iceberg has no jar for this Spark.
+        'headrace[iceberg]'``), because Iceberg has no jar for this Spark.
 
         >>> def handler(df, batch):
         ...     batch.append_iceberg(df, catalog.load_table("shop.orders"))
 
         Args:
-            df: with the table's columns.
-            table: PyIceberg's, with its main branch; it is refreshed.
-            name: tells several writes of one handler into one table apart. Default: "".
+            df: a DataFrame with the table's columns.
+            table: a PyIceberg table, with its main branch; it is refreshed.
+            name: distinguishes several writes of one handler into one table. Default: "".
 
         Raises:
             BatchSplitError: parts of the batch are in the table already.
-            Exception: what PyIceberg or Spark raises. If nobody knows what became of the commit,
-                the next run finds out.
+            Exception: any error of PyIceberg or Spark. If the outcome of the commit is unknown, the
+                next run detects it.
         """
         self._require_driver("append_iceberg")
         keys = (self.key, *self.parent_keys)
         return sinks.append_iceberg(df, table, keys, name, asked=self._note_asked)
 
     def kafka_headers(self, *columns: str) -> Column:
-        """A column ``headers`` for a Kafka sink, by which readers of its topic can drop copies.
+        """Return a column ``headers`` for a Kafka sink, by which its readers can drop copies.
 
-        A Kafka sink writes at least once, and this changes nothing of it: all copies of a row have
-        the same header ``headrace-record``, the columns as JSON, such as
-        ``{"topic":"orders","partition":0,"offset":1042}``, and a reader that keeps one of each has
-        each row once. Another header, ``headrace-batch-key``, names the batch that has written the
-        copy; a copy may have another one, for a part of a batch has a key of its own.
+        A Kafka sink still writes at least once. All copies of a row have the same header
+        ``headrace-record``, the columns as JSON, such as
+        ``{"topic":"orders","partition":0,"offset":1042}``. A reader that keeps one copy for each
+        header has each row once. Another header, ``headrace-batch-key``, names the batch that has
+        written the copy. Copies may differ in this header, because a part of a batch has a key of
+        its own.
 
         >>> def handler(df, batch):
         ...     headers = batch.kafka_headers("topic", "partition", "offset")
@@ -200,8 +208,8 @@ class Batch:
         ...     rows.write.format("headrace-kafka").mode("append").options(**kafka).save()
 
         Args:
-            columns: names of those that tell each row from every other, in every batch: where the
-                record was read, and what else tells apart the rows that one record became.
+            columns: names of the columns that identify a row in every batch: the place of the
+                source record, and any column that distinguishes the rows from one record.
 
         Raises:
             OptionError: there are no columns.
@@ -210,12 +218,13 @@ class Batch:
         return sinks.kafka_headers(self.key, columns)
 
     def reject(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
-        """Keep records of this batch as dead letters: they cannot be processed, and it goes on.
+        """Keep records of this batch as dead letters, because they cannot be processed.
 
-        They become durable together with the batch's success, also with `transaction`; if this run
-        fails, they are forgotten. Each is read from the source once more and kept as it is there,
-        with key, value and headers. `headrace.isolate`'s topic receives them after the commit. A
-        record that is rejected twice is one dead letter, with the first reason.
+        The batch continues with the other records. The dead letters become durable together with
+        the batch's success, also with `transaction`; if this run fails, they are discarded. Each
+        record is read from the source once more and stored unchanged, with key, value and headers.
+        `headrace.isolate`'s topic receives them after the commit. A record that is rejected twice
+        is one dead letter, with the first reason.
 
         >>> def handler(df, batch):
         ...     batch.reject(df.where("amount IS NULL"), "it has no amount")
@@ -223,15 +232,16 @@ class Batch:
 
         Args:
             rows: a DataFrame with the columns topic, partition and offset, which is computed now;
-                or rows, dicts, or tuples, that have these three. At most 10 000 in one run of a
-                batch: more are a failure of the batch.
-            reason: one sentence, which the dead letters have as their error; of a DataFrame also a
-                column of strings, such as ``F.col("reason")``. Do not put a record's value into it.
+                or rows, dicts, or tuples with these three. At most 10 000 in one run of a batch:
+                more are a failure of the batch.
+            reason: one sentence, which becomes the error of the dead letters; for a DataFrame also
+                a column of strings, such as ``F.col("reason")``. Do not put a record's value into
+                it.
 
         Raises:
             RejectionError: a row is not of this batch, or has no such columns; nothing of ``rows``
                 is rejected then.
-            OptionError: there are too many; the same.
+            OptionError: there are too many rows; nothing of ``rows`` is rejected then.
             LedgerError: the batch is committed already, or its handler has returned.
         """
         self._require_driver("reject")
@@ -261,22 +271,23 @@ def _unpickled(*values: Any) -> Batch:
 
 
 def bind(batch: Batch, run: "HandlerTransaction | None") -> Batch:
-    """Have the methods of a new batch write for this call of its handler; return the batch."""
+    """Connect a new batch's methods to a call of its handler. Return the batch."""
     object.__setattr__(batch, "_run", run)
     return batch
 
 
 def renumber(batch: Batch, sequence: int) -> Batch:
-    """Return the same batch for the same call of its handler, with another number of that call."""
+    """Return the batch of a handler call with another sequence number."""
     return bind(replace(batch, sequence=sequence), batch._run)
 
 
 def check_handler(handler: object) -> None:
-    """Refuse what cannot be called as ``handler(df, batch)``, before anything is started.
+    """Refuse a handler that cannot be called as ``handler(df, batch)``, before anything is started.
+
+    A callable without a readable signature passes.
 
     Raises:
-        OptionError: It cannot be called so, or its call would not run its body. What does not say
-            what it takes passes.
+        OptionError: The handler cannot be called so, or a call would not run its body.
     """
     if not callable(handler):
         raise OptionError(
@@ -309,7 +320,7 @@ _WRITE_FIRST: Final = (
 
 
 def _kind_of_unrun(handler: object) -> str | None:
-    """Return what kind of function a call of the handler would not run; None for no such kind."""
+    """Return the kind of a function whose body a call does not run; None for any other."""
     while isinstance(handler, partial):
         handler = handler.func
     for function in (handler, type(handler).__call__):
@@ -321,12 +332,12 @@ def _kind_of_unrun(handler: object) -> str | None:
 
 
 def refuse_unrun(answer: object) -> None:
-    """Refuse an answer of a handler that says that the batch is not written yet.
+    """Refuse a handler's return value that shows that the batch is not written yet.
 
-    Such a batch would be a success of which nothing was written.
+    Such a batch would be a success without a write.
 
     Raises:
-        OptionError: It is a coroutine or another awaitable, a future or a generator.
+        OptionError: The value is a coroutine or another awaitable, a future or a generator.
     """
     is_unrun = (
         inspect.isawaitable(answer)
@@ -337,7 +348,7 @@ def refuse_unrun(answer: object) -> None:
     if not is_unrun:
         return
     if inspect.iscoroutine(answer):
-        answer.close()  # without Python's warning that nobody has awaited it
+        answer.close()  # prevents Python's warning of a coroutine that was never awaited
     raise OptionError(
         f"The handler has returned an object of type {type(answer).__name__}, whose work nobody"
         f" waits for, so the batch is not written; {_WRITE_FIRST}."
@@ -347,12 +358,12 @@ def refuse_unrun(answer: object) -> None:
 def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) -> None:
     """Call a handler with a batch.
 
-    Warns where it returns a DataFrame: it may be one that it has written, or one that nobody
-    writes, whose records are nowhere.
+    Warn if it returns a DataFrame: the handler may have written the DataFrame, or nobody writes it,
+    and its records are lost.
 
     Raises:
-        OptionError: It has returned before its work is done.
-        Exception: Whatever it raises.
+        OptionError: The handler has returned before its work is done.
+        Exception: Any exception of the handler.
     """
     answer = handler(df, batch)
     refuse_unrun(answer)
@@ -365,20 +376,21 @@ def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) ->
 
 
 class HandlerTransaction:
-    """The one transaction of one call of a handler, which `Batch.transaction` opens.
+    """The only transaction of one call of a handler, which `Batch.transaction` opens.
 
-    A handler that opens it and returns without having committed it has failed, whatever it
-    swallowed; and what it left open is undone.
+    A handler that opens the transaction and returns without a commit has failed, even if it has
+    swallowed an exception; an open transaction is undone.
 
     Args:
         batch: the batch's key, for errors.
-        open_: begins the transaction; its normal end commits, with what was rejected.
-        rejections: what the handler rejects.
+        open_: begins the transaction; its normal end commits, together with the rejections.
+        rejections: the handler's rejections.
 
     Attributes:
-        committed: whether it was: then the batch is a success, whatever the handler raises later.
-        asked: whether a sink was asked that knows which batches it has, and writes no part beside
-            the whole. Then what an earlier run left there does no harm, whatever became of that.
+        committed: whether the transaction is committed: then the batch is a success, whatever the
+            handler raises later.
+        asked: whether a sink was asked that knows its batches, and writes no part beside the whole.
+            Then the writes of an earlier run do no harm, whatever its outcome.
     """
 
     def __init__(self, batch: str, open_: OpenTransaction, rejections: Rejections) -> None:
@@ -401,13 +413,12 @@ class HandlerTransaction:
     def open(self) -> Iterator[Connection]:
         """Begin the transaction.
 
-        Raises:
-            LedgerError: at once: it was opened before, or the handler has returned. At the end:
-                it cannot be committed; then it is undone.
+        Raises `LedgerError` at once, if it was opened before, or the handler has returned. Raises
+        it at the end, if the commit fails; then the transaction is undone.
         """
         stack = self._claim()
         try:
-            self.rejections.read()  # now, for at its end a ledger in a file is locked
+            self.rejections.read()  # now: at the transaction's end a SQLite ledger is locked
             connection = stack.enter_context(self._open())
             self.asked = True  # The batch would be a success if an earlier run had committed it.
             yield connection
@@ -418,10 +429,9 @@ class HandlerTransaction:
         self.committed = self._undone_by is None
 
     def reject(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
-        """Do what `Batch.reject` does.
+        """Record rejections, as `Batch.reject` does.
 
-        Raises:
-            LedgerError: the batch is committed already, or its handler has returned.
+        Raises `LedgerError` if the batch is committed already, or its handler has returned.
         """
         if self._over or self.committed:
             raise LedgerError(
@@ -432,10 +442,9 @@ class HandlerTransaction:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Run the handler within; what it rejected is committed with the batch's success.
+        """Run the handler within; commit its rejections with the batch's success.
 
-        Raises:
-            LedgerError: it has returned, but the transaction is not committed.
+        Raises `LedgerError` if the handler has returned, but the transaction is not committed.
         """
         try:
             with self.rejections.of_jobs():
@@ -460,12 +469,11 @@ class HandlerTransaction:
         ) from self._undone_by
 
     def _keep_rejected(self) -> None:
-        """Commit what was rejected, of a handler that has returned.
+        """Commit the rejections of a handler that has returned.
 
-        Raises:
-            RejectionError: that cannot be kept. The sink may have the others of the batch, which is
-                therefore run again as a whole, and not in parts.
-            OptionError: the schema is at fault, and not the records.
+        Raises `RejectionError` if the rejections cannot be stored. The sink may have the other
+        records, so the batch is run again as a whole, and not in parts. Raises `OptionError` if the
+        schema is at fault, and not the records.
         """
         try:
             self._commit_rejected()
@@ -505,7 +513,7 @@ class HandlerTransaction:
             return self._stack
 
     def _end(self) -> bool:
-        """Open nothing any more; whether the transaction was still open, which is undone now."""
+        """Refuse further transactions, and undo an open one. Return whether one was open."""
         with self._changing:
             self._over = True
             left_open = self._stack is not None and not self.committed and not self._undone_by
@@ -516,5 +524,5 @@ class HandlerTransaction:
     def _undo(self, error: BaseException) -> None:
         self._undone_by = self._undone_by or error
         if self._stack is not None:
-            # Each end of it receives the exception, so that none of them commits.
+            # Each context manager receives the exception, so that none of them commits.
             self._stack.__exit__(type(error), error, error.__traceback__)

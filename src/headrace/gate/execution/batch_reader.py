@@ -1,4 +1,9 @@
-"""Reads the ranges of a batch once more: for its handler, or to keep one record."""
+"""Reads the ranges of a batch again, for its handler or for a dead letter.
+
+A failed batch is read again as a bounded read, once for an isolation: the rows are persisted, and
+each part is a subset of them. If the batch is small, its rows are also held in the driver, and a
+part needs no job over the whole batch.
+"""
 
 import json
 import logging
@@ -46,29 +51,31 @@ from headrace.gate.source.source_options import TOPIC_IDS, decoded_values
 from headrace.gate.source.stream_offset import planned_ids
 
 Use = Callable[[DataFrame], None]
-"""Callable that processes a batch; the reader raises its exceptions."""
+"""A callable that processes a batch; the reader raises its exceptions."""
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
 _LOOK_S: Final = 0.5
-"""Interval at which a query that should run a batch is checked for its end (s)."""
+"""Interval at which a query that runs a batch is checked for its end (s)."""
 
 _MAX_ROWS: Final = 10_000
-"""Records of a batch that are held in this process while it is isolated, at most."""
+"""Most records of a batch that this process holds during an isolation."""
 
 _MAX_BYTES: Final = 16 * 2**20
-"""Their keys and values, at most (bytes)."""
+"""Most bytes of these records' keys and values."""
 
 
 class DerivedStream:
-    """A second query of the same stream, which reads only the ranges that it is asked for.
+    """A second query of the same stream, which reads only the requested ranges.
 
-    Only a streaming query can run what is derived from a stream. This one is begun like one that is
-    started again after a crash: its checkpoint says what its first batch reads, and the end of each
-    batch in which file the next one will be asked for.
+    Only a streaming query can run a derivation from a stream, because Spark cannot put another
+    source under a plan. The query begins like a query that restarts after a crash. Its checkpoint
+    has the offsets of its first batch, and the end of each batch names the file with the next
+    request. One query serves a whole isolation, because starting a query takes longer than most
+    parts.
 
     Args:
-        stream: what is written; computed without state, and from one source.
+        stream: the written stream; stateless, and with one source.
     """
 
     def __init__(self, stream: DataFrame) -> None:
@@ -82,10 +89,9 @@ class DerivedStream:
         self._turn = threading.Lock()
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
-        """Have the records of these ranges used, as the stream would have them; one at a time.
+        """Process the records of these ranges as the stream would; one call at a time.
 
-        Raises:
-            Exception: what ``use`` raises, or why the query ended.
+        Raises the exception of ``use``, or of the query if it ended.
         """
         with self._turn:
             self._use, self._raised = use, None
@@ -100,7 +106,7 @@ class DerivedStream:
                 raise self._raised
 
     def close(self) -> None:
-        """End the query; another one is begun when it is needed."""
+        """End the query; the next run starts another one."""
         with self._turn:
             self._end()
 
@@ -122,7 +128,7 @@ class DerivedStream:
         written.rename(request)
 
     def _following(self) -> Path:
-        assert self._folder is not None  # noqa: S101  (it is there while a query is)
+        assert self._folder is not None  # noqa: S101  (set while there is a query)
         return self._folder / f"{self._asked + 1}.json"
 
     def _run_batch(self, df: DataFrame, _batch_id: int) -> None:
@@ -130,7 +136,7 @@ class DerivedStream:
             return
         try:
             self._use(df)
-        except Exception as error:  # noqa: BLE001  (raised again to whoever asked)
+        except Exception as error:  # noqa: BLE001  (raised again in the caller's thread)
             self._raised = error
         self._done.set()
 
@@ -149,9 +155,9 @@ class DerivedStream:
 
 
 def _plan_first_batch(checkpoint: Path, end: str, source: str | None) -> None:
-    """Write the part of Spark's checkpoint that says which offsets its first batch ends at.
+    """Write the files of Spark's checkpoint that set the end offsets of the first batch.
 
-    With Spark's source evolution, offsets stand beside the source's name, and Spark refuses a
+    With Spark's source evolution, each offset is stored with its source's name, and Spark refuses a
     checkpoint without names.
     """
     times: dict[str, Any] = {"batchWatermarkMs": 0, "batchTimestampMs": 0}
@@ -166,11 +172,11 @@ def _plan_first_batch(checkpoint: Path, end: str, source: str | None) -> None:
 
 
 class BatchReader(RecordReader, Protocol):
-    """Reads again what a gate's batches read."""
+    """Reads the batches of a gate again."""
 
     @property
     def options(self) -> Mapping[str, str]:
-        """The stream's, as its reader received them."""
+        """The options of the stream's reader."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -178,33 +184,33 @@ class BatchReader(RecordReader, Protocol):
 
     @property
     def passes_over_losses(self) -> bool:
-        """Whether the stream goes on without what is gone from its source (failOnDataLoss)."""
+        """Whether the stream skips lost offsets (failOnDataLoss)."""
 
     @property
     def is_dense(self) -> bool:
-        """Whether there is a record at each offset that is read, as far as it is known."""
+        """Whether each offset is known to have a record."""
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
-        """Have exactly the records in these ranges used, as the stream would have them.
+        """Process exactly the records in these ranges as the stream would.
 
-        Nothing is used of a topic that was recreated since the ranges were planned.
+        Records of a topic that was recreated since the plan are not read.
 
         Raises:
-            Exception: what ``use`` raises, or Spark because a record has left the source.
+            Exception: the exception of ``use``, or of Spark if a record has left the source.
         """
 
     def persisted(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["BatchReader"]:
         """Read these ranges once, for parts of them that are run within the ``with``.
 
-        The yielded reader serves parts of these ranges as this one does. If they cannot be kept,
-        it reads each part again.
+        The yielded reader serves parts of these ranges in the same way. If the ranges cannot be
+        persisted, it reads each part again.
         """
 
     def close(self) -> None:
-        """End what was started to read again; it is started when it is needed."""
+        """End the queries of this reader; the next run starts them again."""
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """Return the parts of these ranges that have left the source.
+        """Return the subranges that have left the source.
 
         Raises:
             BrokerError: the brokers cannot be reached.
@@ -220,25 +226,26 @@ class BatchReader(RecordReader, Protocol):
     def dead_letter(
         self, offset: PlannedRange, error: BaseException | ErrorReport
     ) -> DeadLetter | None:
-        """The record at one offset, whole, with why it cannot be processed.
+        """Return the complete record at one offset, with the reason of its failure.
 
         Returns:
-            None where there is no record, but a gap or a transaction's marker.
+            None for an offset without a record: a gap or a transaction's marker.
         """
 
 
 @dataclass(frozen=True)
 class SparkBatchReader:
-    """Reads with Spark what a gate's batches read, with the options of the stream's reader.
+    """Reads the batches of a gate again with Spark, with the options of the stream's reader.
 
     Attributes:
-        derived: Runs what the stream derives from what it reads; None where that is written as it
-            was read.
-        transform: What the stream derives, as a function of what is read.
-        columns: The stream's columns. Default: all that the source has.
-        kept: What was read already: parts of it are read no more.
-        rows: The same in this process, if it is small: its parts need no job over all of it.
-        is_dense: Whether it has a record at each offset.
+        derived: Runs the stream's derivation from the source; None if the stream is written
+            underived.
+        transform: The stream's derivation, as a function of the source's DataFrame.
+        columns: The stream's columns. Default: all columns of the source.
+        kept: The persisted rows: parts of them are not read again.
+        rows: The same rows in this process, if they are small: their parts need no job over all
+            rows.
+        is_dense: Whether each offset has a record.
     """
 
     spark: SparkSession
@@ -263,9 +270,9 @@ class SparkBatchReader:
         return options.get("failondataloss", "").strip().lower() == "false"
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
-        """Use the ranges themselves, or what the stream derives from them."""
+        """Process the ranges, or the stream's derivation from them."""
         if self.kept is not None:
-            use(self._derive(self._kept_part(self.kept, [each.offsets for each in ranges])))
+            use(self._derive(self._kept_part(self.kept, [planned.offsets for planned in ranges])))
         elif self.derived is None:
             use(self._derive(self._read(ranges)))
         else:
@@ -275,7 +282,7 @@ class SparkBatchReader:
     def persisted(self, ranges: Sequence[PlannedRange]) -> Iterator["SparkBatchReader"]:
         """Persist the ranges, in memory or on disk, until the ``with`` ends.
 
-        A derived stream is not kept: only its own plan derives its rows from a part.
+        A derived stream is not persisted, because only its own plan can derive rows from a part.
         """
         kept = None if self.derived is not None else self._read(ranges)
         if kept is None:
@@ -296,7 +303,7 @@ class SparkBatchReader:
             kept.unpersist()
 
     def _kept_part(self, kept: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """The records in these ranges, without a job where they are in this process."""
+        """Return the records in these ranges, without a job if this process holds them."""
         if self.rows is None:
             return _part_of(kept, ranges)
         return self.spark.createDataFrame(rows_in(self.rows, ranges), kept.schema)
@@ -313,7 +320,7 @@ class SparkBatchReader:
             self.derived.close()
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """Return the parts of these ranges that have left the source."""
+        """Return the subranges that have left the source."""
         return self.connector.gone(self.options, ranges)
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
@@ -323,7 +330,7 @@ class SparkBatchReader:
     def dead_letter(
         self, offset: PlannedRange, error: BaseException | ErrorReport
     ) -> DeadLetter | None:
-        """The record at one offset, whole, or None; read in this process, as what is rejected."""
+        """Return the complete record at one offset, read in this process; None without a record."""
         at = offset.offsets
         reasons = {(at.topic, at.partition, at.start): ErrorReport.of(error)}
         return next(iter(self.rejected([offset], reasons)), None)
@@ -334,18 +341,18 @@ class SparkBatchReader:
         reasons: Mapping[Place, ErrorReport],
         on_loss: OnLoss | None = None,
     ) -> list[DeadLetter]:
-        """The records at these places, read in this process: a job of Spark's takes longer."""
-        told = on_loss if self.passes_over_losses else None
+        """Return the records at these places, read in this process: a Spark job takes longer."""
+        report_loss = on_loss if self.passes_over_losses else None
         wanted = close_ranges(OffsetRange(*place, place[2] + 1) for place in reasons)
         ids = planned_ids(ranges)
         return [
             letter
-            for batch in read_directly(self.connector, self.options, wanted, ids, told)
+            for batch in read_directly(self.connector, self.options, wanted, ids, report_loss)
             for letter in letters_in(batch, reasons)
         ]
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """The topic, or None and a warning where the source has none."""
+        """Return the topic's sink; None, with a warning, if the source has no topics."""
         if name is None:
             return None
         if self.connector.dead_letter_topic is None:
@@ -358,7 +365,7 @@ class SparkBatchReader:
         return self.connector.dead_letter_topic(self.options, name)
 
     def _read(self, ranges: Sequence[PlannedRange], **options: str) -> DataFrame:
-        offsets = [each.offsets for each in ranges]
+        offsets = [planned.offsets for planned in ranges]
         chosen = self.connector.replay_options(self.options, offsets) | options
         chosen[TOPIC_IDS] = json.dumps(planned_ids(ranges))
         shown = hide_secrets(self.spark, chosen)
@@ -366,14 +373,14 @@ class SparkBatchReader:
 
 
 def _part_of(df: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
-    each = [
+    conditions = [
         (F.col("topic") == r.topic)
         & (F.col("partition") == r.partition)
         & (F.col("offset") >= r.start)
         & (F.col("offset") < r.until)
         for r in ranges
     ]
-    return df.where(reduce(or_, each))
+    return df.where(reduce(or_, conditions))
 
 
 def rows_in(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:
@@ -400,25 +407,25 @@ def _are_in(rows: pa.Table, range_: OffsetRange) -> pa.ChunkedArray:
 
 
 def _size_of(df: DataFrame) -> tuple[int, int] | None:
-    """Records and bytes of what is to be persisted, which keeps it; None if it cannot be read.
+    """Persist a batch. Return its records and bytes; None if it cannot be read.
 
-    A half of it may be readable even if it is not.
+    A half of the batch may be readable even if the batch is not.
     """
     size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
     try:
         records, of_records = df.agg(F.count("*"), F.sum(size)).collect()[0]
-    except Exception as error:  # noqa: BLE001  (whatever Spark makes of a read that fails)
+    except Exception as error:  # noqa: BLE001  (Spark raises many classes for a failed read)
         _LOG.info("A batch that is isolated is not kept, and is read part by part: %s", error)
         return None
     return records, of_records or 0
 
 
 def _small_rows(df: DataFrame, records: int, of_records: int) -> pa.Table | None:
-    """The records that are persisted, if they are small enough to be held in this process."""
+    """Return the persisted records as Arrow, if they are small enough for this process."""
     if not 0 < records <= _MAX_ROWS or of_records > _MAX_BYTES:
         return None
     try:
         return df.toArrow()
-    except Exception as error:  # noqa: BLE001  (it is run from where Spark keeps it)
+    except Exception as error:  # noqa: BLE001  (the batch is run from Spark's storage)
         _LOG.info("A batch that is isolated is not held in this process: %s", error)
         return None

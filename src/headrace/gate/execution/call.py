@@ -1,4 +1,4 @@
-"""One call of a handler: over a batch of the stream, or over a batch or a part read once more."""
+"""One call of a handler: with a batch of the stream, or with a batch or a part read again."""
 
 import logging
 import random
@@ -47,7 +47,7 @@ OWNER_POLL_S: Final = 0.5
 
 
 class BatchLeases(LeaseRenewal):
-    """Keeps batches for their owner, however long they take; within ``with``."""
+    """Renews an owner's leases of batches, however long the batches take; within ``with``."""
 
     def __init__(self, ledger: Ledger, owner: str, lease_ms: int, *batches: str) -> None:
         self.owner: Final = owner
@@ -71,18 +71,21 @@ class RunContext:
     """Context of a gate's runs. A stream, its backfill and a command each have one.
 
     Attributes:
-        policy: What follows an exception in it. Default: the query stops.
-        reader: Reads a batch once more. None, the default, where the policy skips nothing.
-        records: Reads what the handler rejects. Default: the reader.
-        owner: Names this run of a program; no other one has the name. Default: a new name.
-        lease_ms: How long a batch is this owner's without a renewal (ms). Default: 30 000.
-        turn: Entered while the handler runs, so that it is never called twice at a time; says
-            whether it was free, None where nobody knows. Default: nobody else calls the handler.
-        health: What is known of the handler; one for all who call it. Default: a new one.
-        checks_fit: Whether a schema that fits nothing ends the query. Default: True.
-        stopped: Whether the query is being stopped: what is raised then says nothing of a batch.
-        sleep: Waits so many seconds.
-        dice: Draws the orders of tests, and how long a sink is waited for.
+        policy: The reaction to an exception of the handler. Default: the query stops.
+        reader: Reads a batch again. None, the default, if the policy never skips a batch.
+        records: Reads rejected records. Default: the reader.
+        owner: The unique name of this run of a program, with the machine, the process and its start
+            time. So after a crash on the same machine no process waits for the lease. Default: a
+            new name.
+        lease_ms: The lease of a batch without a renewal (ms). Default: 30 000.
+        turn: Entered while the handler runs, so that it is never called twice at a time; yields
+            whether the handler was free, or None if unknown. Default: the handler has no other
+            caller.
+        health: The health of the handler; one object for all callers. Default: a new one.
+        checks_fit: Whether a schema that fits no record ends the query. Default: True.
+        stopped: Returns whether the query is being stopped; exceptions are no evidence then.
+        sleep: Waits for a number of seconds.
+        dice: Draws the orders of tests, and the waits for a sink.
     """
 
     ledger: Ledger
@@ -101,15 +104,15 @@ class RunContext:
 
     @property
     def record_reader(self) -> RecordReader | None:
-        """Reader of what the handler rejects."""
+        """The reader of rejected records."""
         return self.reader if self.records is None else self.records
 
     def leases(self, *batches: str) -> BatchLeases:
-        """The owner's leases of batches, renewed within ``with``."""
+        """Return the owner's leases of batches, which are renewed within ``with``."""
         return BatchLeases(self.ledger, self.owner, self.lease_ms, *batches)
 
     def failure(self, error: Exception, *, has_asked: bool = False) -> Failure:
-        """What a call that raised this means for its batch."""
+        """Return the meaning of a call's exception for its batch."""
         goes_on = self.reader is not None and self.reader.passes_over_losses
         return failure_of(
             error, is_stopped=self.stopped(), has_asked=has_asked, passes_over_losses=goes_on
@@ -118,12 +121,12 @@ class RunContext:
     def wait(
         self, wait_s: float, until: Callable[[], bool] = lambda: False, look_s: float = _LOOK_S
     ) -> bool:
-        """Wait until the time is over, the query is being stopped, or a condition holds.
+        """Wait until the time has passed, the query is being stopped, or a condition holds.
 
         Args:
             wait_s: The longest wait (s).
-            until: The condition, asked after each sleep.
-            look_s: How long a sleep is (s). Default: 0.5.
+            until: The condition, checked after each sleep.
+            look_s: The length of a sleep (s). Default: 0.5.
 
         Returns:
             Whether the query is not being stopped.
@@ -138,13 +141,14 @@ class RunContext:
 
 @dataclass(frozen=True)
 class BatchPart:
-    """What the handler is called with.
+    """The argument of a handler call: a batch or a part.
 
     Attributes:
         batch: The batch.
-        planned: What is read: of the batch, or of this part.
+        planned: The ranges to read.
         path: The part; "" for the whole.
-        done: Progress of the batch once a part has passed. Default: None, the batch is a success.
+        done: Progress of the batch after the part has passed. Default: None, the batch is a
+            success.
     """
 
     batch: BatchRecord
@@ -154,50 +158,53 @@ class BatchPart:
 
     @property
     def key(self) -> str:
-        """Its key for a sink."""
+        """The key of the part for a sink."""
         return part_key(self.batch.batch_key, self.path)
 
     @property
     def parent_keys(self) -> tuple[str, ...]:
-        """Keys of what it is within, the nearest first."""
+        """Keys of the enclosing parts and the batch, the nearest first."""
         return tuple(part_key(self.batch.batch_key, path) for path in above(self.path))
 
     @property
     def is_single(self) -> bool:
-        """Whether it is one offset."""
+        """Whether the part has one offset."""
         return sum(offsets.count for offsets in self.ranges) == 1
 
     @property
     def ranges(self) -> Ranges:
-        """The offsets that are read."""
+        """The offsets to read."""
         return tuple(planned.offsets for planned in self.planned)
 
 
 class HandlerCalls:
-    """Calls a handler, and says why it failed; a batch that it commits itself is done then."""
+    """Calls a handler, and returns its failure; a batch that the handler commits itself is done."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._ledger = context.ledger
         self._asked: set[str] = set()
-        """Batches that have failed in a run that asked its sink what it has of them."""
+        """Batches that have failed in a run that asked its sink for their keys."""
 
     def is_unknown(self, batch: BatchRecord) -> bool:
         """Whether an interrupted call may have left a whole batch in its sink, under its own key.
 
-        A call of it that has failed since, and has asked its sink, knows better.
+        A later failed call that has asked its sink removes the doubt: a sink that knows its keys
+        writes no part beside a whole.
         """
-        known = batch.progress is not None or batch.batch_key in self._asked
-        return batch.outcome_unknown and not known
+        is_certain = batch.progress is not None or batch.batch_key in self._asked
+        return batch.outcome_unknown and not is_certain
 
     def live(
         self, df: DataFrame, part: BatchPart, number: int, sequence: int | None = None
     ) -> Failure | None:
-        """Call the handler with a batch of the stream; None if it is done.
+        """Call the handler with a batch of the stream.
 
-        Without a sequence, the run is counted once it has its turn. Raised are an unreachable
-        ledger, before the handler is called, and what it raised though the batch is done, if that
-        ends the query.
+        Return the failure; None if the batch is done.
+
+        Without a sequence, the run is numbered within its turn. The call raises if the ledger is
+        unreachable before the handler is called. It also raises the handler's exception after a
+        commit, if that exception ends the query.
         """
         transaction = self._transaction(part, partial(self._check_fit, part.batch))
         with self._context.turn as was_free:
@@ -218,7 +225,10 @@ class HandlerCalls:
         return None
 
     def again(self, part: BatchPart, reader: BatchReader) -> Failure | None:
-        """Call the handler with a batch or a part of it, read once more; None if it is done."""
+        """Read a batch or a part again, and call the handler.
+
+        Return the failure; None if it is done.
+        """
         transaction = self._transaction(part)
         raised: list[Exception] = []
 
@@ -253,10 +263,9 @@ class HandlerCalls:
         return None
 
     def _check_fit(self, batch: BatchRecord, rejections: Rejections) -> None:
-        """Refuse a schema that has fitted nothing yet, or that has stopped fitting.
+        """Refuse a schema that has fitted no record yet, or that has stopped fitting.
 
-        Raises:
-            OptionError: it is at fault, and not the records.
+        Raises `OptionError` then: the schema is at fault, and not the records.
         """
         unfit, letters = len(rejections.unfit), self._ledger.dead_letters
         newest = FitCount(batch.planned_records, unfit)
@@ -343,7 +352,7 @@ class HandlerCalls:
         transaction: HandlerTransaction,
         sequence: int | None = None,
     ) -> Batch:
-        """A batch as the handler sees it; within the handler's turn."""
+        """Return the batch for the handler; within the handler's turn."""
         if sequence is None:
             sequence = self._ledger.gates.next_sequence(part.batch.gate)
         # A backfill counts as an attempt only when it has failed.
@@ -360,11 +369,11 @@ class HandlerCalls:
         return bind(batch, transaction)
 
     def _is_done(self, part: BatchPart, transaction: HandlerTransaction, error: Exception) -> bool:
-        """Whether a part was committed before the handler raised; the error is kept then."""
-        done = transaction.committed
+        """Whether a part was committed before the handler raised; the error is stored then."""
+        is_committed = transaction.committed
         if transaction.is_in_doubt:
-            done = self._ledger.batches.is_over(part.key)
-        if done:
+            is_committed = self._ledger.batches.is_over(part.key)
+        if is_committed:
             self._ledger.batches.keep_error(part.batch.batch_key, error)
             _LOG.error(
                 "Batch %s of gate %r is already committed by batch.transaction(), so it stays a"
@@ -373,7 +382,7 @@ class HandlerCalls:
                 part.batch.gate,
                 ErrorReport.of(error).line,
             )
-        return done
+        return is_committed
 
     def _failure(
         self, part: BatchPart, transaction: HandlerTransaction, error: Exception

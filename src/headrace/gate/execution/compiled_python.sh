@@ -1,6 +1,7 @@
 #!/bin/sh
-# Starts $HEADRACE_PYTHON for Spark without the archives that Spark puts first into its path: what is
-# in them, this Python has installed, and compiled. From an archive it is compiled at each start.
+# Starts $HEADRACE_PYTHON for Spark without the archives that Spark puts first into its path. This
+# Python has the same packages installed and compiled. From an archive they are compiled at each
+# start.
 path=
 IFS=:
 for entry in $PYTHONPATH; do

@@ -1,8 +1,8 @@
 """A gate over Spark Connect: the client has no JVM, and handlers run in a process of the server.
 
 Spark sends the callable of ``foreachBatch`` to the server, where one Python process for each query
-runs it. The batches' outcomes are recorded there, too, and deferred batches backfilled, from the
-query's first batch on, and the rates are learnt: a client is a visitor, who may go.
+runs it. This process also records the outcomes, runs deferred batches, from the query's first batch
+on, and learns the rates. So the client may leave.
 """
 
 import logging
@@ -38,7 +38,7 @@ class RemoteStreamWriter(GatedWriting, DataStreamWriter):  # type: ignore[misc]
 
 
 def remote_writer(df: DataFrame, handling: Handling, before: Before) -> RemoteStreamWriter:
-    """A writer whose handler runs on the server; it is sent when the query starts."""
+    """Return a writer whose handler runs on the server, and is sent at the query's start."""
     spark: Any = df.sparkSession
     stream: Any = df
     state = state_of(handling.ledger_url, handling.gate)
@@ -56,8 +56,10 @@ def remote_writer(df: DataFrame, handling: Handling, before: Before) -> RemoteSt
 
     def send_handler(checkpoint: str | None, query: str) -> str:
         where = before(checkpoint, query)
-        known = known_secrets(spark)
-        writer.foreachBatch(ServerHandler(handling, known, link_token(spark), query, where))
+        session_secrets = known_secrets(spark)
+        writer.foreachBatch(
+            ServerHandler(handling, session_secrets, link_token(spark), query, where)
+        )
         return where
 
     writer._before, writer._started = send_handler, started
@@ -65,14 +67,14 @@ def remote_writer(df: DataFrame, handling: Handling, before: Before) -> RemoteSt
 
 
 class ServerHandler:
-    """Callable for ``foreachBatch`` on the server: makes the gate's handler there, and calls it.
+    """Callable for ``foreachBatch`` on the server: creates the gate's handler there, and calls it.
 
     Args:
-        handling: what `Gate.write` was told.
-        secrets: those of the session, by what stands in their place.
-        token: what the session's tasks show when they report.
-        query: the query's name, by which it is found among its session's.
-        checkpoint: the query's.
+        handling: the arguments of `Gate.write`.
+        secrets: the session's secrets, by their placeholders.
+        token: authenticates reports of the session's tasks.
+        query: the query's name, which identifies it in its session.
+        checkpoint: the query's checkpoint.
     """
 
     def __init__(
@@ -96,14 +98,14 @@ class ServerHandler:
         return {**vars(self), "_gated": None, "_reports": None, "_session": None}
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Run one batch; what it raises stops the query."""
+        """Run one batch; an exception stops the query."""
         if self._gated is None or self._reports is None:
             self._gated, self._reports = self._begin(self._session or df.sparkSession)
         if self._handling.decodes:
             link_tasks(df.sparkSession)
         start_ms = wall_clock_ms()
         self._gated(df, batch_id)
-        # Its report comes when the trigger ends; the backfill here may begin at once.
+        # The batch's report comes when the trigger ends; a backfill here may begin at once.
         state = state_of(self._handling.ledger_url, self._handling.gate)
         state.handler_ended(start_ms, wall_clock_ms())
         self._reports.expect(batch_id)
@@ -111,9 +113,9 @@ class ServerHandler:
     def _begin(self, spark: SparkSession) -> "tuple[GatedHandler, _Reports]":
         adopt(spark, self._secrets)
         if self._handling.decodes:
-            open_link(spark, self._token)  # before anything is run again
+            open_link(spark, self._token)  # before a backfill runs a batch again
         gated, started = self._handling.begin(spark, None)
-        running = [each for each in spark.streams.active if each.name == self._query]
+        running = [query for query in spark.streams.active if query.name == self._query]
         if not running:
             raise MachineryError(
                 f"The query {self._query!r} is not among those of its session on the Spark Connect"
@@ -127,13 +129,13 @@ class ServerHandler:
 
 _REPORT_LOOK_S: Final = 0.02
 _REPORT_S: Final = 30.0
-"""Time for which a batch's report is waited for (s); a trigger that fails has none."""
+"""Time limit of the wait for a batch's report (s); a trigger that fails has none."""
 
 
 class _Reports:
-    """Takes the reports of batches from the server, for the laws, in a thread of its own.
+    """Passes the server's reports of batches to the laws, in a separate thread.
 
-    A process of the server is told of no event, so it asks when a batch's handler has returned.
+    A process of the server receives no events, so it polls after a batch's handler has returned.
     """
 
     def __init__(self, query: StreamingQuery, listener: GateListener) -> None:
@@ -152,7 +154,7 @@ class _Reports:
                 report = self._report(batch_id)
                 if report is not None:
                     self._listener.onQueryProgress(progress_event(report))
-            except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+            except Exception:  # noqa: BLE001  (the thread has no caller that could report it)
                 _LOG.warning("The report of batch %d was not taken.", batch_id, exc_info=True)
 
     def _report(self, batch_id: int) -> str | None:
@@ -164,7 +166,9 @@ class _Reports:
             if last is not None and last.batchId > batch_id:
                 break
             time.sleep(_REPORT_LOOK_S)
-        # A later batch has ended, or is about to: among all that the server keeps.
-        found = (each for each in self._query.recentProgress if each.batchId == batch_id)
-        report = next(found, None)
+        # A later batch has ended, or is about to: search the server's recent reports.
+        matches = (
+            progress for progress in self._query.recentProgress if progress.batchId == batch_id
+        )
+        report = next(matches, None)
         return None if report is None else str(report.json)

@@ -1,4 +1,4 @@
-"""Kinds of sources by name; each is imported when it is asked for, without the others."""
+"""Kinds of sources by name; each is imported on demand, without the others."""
 
 import importlib
 from types import MappingProxyType
@@ -15,17 +15,17 @@ SOURCES: Final = MappingProxyType(
         "journal": ("headrace.journal.journal_source", "JOURNAL"),
     }
 )
-"""The module that has a source, and its name there, by the name that ``Gate.read`` takes."""
+"""The module and the attribute of each kind of source, by its name in ``Gate.read``."""
 
 CONNECTORS: Final[dict[str, "Connector"]] = {}
-"""Those that were asked for, by the name that ``Gate.read`` takes; the ledger has the same."""
+"""The imported kinds of sources, by their names in ``Gate.read`` and in the ledger."""
 
 
 def connector_of(source: str) -> "Connector":
-    """The kind of source of this name.
+    """Return the kind of source of a name.
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is no such kind.
     """
     if source not in SOURCES:
         raise OptionError(

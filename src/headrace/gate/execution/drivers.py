@@ -1,8 +1,9 @@
-"""The codes, names and texts by which drivers and Java say that something cannot be reached.
+"""The codes, names and texts by which drivers and Java report that a system is unreachable.
 
-An exception has a code in this process, and none but in its text where a task raised it; both are
-looked up in the same sets. A verdict is True, it is away; False, it is there and refuses (or Spark
-lost a process of its own); or None, this sign says neither, and what led to it may.
+An exception of this process has a code; an exception of a task has the code only in its text. Both
+are looked up in the same sets. A verdict is True for an unreachable system, and False for a refusal
+by a reachable one (or for a lost process of Spark). None means no verdict: a cause of the exception
+may have one.
 """
 
 import errno
@@ -17,7 +18,7 @@ ERRNOS: Final = frozenset(
         *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),
         *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH),
         *(errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED),
-        errno.ENOTCONN,  # also of a FUSE mount whose process is gone
+        errno.ENOTCONN,  # also from a FUSE mount whose process has ended
     }
 )
 """Codes of an ``OSError``. EACCES counts if it names a path; EMFILE, ENAMETOOLONG and EPERM do not.
@@ -27,8 +28,8 @@ HTTP_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504, 529})
 """Too slow, too early, too many requests, a gateway's, unavailable, overloaded."""
 
 STORE_STATUSES: Final = HTTP_STATUSES | {500}
-"""Object stores answer 500 for faults of their own, and ask for a retry (Amazon S3's "Error
-responses", Google Cloud Storage's "Retry strategy")."""
+"""Object stores return 500 for internal errors, and ask for a retry (Amazon S3's "Error responses",
+Google Cloud Storage's "Retry strategy")."""
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _SQLSTATES: Final = (
@@ -47,7 +48,8 @@ _POSTGRESQL_AWAY: Final = frozenset(
         *("OperationalError", "ConnectionTimeout"),  # without a SQLSTATE: the connection's
     }
 )
-"""The same states, by the classes of psycopg and psycopg2, which are all that a task leaves."""
+"""The same states by the classes of psycopg and psycopg2, which are the only trace in a task's
+text."""
 
 # https://dev.mysql.com/doc/mysql-errors/8.4/en/: client 2xxx, server 1xxx.
 MYSQL: Final = frozenset({2002, 2003, 2005, 2006, 2013, 2055, 1021, 1040, 1053, 1290, 1836})
@@ -102,7 +104,7 @@ NETWORK_NAMES: Final = frozenset(
         "NoBrokersAvailable",  # kafka-python
     }
 )
-"""Names of exceptions in Python itself and in clients, none of which has a code that says more."""
+"""Names of exceptions of Python itself and of clients, without a code that is more precise."""
 
 _NOT_REACHED_BY_OURSELVES: Final = frozenset({"multiprocessing", "py4j", "pyspark", "sqlalchemy"})
 """Packages in which such a name means a process or a pool of the program's own."""
@@ -110,12 +112,12 @@ _NOT_REACHED_BY_OURSELVES: Final = frozenset({"multiprocessing", "py4j", "pyspar
 REFUSALS: Final = frozenset(
     {"DataError", "IntegrityError", "NotSupportedError", "ProgrammingError"}
 )
-"""PEP 249's: the database answered, and what it was given is at fault."""
+"""PEP 249's names for a reachable database that refuses the data."""
 
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html, and the SDKs' own lists of
-# codes to retry; most come with HTTP 400. A service's limit of its own, such as
-# LimitExceededException, is none: it may stay.
+# codes to retry; most come with HTTP 400. A service quota, such as LimitExceededException, is not
+# included, because it may be permanent.
 AWS: Final = frozenset(
     {
         *("503", "SlowDown", "InternalError", "ServiceUnavailable", "RequestLimitExceeded"),
@@ -128,12 +130,12 @@ AWS: Final = frozenset(
 
 
 def sqlstate_says(state: str) -> bool:
-    """Whether an SQLSTATE says that the database is away."""
+    """Whether an SQLSTATE reports an unreachable database."""
     return state.startswith(_SQLSTATES)
 
 
 def name_says(module: str, name: str) -> bool | None:
-    """The verdict of a class's name, for exceptions that have no code."""
+    """Return the verdict of a class's name, for exceptions without a code."""
     if module.partition(".")[0] in _NOT_REACHED_BY_OURSELVES:
         return None
     if name in REFUSALS:
@@ -152,15 +154,15 @@ _CODES_IN_TEXT: Final[tuple[tuple[str, frozenset[int] | frozenset[str]], ...]] =
     (r"ClientError: An error occurred \((\w{1,40})\) when calling the \w+ operation", AWS),
     (r"KafkaException: KafkaError\{(?:[A-Z,]+,)?code=\w+,val=(-?\d+),", KAFKA),
 )
-"""What a package writes before any value, with its code, and the codes that say "away"."""
+"""A package's text before any value, with its code, and the codes of an unreachable system."""
 
 
 def python_says(name: str, message: str) -> bool:
-    """Whether an exception of Python's that a task has left as text says that its sink is away.
+    """Whether a Python exception in a task's text reports an unreachable sink.
 
     Args:
-        name: Its class, with its module unless that is ``builtins``.
-        message: Its message, of which only what its package writes before any value is read.
+        name: The exception's class, with its module unless that is ``builtins``.
+        message: The exception's message; only the package's text before any value is read.
     """
     module, _, short = name.rpartition(".")
     package = module.partition(".")[0]
@@ -169,7 +171,7 @@ def python_says(name: str, message: str) -> bool:
     if package == "sqlite3":
         return short == "OperationalError" and _SQLITE_TEXT.match(message) is not None
     if name == "PermissionError":
-        return message.startswith("[Errno 13] ") and "'" in message  # of a path
+        return message.startswith("[Errno 13] ") and "'" in message  # names a path
     if package in MYSQL_DRIVERS and (number := _MYSQL_TEXT.match(message)) is not None:
         return int(number[1]) in MYSQL
     for pattern, away in _CODES_IN_TEXT:
@@ -222,8 +224,9 @@ _OUTPUT_TEXT: Final = {
         re.DOTALL,
     ),
 }
-"""Messages of classes that say nothing by themselves. ``Mkdirs failed`` in the folder of a task's
-attempt: below it stand the values of partition columns, which may be what cannot be a name."""
+"""Messages of classes that have no verdict by themselves. ``Mkdirs failed`` counts only for the
+folder of a task's attempt: folders below it contain the values of partition columns, which may be
+invalid names."""
 
 _STORE_TEXT: Final = re.compile(
     r"[^()\n]{0,500}\(Service: [\w ]{1,40}[;,] Status Code: (?P<amazon>\d{3})\b"
@@ -243,7 +246,7 @@ _SPARK_LOST: Final = re.compile(
     r"|org\.apache\.spark\.shuffle\.(?:Metadata)?FetchFailedException"
     r"|org\.apache\.spark\.\w+: (?:Python worker exited unexpectedly|.{0,200}ExecutorLostFailure)"
 )
-"""A process of Spark's own is gone, be it by a record that ends whatever reads it."""
+"""A process of Spark has ended, possibly because of a record that crashes its reader."""
 
 _SPARK_LINKS: Final = re.compile(
     r"org\.apache\.spark\.(?:api\.python|sql\.execution\.python|network|rpc)\."
@@ -252,17 +255,17 @@ _SPARK_LINKS: Final = re.compile(
 
 
 def java_says(name: str, message: str) -> bool | None:
-    """The verdict of the class and the message of one exception of Java's."""
+    """Return the verdict of the class and the message of one Java exception."""
     if _SPARK_LOST.match(f"{name}: {message}"):
         return False
     if _JAVA_AWAY.fullmatch(name):
         return True
     if _STORES.fullmatch(name) and (status := _STORE_TEXT.match(message)) is not None:
         return int(status[status.lastgroup or 0]) in STORE_STATUSES
-    known = _OUTPUT_TEXT.get(name)
-    return True if known is not None and known.fullmatch(message) else None
+    pattern = _OUTPUT_TEXT.get(name)
+    return True if pattern is not None and pattern.fullmatch(message) else None
 
 
 def is_sparks_own_link(frames: str) -> bool:
-    """Whether a stack of Java's is that of a connection between processes of Spark's own."""
+    """Whether a Java stack belongs to a connection between Spark's own processes."""
     return _SPARK_LINKS.search(frames) is not None

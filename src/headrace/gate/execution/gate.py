@@ -1,4 +1,9 @@
-"""A gate: stands before one source of one query and decides how much the query reads."""
+"""A gate: stands before one source of one query and decides how much the query reads.
+
+Spark asks for the native read limit once per query start, so a changing rate cannot pass through
+it. The limit applies inside ``latestOffset``. A gate has one query at a time: the query claims a
+lease of 30 s in the gate's row.
+"""
 
 import logging
 import time
@@ -60,19 +65,18 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("headrace.execution")
 
 _POLL_MS: Final = 50
-"""Interval of the trigger if the gate's is ``auto`` (ms): the planner knows when a batch is due."""
+"""Interval of the trigger of an ``auto`` gate (ms): the planner decides when a batch is due."""
 
 CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
-"""The session's setting of a folder in which Spark keeps a checkpoint for each query, by name."""
+"""The session's setting of a folder in which Spark stores a checkpoint for each query, by name."""
 
 
 def pace_options(
     interval: str | timedelta, max_delay: str | timedelta | None, work_ratio: float | None
 ) -> dict[str, str]:
-    """The options of a source that say how often its batches start.
+    """Return the options of a source that set the interval of its batches.
 
-    Raises:
-        OptionError: one is not of its form.
+    Raises `OptionError` for a malformed value.
     """
     pace = {"headrace.interval": AUTO}
     if not isinstance(interval, str) or interval.strip().lower() != AUTO:
@@ -89,8 +93,8 @@ def pace_options(
 class Gate:
     """The gate of one source in one query.
 
-    It admits per batch what the job can process in one ``interval``, learnt from the batches
-    before, and writes down every batch's offsets before the batch runs. A query that reads two
+    A gate admits per batch the records that the job can process in one ``interval``, learnt from
+    earlier batches, and records every batch's offsets before the batch runs. A query that reads two
     sources has two gates.
 
     >>> gate = Gate("orders", interval="1 second", ledger="sqlite:///headrace.db")
@@ -98,22 +102,22 @@ class Gate:
     Gate('orders', interval='1 second')
 
     Args:
-        name: letters, digits, ``_``, ``.`` and ``-``; names the gate in the ledger. Its rate
-            belongs to the name: a job that is started again under it goes on with the rate it had.
-        interval: how often a batch starts and so how long it should take, as Spark writes it
-            (``"1 second"``, ``"500 ms"``), or a `timedelta`; a year at most. Too short, and the
-            fixed cost of a batch eats it; too long, and records wait. ``"auto"``: the shortest in
-            which enough of the time is work, from what a batch costs before its first record;
+        name: the gate's name in the ledger: letters, digits, ``_``, ``.`` and ``-``. The rate
+            belongs to the name: a restarted job of the same name continues with its rate.
+        interval: the time between the starts of batches, and so the time that a batch should take,
+            in Spark's notation (``"1 second"``, ``"500 ms"``), or a `timedelta`; a year at most.
+            Too short: the fixed cost of a batch uses it up. Too long: records wait. ``"auto"``: the
+            shortest interval with enough time for work, computed from the fixed cost of a batch;
             changed rarely, and logged with the reason.
         ledger: SQLAlchemy's URL of the database, ``sqlite:///path`` or ``postgresql://...``. A
-            relative path begins at the working directory of now.
-        max_delay: with ``"auto"``, how long a record waits at most until its batch has ended, where
-            the job keeps up; 200 ms or more. Default: 10 seconds. The interval is at most half.
-        work_ratio: with ``"auto"``, the part of the time that should be work; above 0, below 1.
+            relative path begins at the present working directory.
+        max_delay: with ``"auto"``, the longest wait of a record until its batch has ended, if the
+            job keeps up; 200 ms or more. Default: 10 seconds. The interval is at most half.
+        work_ratio: with ``"auto"``, the fraction of the time that should be work; above 0, below 1.
             Default: 0.8.
 
     Raises:
-        OptionError: the name, the interval, the delay or the ratio is not of that form.
+        OptionError: the name, the interval, the delay or the ratio is malformed.
         LedgerError: the URL is not a ledger's.
     """
 
@@ -134,7 +138,7 @@ class Gate:
             interval_ms("The gate's interval", interval) if auto is None else auto.first_ms
         )
         self._interval = interval
-        # With its secrets, for the planner is another process.
+        # With its secrets, because the planner is another process.
         self._ledger_url = normalize_url(ledger)
 
     def __repr__(self) -> str:
@@ -143,25 +147,25 @@ class Gate:
     def read(
         self, spark: SparkSession, source: str, *, decode: Format | None = None
     ) -> DataStreamReader:
-        """A reader on the source behind this gate: an ordinary builder.
+        """Return a reader of the source behind this gate: an ordinary Spark builder.
 
-        Its ``load()`` checks all that can be checked before a query starts.
+        Its ``load()`` performs all checks that are possible before a query starts.
 
         Args:
             spark: the session.
             source: ``"kafka"`` or ``"journal"``.
-            decode: what values are: `headrace.json`, `headrace.avro` or `headrace.protobuf`. The
-                tasks that read decode them, which is faster than `headrace.decode` in the handler:
-                ``value`` is a struct of the format's columns, or of those that a schema given to
-                the builder asks for, and what does not fit is rejected as there. Default: they stay
-                bytes.
+            decode: the format of the values: `headrace.json`, `headrace.avro` or
+                `headrace.protobuf`. The reading tasks decode the values, which is faster than
+                `headrace.decode` in the handler. ``value`` is then a struct of the format's
+                columns, or of the columns in a schema given to the builder. Values that do not fit
+                are rejected, as by `headrace.decode`. Default: values stay bytes.
 
         Raises:
-            OptionError: there is no such source, or the format's schema is not one; from
+            OptionError: there is no such source, or the format's schema is invalid; from
                 ``load()``: an option is wrong.
             LedgerError: from ``load()``: the ledger cannot be opened or written.
             BrokerError: from ``load()``: the brokers cannot be reached.
-            SourceError: from ``load()``: a topic or partition that is named does not exist.
+            SourceError: from ``load()``: a named topic or partition does not exist.
         """
         connector = connector_of(source)
         register(spark)
@@ -189,49 +193,47 @@ class Gate:
         backfill: str = "spare",
         transform: Callable[[DataFrame], DataFrame] | None = None,
     ) -> DataStreamWriter:
-        """A writer that gives each batch to the handler and its outcome to the ledger.
+        """Return a writer that passes each batch to the handler and its outcome to the ledger.
 
         The trigger is the gate's interval, and the query is named after the gate; both can be set
         again on the builder.
 
         Args:
-            df: what to write; derived from `read`.
+            df: the DataFrame to write; derived from `read`.
             handler: called as ``handler(df, batch)`` on the driver, once for each batch and again
                 for a batch that a crash interrupted; ``batch.key`` is the same then.
-            on_failure: what an exception in the handler does. ``"stop"``: the batch is recorded as
-                failed, and the query stops; it runs first when the query is started again.
-                ``"defer"``: the stream goes on, and a backfill runs the batch later.
+            on_failure: the reaction to an exception in the handler. ``"stop"``: the batch is
+                recorded as failed, and the query stops; it runs first when the query is started
+                again. ``"defer"``: the stream continues, and a backfill runs the batch later.
                 ``"isolate"``: the batch is halved until the records that cannot be processed stand
-                alone; they are kept as dead letters, and everything else is processed now.
-                `headrace.retry` calls the handler again first, and `headrace.isolate` sets how much
-                isolation may take.
-            on_outage: what happens before, where the handler says that its sink is away (it cannot
-                be reached, refuses connections, or is full), or raises `headrace.SinkAwayError`.
+                alone; they are stored as dead letters, and everything else is processed now.
+                `headrace.retry` calls the handler again first, and `headrace.isolate` limits an
+                isolation.
+            on_outage: the reaction, before ``on_failure``, to a handler that reports its sink away
+                (unreachable, refusing connections, or full), or raises `headrace.SinkAwayError`.
                 ``"hold"``: the batch waits, and is run again until it goes through; the gate admits
                 nothing more. The options ``outage.retry``, ``outage.maxRetry`` and
-                ``outage.maxHold`` say how. ``"defer"``: what ``on_failure`` says, for a handler
+                ``outage.maxHold`` set the waits. ``"defer"``: apply ``on_failure``, for a handler
                 that writes into many sinks. ``"stop"``: the query stops.
-            backfill: when what was deferred is run again, by this application while the query runs:
-                ``"spare"``, whenever the stream leaves time; ``"every 10 minutes"``;
-                ``"cron 0 3 * * *"``; or ``"manual"``, with the command ``headrace backfill``. The
-                handler is called by another thread then, but never twice at a time.
-
-            transform: what the stream derives from what is read, as a function of a DataFrame
-                without state; the handler is given its result. A batch is run again by applying it
-                to a bounded read of the batch's ranges. Default: ``df`` is written as it is, and
-                what was derived from it is run again by a second query. Over Spark Connect, where
-                that is impossible, ``"defer"`` and ``"isolate"`` need it.
+            backfill: the schedule on which this application runs deferred batches again while the
+                query runs: ``"spare"``, whenever the stream leaves time; ``"every 10 minutes"``;
+                ``"cron 0 3 * * *"``; or ``"manual"``, with the command ``headrace backfill``.
+                Another thread calls the handler then, but never two threads at a time.
+            transform: the stream's derivation from the source, as a stateless function of a
+                DataFrame; the handler gets its result. A batch is run again by a bounded read of
+                the batch's ranges and this function. Default: ``df`` is written unchanged, and
+                derived batches are run again by a second query. Over Spark Connect, where that is
+                impossible, ``"defer"`` and ``"isolate"`` need it.
 
         Raises:
             OptionError: the handler does not take two arguments, or is an async or a generator
-                function, whose call does not run it; there is no such policy or schedule; or it is
-                no stream, or not read through this gate, or more than once; or it cannot go on
-                without a batch, for it is computed with state, or from more than one source. From
-                ``start()``: the query has no checkpoint, or another gate's.
+                function, whose call does not run it; there is no such policy or schedule; or ``df``
+                is no stream, or not read through this gate, or more than once; or the query cannot
+                skip a batch, because it has state, or more than one source. From ``start()``: the
+                query has no checkpoint, or another gate's.
             LedgerError: the ledger cannot be opened or read.
-            GateInUseError: from ``start()``: another query stands behind the gate, which has one at
-                a time. One whose process has ended is replaced at once, one of which that is not
-                known when its lease of 30 s has run out.
+            GateInUseError: from ``start()``: the gate already has another query. A query whose
+                process has ended is replaced at once; if that is unknown, after its lease of 30 s.
         """
         check_handler(handler)
         policy = parse_on_failure(on_failure)
@@ -290,9 +292,9 @@ class Gate:
 
         Raises:
             LedgerError: the ledger cannot be read.
-            OptionError: the gate is not declared yet: no query has started behind it.
+            OptionError: the gate is not declared yet: no query of the gate has started.
         """
-        # Above this package: what operators see is worked out from all that is below it.
+        # Imported late: `operate` is above this package, and imports it.
         from headrace.operate import snapshots  # noqa: PLC0415
 
         with Ledger.open(self._ledger_url, create=False) as ledger:
@@ -313,7 +315,7 @@ class Gate:
         *,
         has_transform: bool,
     ) -> DerivedStream | None:
-        """Return the reader of this stream, if reading a batch again takes a query of its own."""
+        """Return the reader of a derived stream, if reading a batch again takes its own query."""
         if not policy.skips:
             return None
         check_batches_can_be_skipped(state, self.name, policy.last)
@@ -337,7 +339,7 @@ class Gate:
         query: str,
     ) -> str:
         if checkpoint is None and (folder := spark.conf.get(CHECKPOINTS, None)):
-            checkpoint = f"{folder.rstrip('/')}/{query}"  # as Spark makes it
+            checkpoint = f"{folder.rstrip('/')}/{query}"  # Spark's own rule
         if not checkpoint:
             raise OptionError(
                 f"The query of the gate {self.name!r} has no checkpointLocation, and Spark would"
@@ -345,10 +347,10 @@ class Gate:
                 f' .option("checkpointLocation", "/path") on the writer, or {CHECKPOINTS} for the'
                 " session."
             )
-        # One that cannot be read here is a new one, or the planner's to read.
+        # A checkpoint that cannot be read here is new, or only the planner can read it.
         with suppress(SourceError):
-            found = Checkpoint.read(checkpoint)
-            if self.name not in (gates := gates_in(found)) and gates:
+            contents = Checkpoint.read(checkpoint)
+            if self.name not in (gates := gates_in(contents)) and gates:
                 StreamOffset({}, gates[0]).refuse_another_gate(self.name)
         self._before_a_new_checkpoint(ledger, spark, handling, checkpoint)
         self._await_turn(ledger)
@@ -357,23 +359,23 @@ class Gate:
     def _before_a_new_checkpoint(
         self, ledger: Ledger, spark: SparkSession, handling: Handling, checkpoint: str
     ) -> None:
-        """Refuse a new checkpoint that nobody has explained; hold backfills where it restarts."""
+        """Refuse an unexplained new checkpoint; hold backfills if it restarts the gate."""
         options = {name.lower(): value.lower() for name, value in handling.options.items()}
         wanted = options.get(NEW_CHECKPOINT.lower())
         restarts = wanted == NewCheckpoint.RESTART
-        # A query with state needs it: somebody has to say what a new checkpoint means.
+        # A new checkpoint loses the state of a query, so an operator must choose its meaning.
         refuses = handling.has_state and wanted is None
         if not (refuses or restarts) or not ledger.history.checkpoints(self.name):
             return
         if not is_new_checkpoint(spark, checkpoint):
             return
         if restarts:
-            # Before the query, and so its backfill, has begun: what is open would be run by the
-            # backfill, and read again by the stream.
+            # Recorded before the query starts its backfill: otherwise the backfill would run the
+            # open batches, and the stream would read them again.
             ledger.operator_limits.restart(self.name, "headrace", f"the option {NEW_CHECKPOINT}")
             return
-        asked = ledger.operator_limits.for_the_start(self.name)
-        if not any(each.kind is OperatorActionKind.RESTART for each in asked):
+        actions = ledger.operator_limits.for_the_start(self.name)
+        if not any(action.kind is OperatorActionKind.RESTART for action in actions):
             raise OptionError(refusal(GateMemory(redact_url(self._ledger_url), self.name, "")))
 
     def _await_turn(self, ledger: Ledger) -> None:

@@ -1,4 +1,10 @@
-"""State of the gates in this process: the open ledgers, and each gate's stream."""
+"""State of the gates in this process: the open ledgers, and each gate's stream.
+
+The driver records how a query ended, not its planner: Spark ends the planner's process before it
+can write. The listener records the end at Spark's termination event. A program that ends with its
+query is gone before that event comes, so Python's exit hook records the rest. A gate without a
+recorded end whose process is gone is dead.
+"""
 
 import atexit
 import contextlib
@@ -29,9 +35,10 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 
 def has_ended(query: StreamingQuery) -> bool:
-    """Whether a query has ended, be it with its JVM, which a signal to the whole group ends first.
+    """Whether a query has ended, possibly with its JVM.
 
-    Py4J raises an ``OSError`` where there is no JVM to connect to.
+    A signal to the whole process group ends the JVM first. Py4J raises an ``OSError`` without a JVM
+    to connect to.
     """
     try:
         return not query.isActive
@@ -42,9 +49,7 @@ def has_ended(query: StreamingQuery) -> bool:
 class Turn:
     """The turn of one caller of a handler that is never called twice at a time.
 
-    Args:
-        lock: Held by whoever calls the handler.
-        clock: Answers seconds since some moment.
+    The caller of the handler holds ``lock``. ``clock`` returns a monotonic time (s).
     """
 
     def __init__(self, lock: threading.Lock, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,7 +58,7 @@ class Turn:
         self._waited_s = 0.0
 
     def __enter__(self) -> bool:
-        """Wait for the turn; answers whether it was free."""
+        """Wait for the turn. Return whether it was free."""
         if self._lock.acquire(blocking=False):
             return True
         began_s = self._clock()
@@ -65,7 +70,7 @@ class Turn:
         self._lock.release()
 
     def take_waited_ms(self) -> int:
-        """Return how long the caller has waited since the last call (ms)."""
+        """Return the caller's waiting time since the last call (ms)."""
         waited_s, self._waited_s = self._waited_s, 0.0
         return round(waited_s * 1000)
 
@@ -88,25 +93,25 @@ class StreamState:
         self._ending = threading.Lock()
         self._ended_run: str | None = None
         self.stopped_by: str | None = None
-        """The operator who has the query end, and the reason."""
+        """The author and the reason of a request to end the query."""
         self.is_bounded = False
-        """Whether the query takes what there is and ends, as with ``availableNow``."""
+        """Whether the query reads all available records and ends, as with ``availableNow``."""
         self.is_remote = False
         """Whether the handler runs in a process of Spark Connect's server, not in this one."""
 
     @property
     def query(self) -> StreamingQuery | None:
-        """The query that stands behind the gate, or stood there last."""
+        """The gate's current or last query."""
         return self._query
 
     def follow(self, query: StreamingQuery, *, is_bounded: bool = False) -> None:
-        """Say which query stands behind the gate now."""
+        """Set the gate's current query."""
         self.is_bounded = is_bounded
         self.stopped_by = None
         self._query = query
 
     def starts_anew(self) -> None:
-        """Forget the query that stood behind the gate: another one starts."""
+        """Forget the gate's last query before another one starts."""
         with self._ending:
             self._query = None
 
@@ -117,7 +122,10 @@ class StreamState:
 
     @contextmanager
     def ending(self, run: str) -> Iterator[Self | None]:
-        """Within, no other query starts. None where this run is not the last, or was reported."""
+        """Prevent the start of another query, within the ``with``.
+
+        Yields None if this run is not the last, or its end was reported.
+        """
         with self._ending:
             is_last = self._query is not None and str(self._query.runId) == run
             is_first = self._ended_run != run
@@ -126,25 +134,21 @@ class StreamState:
             yield self if is_last and is_first else None
 
     def is_run(self, run: UUID) -> bool:
-        """Whether this run is of the query behind the gate."""
+        """Whether a run belongs to the gate's query."""
         return self._query is not None and str(self._query.runId) == str(run)
 
     def is_active(self) -> bool:
-        """Whether a query stands behind the gate and runs; no, where it cannot be asked."""
+        """Whether the gate has a running query; False if Spark does not answer."""
         with contextlib.suppress(Py4JError, PySparkException):
             return self._query is not None and not has_ended(self._query)
         return False
 
     def is_stopped(self) -> bool:
-        """Whether the query is being stopped, or has ended; no, where it is not known."""
+        """Whether the query is being stopped, or has ended; False if unknown."""
         return self._query is not None and has_ended(self._query)
 
     def refuse_a_second_query(self) -> None:
-        """Raise while a query of this process stands behind the gate.
-
-        Raises:
-            GateInUseError: one does.
-        """
+        """Raise `GateInUseError` if a query of this process uses the gate."""
         query = self._query
         if query is not None and not has_ended(query):
             raise GateInUseError(
@@ -154,7 +158,7 @@ class StreamState:
             )
 
     def batch_began(self, batch: str, *, is_limited: bool = False) -> None:
-        """A batch goes to the handler; a limit or a ceiling may have made it smaller."""
+        """Record that a batch goes to the handler, possibly reduced by a limit or a ceiling."""
         with self._changing:
             self._running = True
             if is_limited:
@@ -163,7 +167,7 @@ class StreamState:
     def batch_was_helped(
         self, batch: str, *, had_no_sink: bool = False, rate_after_outage: float | None = None
     ) -> None:
-        """A batch failed at first, or waited for its sink or for another process that had it.
+        """Record that a batch failed at first, or waited for its sink or for another process.
 
         Its duration is not typical of such a batch.
         """
@@ -173,14 +177,14 @@ class StreamState:
                 self._rates_after_outage[batch] = rate_after_outage
 
     def batch_waited(self, batch: str, waited_ms: int) -> None:
-        """A batch waited for the handler."""
+        """Record how long a batch waited for the handler (ms)."""
         with self._changing:
             self._waited_ms[batch] = waited_ms
 
     def batch_ended(self, batch: str, progress: BatchProgress) -> BatchProgress:
-        """Take note of a batch's report; return it with what is known here of its handler.
+        """Record a batch's report. Return the report with the facts of its handler's run.
 
-        The batch is its key, empty where the gate had nothing in it.
+        ``batch`` is the batch's key, empty if the batch has no offsets of the gate.
         """
         with self._changing:
             ended = replace(
@@ -191,13 +195,13 @@ class StreamState:
                 had_no_sink=batch in self._rates_after_outage,
                 rate_after_outage=self._rates_after_outage.pop(batch, None),
             )
-            for each in (self._helped, self._limited):
-                each.discard(batch)
+            for keys in (self._helped, self._limited):
+                keys.discard(batch)
         self.handler_ended(progress.start_ms, progress.end_ms)
         return ended
 
     def handler_ended(self, start_ms: int, end_ms: int) -> None:
-        """A batch's handler has returned, whose report comes later; a backfill may go on."""
+        """Record that a batch's handler has returned, before its report, and let a backfill run."""
         with self._changing:
             self._running = False
             self._start_ms, self._end_ms = start_ms, end_ms
@@ -206,12 +210,12 @@ class StreamState:
             call()
 
     def on_batch_end(self, call: Callable[[], None] | None) -> None:
-        """Have this called at the end of each batch, in place of what was called before."""
+        """Set the callback for the end of each batch, in place of the previous one."""
         with self._changing:
             self._on_batch_end = call
 
     def live(self, rate_per_s: float | None, interval_ms: int) -> LiveStream:
-        """The stream as a backfill beside it wants to know it."""
+        """Return the state of the stream for a backfill beside it."""
         with self._changing:
             return LiveStream(rate_per_s, interval_ms, self._running, self._start_ms, self._end_ms)
 
@@ -221,13 +225,13 @@ _states: Final[dict[tuple[str, str], StreamState]] = {}
 
 
 def state_of(ledger_url: str, gate: str) -> StreamState:
-    """The state of the stream behind this process's gate of a name in a ledger."""
+    """Return the state of the stream behind a gate of this process, by ledger and name."""
     with _lock:
         return _states.setdefault((ledger_url, gate), StreamState(gate))
 
 
 def all_states() -> dict[tuple[str, str], StreamState]:
-    """The states of all gates of this process, by their ledgers and names."""
+    """Return the states of all gates of this process, by their ledgers and names."""
     with _lock:
         return dict(_states)
 
@@ -239,12 +243,13 @@ _of_gate: Final[dict[str, list[str]]] = {}
 
 
 def shared_ledger(url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
-    """The process's one handle on a ledger, opened at the first call; it waits for its database.
+    """Return the process's only handle on a ledger, opened at the first call.
 
-    The URL is in full, as `headrace.gate.ledger.normalize_url` writes it.
+    The handle waits for its database. The URL is complete, as `headrace.gate.ledger.normalize_url`
+    returns it.
 
     Raises:
-        LedgerError: it cannot be opened.
+        LedgerError: the ledger cannot be opened.
     """
     with _ledgers_lock:
         if url not in _open:
@@ -253,10 +258,9 @@ def shared_ledger(url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
 
 
 def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
-    """Remember which ledger a gate uses, for the listener, which only sees the gate's name.
+    """Record a gate's ledger for the listener, which only sees the gate's name. Return the ledger.
 
-    Raises:
-        LedgerError: it cannot be opened, even if it could before.
+    Raises `LedgerError` if the ledger cannot be opened, even if it could before.
     """
     Ledger.open(url, timeouts=timeouts).close()
     ledger = shared_ledger(url, timeouts)
@@ -269,9 +273,9 @@ def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
 
 
 def ledger_of(gate: str, run: UUID, default_url: str | None) -> Ledger | None:
-    """The ledger of a gate; the default's where this process did not make the gate.
+    """Return the ledger of a gate; the default ledger if this process did not make the gate.
 
-    Gates of one name may be in several ledgers: the one counts whose query has this run, or the
+    Gates of one name may be in several ledgers: the ledger whose query has this run counts, or the
     newest.
     """
     with _ledgers_lock:
@@ -281,7 +285,7 @@ def ledger_of(gate: str, run: UUID, default_url: str | None) -> Ledger | None:
 
 
 def record_end(ledger_url: str, gate: str, run: str, error: ErrorReport | None) -> None:
-    """Say how a run of a query has ended, unless another one stands behind the gate by now."""
+    """Record how a run of a query has ended, unless the gate has another query by now."""
     with _ending(ledger_url, gate, run) as state:
         if state is not None:
             _record(ledger_url, gate, error, state, has_taken_all=state.is_bounded)
@@ -296,18 +300,18 @@ def _record(
     has_taken_all: bool,
 ) -> None:
     was_asked = state.stopped_by is not None
-    how = QueryEnd.FINISHED if has_taken_all and not was_asked else QueryEnd.STOPPED
+    ending = QueryEnd.FINISHED if has_taken_all and not was_asked else QueryEnd.STOPPED
     why = state.stopped_by if error is None else error.line
-    # Spark's own end, or the program's, waits for this.
+    # The end of Spark, or of the program, waits for this.
     with cancel_when(lambda: True, "the query ended"):
         gates = shared_ledger(ledger_url).gates
         program = this_program(over_connect=state.is_remote)
-        gates.end(gate, program, how if error is None else QueryEnd.FAILED, why)
+        gates.end(gate, program, ending if error is None else QueryEnd.FAILED, why)
 
 
 @contextmanager
 def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None]:
-    """The state of a gate whose query had this run, once; what is raised within is logged."""
+    """Yield the state of a gate whose query had this run, once; log exceptions within."""
     with all_states()[ledger_url, gate].ending(run) as state:
         try:
             yield state
@@ -316,21 +320,20 @@ def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None
 
 
 EVENTS_S: Final = 2.0
-"""Time that a program that ends waits for the events of ended queries (s). Spark logs a trace for
-each event that it can no longer deliver.
-"""
+"""Time that an ending program waits for the events of ended queries (s). Spark logs a trace for
+each event that it can no longer deliver."""
 
 
 @atexit.register
 def _record_ends() -> None:
-    """Say how those queries ended whose events have not come."""
+    """Record the end of the queries whose events have not come."""
     deadline_s = time.monotonic() + EVENTS_S
     for (ledger_url, gate), state in all_states().items():
         query = state.query
-        # Over Spark Connect a query goes on without its program.
+        # Over Spark Connect a query continues without its program.
         if not isinstance(query, StreamingQuery):
             continue
-        # If its Spark was stopped, which delivers the events, nobody answers any more.
+        # After Spark was stopped, it has delivered the events and no longer answers.
         with contextlib.suppress(Py4JError, OSError):
             is_active, error = query.isActive, _error(query)
             while not is_active and not state.has_said_its_end and time.monotonic() < deadline_s:
@@ -339,7 +342,7 @@ def _record_ends() -> None:
                 if own is not None:
                     taken = own.is_bounded and not is_active
                     _record(ledger_url, gate, error, own, has_taken_all=taken)
-            # Spark logs a trace for each event that it delivers to nobody from now on.
+            # From now on Spark would log a trace for each event that it cannot deliver.
             context = active_context()
             if context is not None:
                 context.setLogLevel("OFF")

@@ -1,4 +1,13 @@
-"""Callable for ``foreachBatch``: finds the batch in the ledger, attaches it, and has it run."""
+"""The callable for ``foreachBatch``: find the batch in the ledger, attach it, and run it.
+
+The planner counts each batch that the engine requests, in the gate's row, which also names the
+gate's query. The handler takes the last batch that its own query has begun, if the count has risen
+since its last call. The status alone would not distinguish a finished batch from a batch of another
+checkpoint with the same number.
+
+Spark cancels the jobs of the current batch while a query stops, and the handler raises. Such an
+exception is no failure, so the handler asks whether its query is still active.
+"""
 
 import logging
 import threading
@@ -32,14 +41,10 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 
 class GateCeiling:
-    """The ceiling of one gate, kept in its ledger. It raises nothing: it logs.
+    """The size ceiling of one gate, stored in its ledger. Errors are logged, not raised.
 
-    While there is no ceiling, a batch that passes costs no look into the ledger: whoever has the
-    gate is the only one who makes one.
-
-    Args:
-        gate: The gate's name.
-        ledger: The gate's.
+    Without a ceiling, a batch that passes costs no read of the ledger: only the owner of the gate
+    creates a ceiling.
     """
 
     def __init__(self, gate: str, ledger: Ledger) -> None:
@@ -48,12 +53,12 @@ class GateCeiling:
         self._may_be_there = True
 
     def note_passed(self, batch: BatchRecord) -> None:
-        """Take note of a batch of the stream that went through at once."""
+        """Record a batch of the stream that went through at once."""
         if self._may_be_there:
-            self._change(lambda known: known and known.after_pass(batch.planned_records))
+            self._change(lambda ceiling: ceiling and ceiling.after_pass(batch.planned_records))
 
     def note_isolated(self, batch: BatchRecord, isolated: Isolated[Any]) -> None:
-        """Take note of a batch that was isolated in one go; one of the stream may be too large."""
+        """Record a batch that was isolated at one go; a batch of the stream may be too large."""
         learnt = SizeCeiling.of(batch.planned_records, isolated)
         if learnt is None or batch.status is not Status.IN_PROGRESS:
             return
@@ -78,7 +83,7 @@ class GateCeiling:
             before = self._ledger.gates.ceiling(self._gate)
             after = law(known_ceiling(before))
             text = None if after is None else after.to_text()
-            # An operator who lifts it meanwhile is right.
+            # A lift by an operator meanwhile takes precedence.
             if text != before:
                 self._ledger.gates.change_ceiling(self._gate, before, text)
             self._may_be_there = text is not None
@@ -90,19 +95,20 @@ class GateCeiling:
 
 
 class GatedHandler:
-    """Writes the batch's outcome to the ledger around the user's handler.
+    """Writes a batch's outcome to the ledger around the user's handler.
 
     The row is ``in_progress`` when the handler starts, and ``success`` or ``failed`` when it ends;
-    then the failure policy has its say. A batch that Spark runs again although the ledger has it as
-    ``success`` (the process died between the two) is not handed out a second time, nor is one that
-    a backfill has claimed meanwhile. A query with state computes it for its state alone.
+    then the failure policy applies. If Spark repeats a batch that is ``success`` in the ledger (the
+    process died between the two), the handler is not called again. Nor is it called for a batch
+    that a backfill has claimed meanwhile. A query with state computes such a batch for its state
+    alone.
 
     Args:
         gate: The gate's name.
-        context: How its batches are run, with the user's handler.
-        read: Names what the gate has read of which this is the handler.
-        has_state: Whether a batch that is not handed out must be computed all the same, since the
-            state of the next one comes from it. Default: False.
+        context: The environment of its runs, with the user's handler.
+        read: The name of the gate's read that this handler processes.
+        has_state: Whether a batch without a handler call must still be computed, because the next
+            batch needs its state. Default: False.
     """
 
     def __init__(
@@ -137,20 +143,20 @@ class GatedHandler:
     def follow(
         self, query: StreamingQuery, checkpoint: str | None, *, is_bounded: bool = False
     ) -> None:
-        """Say which query runs this, and where its checkpoint is if that is known.
+        """Set the query that runs this handler, and the query's checkpoint if known.
 
-        An exception raised while the query is being stopped is no failure.
+        An exception while the query is being stopped is no failure.
         """
         self._query = query
         self._checkpoint = checkpoint
         self._state.follow(query, is_bounded=is_bounded)
-        # Over Spark Connect a query goes on without its program, so SIGTERM ends that alone.
+        # Over Spark Connect a query continues without its program, so SIGTERM ends that alone.
         watch_for_stops(at_signals=isinstance(query, StreamingQuery))
 
     def runner(
         self, owner: str, *, control_wait_s: float = 0, limits: BackfillLimits | None = None
     ) -> BatchRunner:
-        """Return what runs backfills with this handler as an owner; never two runs at a time.
+        """Return a runner of backfills with this handler and an owner; never two runs at a time.
 
         ``limits`` replaces the policy's.
         """
@@ -167,9 +173,9 @@ class GatedHandler:
         """Run one batch.
 
         Raises:
-            LedgerError: its outcome cannot be written down, or the query was stopped before it
-                could; it is run when the query is started again.
-            Exception: what the handler raises, where the policy stops then.
+            LedgerError: the outcome cannot be stored, or the query was stopped before that; the
+                batch is run when the query is started again.
+            Exception: the exception of the handler, if the policy stops then.
         """
         stopped = cancel_when(self._stopped, "the query was stopped")
         with shorten_interrupts(self._stopped), stopped:
@@ -179,23 +185,23 @@ class GatedHandler:
         # Step 1: find the row that the planner wrote for this batch.
         record = self._begun()
         if record is None:
-            # Spark runs a first batch of a new checkpoint even if it is empty; where the gate has
-            # a history the query only goes on with it, and nobody waits for an empty batch.
+            # Spark runs the first batch of a new checkpoint even if it is empty. For a gate with
+            # a history the query only continues, so the handler needs no empty batch.
             goes_on = batch_id == 0 and self._ledger.gates.last_begun(self._gate) is not None
-            if not goes_on or not df.isEmpty():  # it may have another source's records
+            if not goes_on or not df.isEmpty():  # another source may have records
                 self._run_nothing(df, batch_id)
             elif self._has_state:
                 _compute(df)
             return
-        # Step 2: resolve what a process that is gone has left in progress.
+        # Step 2: resolve batches that a dead process has left in progress.
         self._resolve_abandoned(record)
-        # Step 3: attach the batch to this process, unless somebody has done it.
+        # Step 3: attach the batch to this process, unless it is finished or claimed.
         owned = self._attach(record, batch_id)
         if owned is None:
             if self._has_state:
                 _compute(df)
             return
-        # Steps 4 to 6 are the runner's: call, hold while the sink is away, write down.
+        # Steps 4 to 6 are the runner's: call, hold while the sink is away, store the outcome.
         left = {r.reason for r in owned.ranges if r.reason and (r.latest or 0) > r.offsets.until}
         limited = is_limited(record.reason, left)
         self._state.batch_began(record.batch_key, is_limited=limited)
@@ -212,9 +218,9 @@ class GatedHandler:
             self._state.batch_waited(record.batch_key, self._live_turn.take_waited_ms())
 
     def _handle(self, df: DataFrame, batch: Batch) -> None:
-        """Call the user's handler, while nobody else does."""
+        """Call the user's handler, within the turn."""
         if batch.sequence < self._newest_sequence:
-            # Another run has ended between the count of this one and its turn.
+            # Another run has ended between this run's numbering and its turn.
             number = self._ledger.gates.next_sequence(self._gate)
             batch = renumber(batch, number)
         self._newest_sequence = batch.sequence
@@ -225,12 +231,13 @@ class GatedHandler:
         return self._query is not None and has_ended(self._query)
 
     def _begun(self) -> BatchRecord | None:
-        """The row of the batch that Spark runs now; None where this gate has nothing in it.
+        """Return the row of the batch that Spark runs now; None if the gate has no offsets in it.
 
-        The planner of this query begins it just before, in the same trigger, and no other query can
-        while that planner has the gate. A batch begun before it had the gate is another query's.
+        The planner of this query begins the batch just before, in the same trigger, and no other
+        query can while that planner has the gate. A batch that was begun before belongs to another
+        query.
         """
-        # Read both in one statement: between two, the gate could change its owner.
+        # Read both in one statement: between two statements the gate's owner could change.
         begun, behind = self._ledger.gates.begun_and_query(self._gate)
         if behind is not None:
             if behind.read != self._read:
@@ -249,7 +256,7 @@ class GatedHandler:
         return record
 
     def _resolve_abandoned(self, record: BatchRecord) -> None:
-        """At the first batch: those that are in progress and nobody's have failed."""
+        """Mark batches in progress without an owner as failed, at the first batch of the query."""
         if self._has_resolved:
             return
         self._has_resolved = True
@@ -265,7 +272,7 @@ class GatedHandler:
             )
 
     def _attach(self, record: BatchRecord, batch_id: int) -> Attached | None:
-        """The batch once it is this process's; None if there is nothing to do any more."""
+        """Return the batch after attaching it to this process; None if no run is needed."""
         gone = record.owner if record.owner is not None and is_gone(record.owner) else None
         waited = False
         attach = partial(
@@ -277,13 +284,13 @@ class GatedHandler:
             gone=gone,
         )
         while (owned := attach()) is None:
-            found = self._ledger.batches.get(record.batch_key)
-            if found is None or found.status is not Status.IN_PROGRESS:
+            row = self._ledger.batches.get(record.batch_key)
+            if row is None or row.status is not Status.IN_PROGRESS:
                 _LOG.info(
                     "Batch %s of gate %r is not run again: it is %s.",
                     record.batch_key,
                     self._gate,
-                    found.status if found is not None else "forgotten",
+                    row.status if row is not None else "forgotten",
                 )
                 return None
             if not waited:
@@ -306,7 +313,7 @@ class GatedHandler:
         return owned
 
     def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
-        """Run a batch for which the ledger has no row: there are no ranges to make its key of."""
+        """Run a batch without a row in the ledger; its key has the query and the batch's number."""
         if is_remote(df.sparkSession):
             query = None if self._query is None else self._query.id
         else:
@@ -321,9 +328,9 @@ class GatedHandler:
 
 
 def _compute(df: DataFrame) -> None:
-    """Compute a batch of a query with state that nobody handles.
+    """Compute a batch of a query with state without its handler.
 
-    Spark writes the state of a batch while somebody computes it, and ends a query whose batch has
-    none (STATE_STORE_COMMIT_VALIDATION_FAILED).
+    Spark writes the state of a batch during its computation, and ends a query whose batch has none
+    (STATE_STORE_COMMIT_VALIDATION_FAILED).
     """
     df.write.format("noop").mode("append").save()

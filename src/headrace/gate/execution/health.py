@@ -1,4 +1,14 @@
-"""What is known of a handler: whether it has ever worked, and whether its sink seems to be down."""
+"""The health of a handler: whether it has ever worked, and whether its sink seems to be down.
+
+A handler that has never worked stops its query. A misspelt name fails for any record, and looks
+like a sink that is down. Two facts distinguish them: the same error of the program for parts
+without a common record, or for three batches, and nothing processed since the start. A handler that
+has worked before is never stopped this way, because a record may lead to a `TypeError`.
+
+A failure alone convicts no record: others must have passed, live or in a backfill, which this class
+counts. They pass under their own keys, as batches or parts that must run anyway, so a control
+writes nothing twice.
+"""
 
 import threading
 import time
@@ -12,7 +22,7 @@ from headrace.errors import NotProcessedError
 from headrace.gate.ledger.error_report import ErrorReport
 
 ALIKE: Final = 3
-"""So many batches in a row fail with the same error of the program, and it is the handler's."""
+"""Consecutive batches with the same error of the program that prove the handler wrong."""
 
 _PROGRAM: Final = frozenset(
     {
@@ -30,21 +40,23 @@ _PROGRAM: Final = frozenset(
         "UnboundLocalError",
     }
 )
-"""Names of exceptions that a program raises whatever its records; a record may lead to some."""
+"""Names of exceptions that a wrong program raises for any record; a record may cause some too."""
 
 
 class HandlerHealth:
-    """Shared by all who call one handler, live and in a backfill. Any thread may use it.
+    """The health of one handler, shared by all callers, live and in a backfill.
 
-    Args:
-        clock: Answers seconds since some moment.
+    Any thread may use it.
+
+    ``clock`` returns a monotonic time (s).
 
     Attributes:
-        passes: How many runs have succeeded with at least one record. A run is counted before the
-            next one begins.
-        failures: How many runs have failed.
-        controls_passed, controls_failed: Runs that may serve as controls while a backfill tests a
-            record: those of a single record, and all others once one of a single record has passed.
+        passes: Number of successful runs with at least one record. A run is counted before the next
+            one begins.
+        failures: Number of failed runs.
+        controls_passed, controls_failed: Numbers of runs that may serve as controls while a
+        backfill tests a record: runs of a single record, and all others after a single record has
+        passed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,11 +74,14 @@ class HandlerHealth:
 
     @property
     def down(self) -> NotProcessedError | None:
-        """Why the sink seems to be down, since an isolation was stopped by it; None if not."""
+        """The reason why the sink seems to be down, after an isolation stopped; else None."""
         return self._down
 
     def stopped_by(self, last: Exception | ErrorReport) -> NotProcessedError:
-        """Note that an isolation was stopped: batches that fail are not isolated now."""
+        """Record that an isolation stopped: failed batches are not isolated now.
+
+        Return the error.
+        """
         why = ErrorReport.of(last) if isinstance(last, Exception) else last
         self._down = NotProcessedError(
             f"{why.line} (nothing passes: records that have nothing to do with each other fail one"
@@ -76,37 +91,35 @@ class HandlerHealth:
         return self._down
 
     def is_wrong(self, error: Exception, of_parts: Exception | ErrorReport | None) -> bool:
-        """Whether the handler itself is wrong, now that a batch of the stream has failed.
+        """Whether the handler itself is wrong, after a batch of the stream has failed.
 
-        It is where it has processed nothing yet, and fails with one and the same error of its
-        program, such as an AttributeError, in several batches, or in parts of one that have no
-        record in common.
+        It is wrong if it has processed nothing yet, and fails with the same error of its program,
+        such as an AttributeError, in several batches, or in parts without a common record.
 
         Args:
-            error: What the batch failed with.
-            of_parts: What such parts of it failed with; None where some have passed, or none was
-                run.
+            error: The batch's failure.
+            of_parts: The failure of parts without a common record; None if some have passed, or
+                none was run.
         """
         why = ErrorReport.of(error)
-        self._alike = [*(each for each in self._alike if each == why.line), why.line][-ALIKE:]
+        self._alike = [*(line for line in self._alike if line == why.line), why.line][-ALIKE:]
         if self._has_worked or why.error_class.rpartition(".")[2] not in _PROGRAM:
             return False
         same = of_parts is not None and ErrorReport.of(of_parts).line == why.line
         return len(self._alike) == ALIKE or same
 
     def note_failed(self, *, is_single: bool) -> None:
-        """Count a run that has failed, of one offset or of more; within the handler's turn."""
+        """Record a failed run, of one offset or of more; within the handler's turn."""
         self.failures += 1
         self.controls_failed += is_single or self._takes_one
 
     def note(self, df: DataFrame, *, is_single: bool, is_dense: bool = False) -> None:
-        """A run has succeeded; within the handler's turn.
+        """Record a successful run; within the handler's turn.
 
         Args:
-            df: What it processed.
-            is_single: Whether that is one offset.
-            is_dense: Whether there is a record at each of its offsets. Then it is not looked for
-                one.
+            df: The processed DataFrame.
+            is_single: Whether the run has one offset.
+            is_dense: Whether each offset has a record, so that no search for a record is needed.
         """
         self._down, self._last_s, self._has_worked = None, self._clock(), True
         if self._asking and (is_dense or _has_records(df)):
@@ -115,11 +128,11 @@ class HandlerHealth:
             self.controls_passed += self._takes_one
 
     def is_idle(self, for_s: float) -> bool:
-        """Whether nothing was processed for so long (s): then nothing is worth waiting for."""
+        """Whether no record was processed for a time (s), so that waiting is useless."""
         return self._clock() - self._last_s > for_s
 
     def __enter__(self) -> None:
-        """Have passes counted; it may cost a small job each."""
+        """Start counting passes; each count may cost a small job."""
         with self._changing:
             self._asking += 1
 
@@ -130,7 +143,7 @@ class HandlerHealth:
 
 def _has_records(df: DataFrame) -> bool:
     try:
-        with reported_to(new_run()):  # what does not fit is reported already
+        with reported_to(new_run()):  # values that do not fit were reported before
             return not df.isEmpty()
-    except Exception:  # noqa: BLE001  (then nothing is known, and nothing is counted)
+    except Exception:  # noqa: BLE001  (an unreadable DataFrame is not counted)
         return False

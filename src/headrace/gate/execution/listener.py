@@ -1,4 +1,13 @@
-"""The query listener: each batch's progress event becomes the rate of the gates it read through."""
+"""The query listener: turns each batch's progress event into the rates of the query's gates.
+
+Sources are identified by the gate's name in their own offsets, not by their place in the event,
+because the event describes all Python sources alike, and a join has two. Records are counted from
+the ranges: a handler that uses its DataFrame twice reads twice, and the event's ``numInputRows``
+counts both. A batch without a read has 0 there, and nothing is learnt.
+
+Sources of a join share a batch's time. So one law sees the whole batch, and only the reports go to
+each gate's own thread.
+"""
 
 import json
 import logging
@@ -46,12 +55,17 @@ class JsonStreamingQueryListener(StreamingQueryListener):
     """A listener that receives the progress event soon after the batch's end.
 
     PySpark asks the JVM for each field of a batch's progress, in some 450 calls; on a busy driver
-    they take as long as a small batch does. This one asks once, for all of it.
+    they take as long as a small batch, and every plan that waits for the report is late. This
+    listener gets the whole event as JSON in one call.
     """
 
     @property
     def _jlistener(self) -> Any:
-        """Java object that PySpark registers for this listener; always the same one."""
+        """The Java object that PySpark registers for this listener; always the same one.
+
+        The name is private in PySpark, so a test compares these events with PySpark's own. Without
+        a JVM, PySpark never asks for it.
+        """
         if not hasattr(self, "_jlistenerobj"):
             jvm: Any = active_context()._jvm
             self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_FromJson(self))
@@ -64,13 +78,13 @@ class _FromJson(JStreamingQueryListener):
 
 
 def progress_event(text: str) -> QueryProgressEvent:
-    """A batch's progress from Spark's JSON, which leaves out a rate that is no finite number."""
+    """Parse a batch's progress from Spark's JSON, which omits a rate that is not finite."""
     progress = json.loads(text)
     for report in (progress, *progress["sources"]):
         report.setdefault("inputRowsPerSecond", math.nan)
         report.setdefault("processedRowsPerSecond", math.nan)
     for source in progress["sources"]:
-        # Before 4.2 PySpark writes an offset that is no text as Python's ``str`` would.
+        # Before 4.2 PySpark formats an offset that is not text with Python's ``str``.
         for name in _OFFSETS:
             if not isinstance(source[name], str):
                 source[name] = json.dumps(source[name])
@@ -79,19 +93,19 @@ def progress_event(text: str) -> QueryProgressEvent:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """Report of the engine on a batch, for one gate."""
+    """The engine's report on a batch, for one gate."""
 
     gate: str
     checkpoint_id: str
     """The identity of the query's checkpoint."""
     batch: str
-    """Its key; empty where the gate had nothing in it."""
+    """The batch's key; empty if the batch has no offsets of the gate."""
     query_batch_id: int
     progress: BatchProgress
 
 
 def batch_reports(progress: StreamingQueryProgress) -> Iterator[BatchReport]:
-    """The reports for the sources that stand behind a gate."""
+    """Yield a report for each source with a gate."""
     for source in progress.sources:
         end = _offset(source.endOffset)
         if end is None or end.gate is None:
@@ -138,18 +152,14 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 
 class Worker(Protocol):
-    """Does a gate's work one after the other."""
+    """Runs a gate's tasks one after the other."""
 
     def do(self, work: Callable[[], None], wait_s: float) -> bool:
-        """Have this done after all that was queued before; whether it is done by now."""
+        """Queue a task. Return whether it has finished within the wait (s)."""
 
 
 class SerialWorker:
-    """Does its work one after the other, in a thread that ends with the process.
-
-    Args:
-        name: the thread's.
-    """
+    """Runs tasks one after the other, in a named thread that ends with the process."""
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[tuple[Callable[[], None], threading.Event]] = (
@@ -160,28 +170,27 @@ class SerialWorker:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def do(self, work: Callable[[], None], wait_s: float) -> bool:
-        """Have this done after all that was queued before; an exception of it is logged.
+        """Queue a task, whose exception is logged. Return whether it has finished.
 
-        It is waited for so long (s), unless something else is still before it. Returns whether it
-        is done.
+        The method waits for the task (s), unless an earlier task is still queued or running.
         """
-        done = threading.Event()
+        finished = threading.Event()
         with self._changing:
             is_next = self._open == 0
             self._open += 1
-        self._queue.put((work, done))
-        return done.wait(wait_s if is_next else 0)
+        self._queue.put((work, finished))
+        return finished.wait(wait_s if is_next else 0)
 
     def _work(self) -> None:
         while True:
-            work, done = self._queue.get()
+            work, finished = self._queue.get()
             try:
                 work()
-            except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+            except Exception:  # noqa: BLE001  (the thread has no caller that could report it)
                 _LOG.exception("A batch's report could not be processed.")
             with self._changing:
                 self._open -= 1
-            done.set()
+            finished.set()
 
 
 _NOT_PROCESSED: Final = "A batch's report was not processed: %s"
@@ -194,17 +203,17 @@ class _GateRun:
 
 
 class GateListener(JsonStreamingQueryListener):
-    """Feeds the rate laws. Sources are distinguished by the gate's name in their own offsets.
+    """Feeds the rate laws with finished batches.
 
     Each run of a query has laws of its own; the initial rate, and the known cost of a batch, come
-    from the ledger. Events that cannot be processed are logged, for an exception would only vanish
-    in Spark's own log: the planner keeps the last rate then.
+    from the ledger. Errors of events are logged, because an exception would only vanish in Spark's
+    own log. The planner keeps the last rate then.
 
     Args:
-        ledger_of: the ledger of a gate whose query has this run; None for an unknown gate.
-        wait_s: how long the reports of all queries wait for a gate whose ledger does not answer, as
-            one whose rows are locked (s); from then on that gate's reports wait by themselves.
-        new_worker: makes what processes one gate's reports, by a name for it.
+        ledger_of: returns the ledger of a gate whose query has this run; None for an unknown gate.
+        wait_s: how long the reports of all queries wait for a gate whose ledger does not respond,
+            for example because rows are locked (s); after that only this gate's reports wait.
+        new_worker: creates the worker for one gate's reports, from a name.
         program: the name of this program, which sees its queries end; None for a process that does
             not.
     """
@@ -227,39 +236,39 @@ class GateListener(JsonStreamingQueryListener):
         self._newest_run: dict[UUID, UUID] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """A run began, before its first batch does; nothing is known of its sources yet."""
+        """Record a new run before its first batch; its sources are still unknown."""
         self._newest_run[event.id] = event.runId
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """No batch ran; nothing is learnt."""
+        """Ignore the event: no batch ran, so nothing is learnt."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch ended: complete its reports, feed the laws, publish their rates."""
+        """Complete a batch's reports, feed the laws, and publish their rates."""
         run = event.progress.runId
         if any(state.is_remote and state.is_run(run) for state in all_states().values()):
             return  # the process on the server that runs the handler has the report, too
-        known = [
+        reports = [
             (watched, replace(report, progress=_completed(watched.ledger, report)))
             for report in batch_reports(event.progress)
             if (watched := self._watch(run, report)) is not None
         ]
         rates = self._rates.get(run, QueryRates())
-        learnt = rates.finished({report.gate: report.progress for _, report in known})
-        for watched, report in known:
+        learnt = rates.finished({report.gate: report.progress for _, report in reports})
+        for watched, report in reports:
             if report.batch:
                 work = partial(_publish, watched.ledger, report, learnt.get(report.gate))
                 self._do(watched.ledger.url, report.gate, work)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The query ended: what it left in progress because of an exception has failed.
+        """Record the query's end; fail its open batch if it ended with an exception.
 
-        A query that fails before its first batch has ended is not known by its gates yet; that
-        batch stays in progress until it is run again.
+        The gates do not know a query that fails before its first batch has ended. That batch stays
+        in progress until it is run again.
         """
         for run, gate in [key for key in self._watched if key[0] == event.runId]:
             watched = self._watched.pop((run, gate))
             if event.exception is not None and watched is not None:
-                # Behind its reports, for the last one may say that the batch went through.
+                # After the queued reports: the last one may show that the batch went through.
                 self._do(watched.ledger.url, gate, partial(self._fail, watched, gate, event))
             if watched is not None and not state_of(watched.ledger.url, gate).is_run(run):
                 self._do(watched.ledger.url, gate, partial(self._end, watched, gate, event))
@@ -271,10 +280,10 @@ class GateListener(JsonStreamingQueryListener):
             del self._newest_run[event.id]
 
     def end_with_the_program(self, is_active: Callable[[UUID], bool], wait_s: float) -> None:
-        """Say how queries without a handler of `Gate.write` ended whose events have not come.
+        """Record the end of queries without a handler of `Gate.write` whose events have not come.
 
-        Called at the program's end, of queries that end with it. Those that have ended already are
-        waited for: Spark logs a trace for each event that it cannot deliver.
+        Called at the program's end, for queries that end with it. The method waits for queries that
+        have already ended, because Spark logs a trace for each event that it cannot deliver.
         """
         deadline_s = time.monotonic() + wait_s
         while any(not is_active(run) for run in list(self._newest_run.values())):
@@ -286,7 +295,7 @@ class GateListener(JsonStreamingQueryListener):
                 self._end(watched, gate, None)
 
     def _do(self, ledger_url: str, gate: str, work: Callable[[], None]) -> None:
-        """Do something for a gate, after all that was to be done for it before."""
+        """Queue a task for a gate, after its earlier tasks."""
         place = (ledger_url, gate)
         if place not in self._workers:
             self._workers[place] = self._new_worker(f"headrace-reports-{gate}")
@@ -299,7 +308,7 @@ class GateListener(JsonStreamingQueryListener):
             with cancel_when(lambda: True, "the query ended"):
                 left = self._left_open(watched, gate, event)
                 if left is not None:
-                    # Its handler may have gone through, and only the report of that be missing.
+                    # Its handler may have gone through, with only the report missing.
                     watched.ledger.batches.fail(
                         left.batch_key, report, owner=left.owner, outcome_unknown=True
                     )
@@ -307,7 +316,7 @@ class GateListener(JsonStreamingQueryListener):
             _LOG.warning("A batch's failure was not processed: %s", error)
 
     def _end(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent | None) -> None:
-        """Say how a query ended that has no handler of `Gate.write`, and so no state here."""
+        """Record the end of a query without a handler of `Gate.write`, and so without state."""
         try:
             with cancel_when(lambda: True, "the query ended"):
                 query, _ = watched.ledger.gates.last_queries([gate]).get(gate, (None, False))
@@ -316,16 +325,16 @@ class GateListener(JsonStreamingQueryListener):
                 if self._program is None or not (is_its or is_gone(owner)):
                     return  # another query of this program by now
                 error = None if event is None else _error_of(event)
-                how = QueryEnd.STOPPED if error is None else QueryEnd.FAILED
+                ending = QueryEnd.STOPPED if error is None else QueryEnd.FAILED
                 line = None if error is None else error.line
-                watched.ledger.gates.end(gate, self._program, how, line, owner)
+                watched.ledger.gates.end(gate, self._program, ending, line, owner)
         except HeadraceError as error:
             _LOG.warning("The end of the query behind gate %r was not recorded: %s", gate, error)
 
     def _left_open(
         self, watched: _GateRun, gate: str, event: QueryTerminatedEvent
     ) -> BatchRecord | None:
-        """The batch that a run left in progress; None where another run may have it by now."""
+        """Return the batch that a run left in progress; None if another run may have it by now."""
         batch = watched.ledger.batches.open_batch(gate)
         if (
             batch is None
@@ -338,7 +347,7 @@ class GateListener(JsonStreamingQueryListener):
         return None if has_next else batch
 
     def _watch(self, run: UUID, report: BatchReport) -> _GateRun | None:
-        """The gate in this run, made at its first report from what the source declared."""
+        """Return the gate in this run, created from its declaration at its first report."""
         if (run, report.gate) not in self._watched:
             try:
                 self._watched[run, report.gate] = self._first_seen(
@@ -390,10 +399,10 @@ def _error_of(event: QueryTerminatedEvent) -> ErrorReport | None:
 
 
 def _completed(ledger: Ledger, report: BatchReport) -> BatchProgress:
-    """Return a batch's progress with what Spark does not say of it.
+    """Return a batch's progress with the facts that Spark does not report.
 
-    How it went through the handler is known here; what its plan left unread only from its row where
-    Spark does not say how far the log went.
+    The process knows how the batch went through the handler. The ledger's row has the unread
+    offsets, if Spark does not report the end of the log.
     """
     progress = state_of(ledger.url, report.gate).batch_ended(report.batch, report.progress)
     if report.batch and not progress.records:
@@ -411,13 +420,13 @@ def _row_of(ledger: Ledger, report: BatchReport) -> BatchRecord | None:
 
 
 def _was_rejected(ledger: Ledger, report: BatchReport) -> bool:
-    """Whether a batch of which Spark has seen no row has dead letters: its values were read."""
+    """Whether a batch without rows in Spark has dead letters: its values were read."""
     rejected = partial(ledger.dead_letters.count_rejected, [report.batch])
     return bool(_read(ledger, report, rejected))
 
 
 def _read(ledger: Ledger, report: BatchReport, read: Callable[[], Answer]) -> Answer | None:
-    """Return what the ledger answers; None, and a line in the log, where it cannot be read."""
+    """Return the ledger's answer; None, with a log line, if the ledger cannot be read."""
     stopped = state_of(ledger.url, report.gate).is_stopped
     try:
         with cancel_when(stopped, "the query was stopped"):
@@ -436,7 +445,7 @@ def _known_cost(gate: str, text: str | None) -> SourceCost | None:
 
 
 def _publish(ledger: Ledger, report: BatchReport, learnt: LearntRate | None) -> None:
-    """Write down what was learnt; where it is nothing too, for the planner waits for the report."""
+    """Store the result of a batch, even an empty one, because the planner waits for the report."""
     if learnt is not None and learnt.warning is not None:
         _LOG.warning("The gate %r: %s", report.gate, learnt.warning)
     interval = learnt.interval if learnt is not None else None
@@ -459,7 +468,7 @@ def _publish(ledger: Ledger, report: BatchReport, learnt: LearntRate | None) -> 
 
 
 def _sample(report: BatchReport, learnt: LearntRate) -> RateSample:
-    """Return the measurement; if nothing was learnt, the rate stays what it is."""
+    """Return the measurement; without a new rate, the rate in force stays."""
     return RateSample(
         gate=report.gate,
         time_ms=report.progress.end_ms,

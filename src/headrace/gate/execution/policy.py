@@ -1,4 +1,4 @@
-"""Policy for an exception in a handler: stop, retry, defer, isolate, and what follows a retry."""
+"""Policy for an exception in a handler: stop, retry, defer, isolate."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -24,18 +24,18 @@ _A_SECOND: Final = Backoff(first_ms=1_000, most_ms=LONGEST_INTERVAL_MS)
 
 @dataclass(frozen=True, slots=True)
 class OnFailure:
-    """A failure policy. Made by `retry`, `isolate`, or from a word.
+    """A failure policy, created by `retry`, `isolate`, or from a word.
 
     Attributes:
-        retries: How often the handler is called again, in place, before anything else.
+        retries: Number of retries in place, before any other action.
         backoff: The wait before each retry.
-        last: What happens when it still fails. ``stop``: the query stops, and runs the batch again
-            when it is started. ``defer``: the stream goes on; a backfill takes the batch later.
-            ``isolate``: the batch is halved until what cannot be processed stands alone.
-        budget: How much isolation may take; what is left then is deferred.
-        topic: Where dead letters go besides the ledger; None for nowhere.
-        outage: What happens first where the sink is away.
-        backfills: When a batch that was deferred is dead.
+        last: The action after the last failure. ``stop``: the query stops, and runs the batch again
+            when it is started. ``defer``: the stream continues; a backfill runs the batch later.
+            ``isolate``: the batch is halved until the records that cannot be processed stand alone.
+        budget: The limits of an isolation; the remaining parts are deferred.
+        topic: The topic for dead letters besides the ledger; None for none.
+        outage: The reaction to an unreachable sink, before all other actions.
+        backfills: The limits after which a deferred batch is dead.
     """
 
     retries: int = 0
@@ -48,28 +48,28 @@ class OnFailure:
 
     @property
     def skips(self) -> bool:
-        """Whether the stream goes on without all of a batch."""
+        """Whether the stream can continue without all records of a batch."""
         return self.last != "stop"
 
 
 STOP: Final = OnFailure()
-"""As Spark itself does."""
+"""The policy of Spark itself."""
 
 
 def retry(
     attempts: int, backoff: str = "1 second", *, then: "Last | OnFailure" = "stop"
 ) -> OnFailure:
-    """Call the handler again, up to ``attempts`` times, and only then do something else.
+    """Call the handler again, up to ``attempts`` times, before any other action.
 
-    For what passes by itself: a database that restarts, a lock. The stream waits meanwhile.
+    For temporary failures, such as a database restart or a lock. The stream waits meanwhile.
 
     >>> retry(3, "500 ms", then="defer").backoff.wait_ms(3)
     2000
 
     Args:
-        attempts: How often it is called again; 1 or more.
-        backoff: The wait before the first; each later one is twice as long.
-        then: What follows: ``"stop"``, ``"defer"``, ``"isolate"``, or what `isolate` answers.
+        attempts: Number of retries; 1 or more.
+        backoff: The wait before the first retry; each later wait is twice as long.
+        then: The next action: ``"stop"``, ``"defer"``, ``"isolate"``, or a result of `isolate`.
 
     Raises:
         OptionError: A value is out of its range.
@@ -86,14 +86,14 @@ def retry(
 def isolate(
     *, max_runs: int = 200, max_time: str = "1 minute", topic: str | None = None
 ) -> OnFailure:
-    """Halve a failed batch until what cannot be processed stands alone, within a budget.
+    """Halve a failed batch until the records that cannot be processed stand alone, within limits.
 
     Args:
-        max_runs: Of the handler on parts of the batch; 1 or more. Default: 200.
-        max_time: How long the stream may wait for it. Default: 1 minute.
-        topic: A Kafka topic, on the brokers of the stream, that receives each dead letter too,
-            with headers that say where it comes from and why it is there. The ledger has it first,
-            and has it for certain; what the brokers do not take is logged, and not sent again.
+        max_runs: Most runs of the handler on parts of the batch; 1 or more. Default: 200.
+        max_time: Longest wait of the stream for the isolation. Default: 1 minute.
+        topic: A Kafka topic, on the brokers of the stream, that also receives each dead letter,
+            with headers for its origin and its reason. The ledger stores it first, and durably; a
+            letter that the brokers refuse is logged, and not sent again.
 
     Raises:
         OptionError: A value is out of its range.
@@ -108,7 +108,7 @@ def isolate(
 
 
 def parse_on_failure(on_failure: str | OnFailure) -> OnFailure:
-    """A policy from a word; one that is made already is answered as it is.
+    """Return the policy of a word; a policy is returned unchanged.
 
     Raises:
         OptionError: There is no such word.
@@ -126,12 +126,12 @@ def parse_on_failure(on_failure: str | OnFailure) -> OnFailure:
 
 
 def with_outages(policy: OnFailure, on_outage: str, settings: OutageSettings) -> OnFailure:
-    """A policy with what happens where the sink is away.
+    """Return a policy with a reaction to an unreachable sink.
 
     Raises:
         OptionError: There is no such word, or it contradicts the policy.
     """
-    words = [each.value for each in OnOutage]
+    words = [reaction.value for reaction in OnOutage]
     if on_outage not in words:
         raise OptionError(
             f"on_outage is {on_outage!r}; it must be one of {', '.join(map(repr, words))}."

@@ -1,4 +1,4 @@
-"""Records that a handler rejects by name, until they are kept with the batch's success."""
+"""Records that a handler rejects by name, until they are stored with the batch's success."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ from headrace.gate.source.connector import DeadLetterSink
 from headrace.gate.source.losses import OnLoss
 
 MAX_REJECTED: Final = 10_000
-"""Records that the handler may reject in one run; they are in memory until they are kept."""
+"""Most records that a handler may reject in one run; they are in memory until they are stored."""
 
 MAX_REJECTED_BYTES: Final = 256 * 1024 * 1024
-"""Greatest total size of these records (bytes)."""
+"""Largest total size of these records (bytes)."""
 
 Place = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -35,7 +35,7 @@ _REASON: Final = "reason"
 
 
 class RecordReader(Protocol):
-    """Reads single records of a gate's batches once more, and knows where dead letters go."""
+    """Reads single records of a gate's batches again, and opens the sink of dead letters."""
 
     def rejected(
         self,
@@ -43,13 +43,13 @@ class RecordReader(Protocol):
         reasons: Mapping[Place, ErrorReport],
         on_loss: OnLoss | None = None,
     ) -> Iterable[DeadLetter]:
-        """The records at these places, whole, with why each was rejected; in no order.
+        """Return the complete records at these places, each with its reason; in no order.
 
         Args:
-            ranges: what the batch reads, which has the places.
-            reasons: by topic, partition and offset.
-            on_loss: is told of offsets that have left the source, where the stream goes on without
-                such (``failOnDataLoss``). Default: None, they are an error.
+            ranges: the batch's ranges, which contain the places.
+            reasons: the reasons by topic, partition and offset.
+            on_loss: receives offsets that have left the source, if the stream skips lost offsets
+                (``failOnDataLoss``). Default: None, they are an error.
 
         Raises:
             DataLossError, CorruptionError: a record has left the source, or is damaged.
@@ -57,24 +57,24 @@ class RecordReader(Protocol):
         """
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Return the sink of dead letters besides the ledger, if named and the source has one."""
+        """Return the sink of dead letters besides the ledger; None without a name or a topic."""
 
 
 class Rejections:
-    """Collects what one run of a handler rejects, and reads it from the source, whole.
+    """Collects the rejections of one run of a handler, and reads the records from the source.
 
     Args:
-        batch: its key, for errors.
-        ranges: what is in the batch; nothing else can be rejected.
-        reader: reads the records; None where there is no source to read from.
-        planned: the same ranges, as the ledger has them.
-        on_loss: writes down rejected records that have left the source, of which nothing can be
-            kept. Default: None, such a record is an error.
-        check_fit: raises where the schema is at fault, and nothing is to be kept. Default: it never
-            is.
+        batch: the batch's key, for errors.
+        ranges: the batch's ranges; no other record can be rejected.
+        reader: reads the records; None without a source to read from.
+        planned: the same ranges, from the ledger.
+        on_loss: records rejected offsets that have left the source, whose records cannot be stored.
+            Default: None, such a record is an error.
+        check_fit: raises if the schema is at fault, so that nothing is stored. Default: the schema
+            never is.
 
     Attributes:
-        unfit: the records that could not be decoded, and why, as far as tasks have reported them.
+        unfit: the records that could not be decoded, with the reasons, as reported by tasks so far.
     """
 
     def __init__(
@@ -102,7 +102,10 @@ class Rejections:
 
     @contextmanager
     def of_jobs(self) -> Iterator[None]:
-        """Within, reject what jobs of this thread cannot decode; see `headrace.decode`."""
+        """Reject the values that jobs of this thread cannot decode, within the ``with``.
+
+        See `headrace.decode`.
+        """
         with reported_to(self._run):
             yield
 
@@ -114,8 +117,7 @@ class Rejections:
     def count(self) -> int:
         """Return the number of rejected records.
 
-        Raises:
-            TooManyRejectedError: too many could not be decoded.
+        Raises `TooManyRejectedError` if too many could not be decoded.
         """
         self._take_reported()
         return len(self._reasons)
@@ -130,11 +132,9 @@ class Rejections:
     def add(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
         """Reject all of these rows, or none of them.
 
-        Raises:
-            RejectionError: a row is not of the batch, or does not say where it is; or the reason is
-                none.
-            TooManyRejectedError: there are too many.
-            LedgerError: there is no source to read from.
+        Raises `RejectionError` for a row outside the batch, a row without a place, or an empty
+        reason; `TooManyRejectedError` for too many rows; and `LedgerError` without a source to read
+        from.
         """
         if self._reader is None:
             raise LedgerError(
@@ -164,7 +164,7 @@ class Rejections:
 
         Raises:
             RejectionError: there is no record at one of the offsets.
-            TooManyRejectedError: they are too large together.
+            TooManyRejectedError: the records are too large together.
             OptionError: the schema is at fault, and not the records.
             DataLossError, CorruptionError: a record has left the source.
             BrokerError, JournalError: the source cannot be read now.
@@ -199,56 +199,59 @@ class Rejections:
             return self.kept
 
     def has_others(self) -> bool:
-        """Whether the batch has a value besides those that could not be decoded.
+        """Whether the batch has a value other than the values that could not be decoded.
 
-        A batch that is mostly gaps is taken to have one: nobody looks.
+        The answer is True for a batch that is mostly gaps, without a read.
         """
-        ranges = [each for same in self._ranges.values() for each in same]
-        gaps = sum(each.count for each in ranges) - len(self.unfit)
+        ranges = [offsets for same in self._ranges.values() for offsets in same]
+        gaps = sum(offsets.count for offsets in ranges) - len(self.unfit)
         if self._reader is None or gaps > len(self.unfit):
             return True
         why = ErrorReport(BAD_VALUE, "it is looked for", "")
         places = ((r.topic, r.partition, at) for r in ranges for at in range(r.start, r.until))
-        others = {place: why for place in places if place not in self.unfit}
-        letters = self._reader.rejected(self._planned(), others, lambda *_loss: None)
-        return bool(others) and any(letter.value is not None for letter in letters)
+        candidates = {place: why for place in places if place not in self.unfit}
+        letters = self._reader.rejected(self._planned(), candidates, lambda *_loss: None)
+        return bool(candidates) and any(letter.value is not None for letter in letters)
 
     def _lose(
         self, missing: dict[Place, ErrorReport], gone: Sequence[tuple[OffsetRange, str]]
     ) -> None:
-        """Write down those rejected records that are gone, and no others: the handler had these."""
+        """Record rejected records that have left the source as lost, and no other records.
+
+        The handler has processed the other lost records.
+        """
         for offsets, why in gone:
             unread = missing.keys() - self._letters.keys()
             lost = [place for place in unread if _is_in(place, offsets)]
             places = (OffsetRange(*place, place[2] + 1) for place in lost)
             for ranges in merge(places).values():
-                for each in ranges:
-                    assert self._on_loss is not None  # noqa: S101  (without it nothing is told)
-                    self._on_loss(each, why)
+                for lost_range in ranges:
+                    assert self._on_loss is not None  # noqa: S101  (without it no loss is reported)
+                    self._on_loss(lost_range, why)
             for place in lost:
                 del missing[place], self._reasons[place]
 
     def _check_place(self, place: Place) -> None:
         topic, partition, offset = place
         ranges = self._ranges.get(TopicPartition(topic, partition), ())
-        if not any(each.start <= offset < each.until for each in ranges):
+        if not any(offsets.start <= offset < offsets.until for offsets in ranges):
             raise RejectionError(
                 f"The row {topic}-{partition} at {offset} is not of batch {self._batch}, so it is"
                 f" not rejected; reject rows of the batch itself, which has {self._described()}."
             )
 
     def _described(self) -> str:
-        ranges = [str(each) for same in self._ranges.values() for each in same]
+        ranges = [str(offsets) for same in self._ranges.values() for offsets in same]
         more = f" and {len(ranges) - 3} more ranges" if len(ranges) > 3 else ""
         return ", ".join(ranges[:3]) + more if ranges else "no records"
 
 
 def letters_in(batch: pa.RecordBatch, reasons: Mapping[Place, ErrorReport]) -> Iterator[DeadLetter]:
-    """The dead letters of those records of a source's that have a reason."""
+    """Yield the dead letters of the source's records that have a reason."""
     offsets = pa.array(sorted({offset for _, _, offset in reasons}), pa.int64())
     wanted = batch.filter(pc.is_in(batch.column("offset"), value_set=offsets))
     times_us = wanted.column("timestamp").cast(pa.int64()).to_pylist()
-    # Python has no times past the year 9999; Kafka takes any that a producer sends.
+    # Python has no times past the year 9999, but Kafka accepts any time from a producer.
     for row, time_us in zip(wanted.drop_columns(["timestamp"]).to_pylist(), times_us, strict=True):
         why = reasons.get((row["topic"], row["partition"], row["offset"]))
         if why is not None:
@@ -256,7 +259,7 @@ def letters_in(batch: pa.RecordBatch, reasons: Mapping[Place, ErrorReport]) -> I
 
 
 def letter_from(row: Mapping[str, Any], timestamp_ms: int, error: ErrorReport) -> DeadLetter:
-    """The dead letter of a record, from its columns as Arrow or Spark has them in Python."""
+    """Return the dead letter of a record, from its columns as Python values of Arrow or Spark."""
     headers = row["headers"]
     return DeadLetter(
         topic=row["topic"],
@@ -285,15 +288,15 @@ def _size(letter: DeadLetter) -> int:
 
 
 def _of_frame(rows: Any, reason: str | Column) -> Iterator[tuple[Place, ErrorReport]]:
-    """Each row's place and reason; computed now, one more than may be rejected at most."""
+    """Yield each row's place and reason; computed now, up to one row above the maximum."""
     missing = [name for name in _COLUMNS if name not in rows.columns]
     if missing:
         raise RejectionError(
             f"The rows to reject have no column {missing[0]!r}, but {', '.join(rows.columns)}; keep"
             f" the columns {', '.join(_COLUMNS)}, which say where a record is."
         )
-    given = reason if isinstance(reason, Column) else F.lit(None)
-    chosen = rows.select(*_COLUMNS, given.cast("string").alias(_REASON)).limit(MAX_REJECTED + 1)
+    reasons = reason if isinstance(reason, Column) else F.lit(None)
+    chosen = rows.select(*_COLUMNS, reasons.cast("string").alias(_REASON)).limit(MAX_REJECTED + 1)
     constant = None if isinstance(reason, Column) else _report(reason)
     for row in chosen.collect():
         yield _place(tuple(row[:3])), constant or _report(row[_REASON])
@@ -334,7 +337,7 @@ def _place(values: tuple[object, ...]) -> Place:
         case (str(topic), int(partition), int(offset)) if bool not in map(type, values):
             return topic, partition, offset
         case _:
-            kinds = ", ".join(type(each).__name__ for each in values)
+            kinds = ", ".join(type(value).__name__ for value in values)
             raise RejectionError(
                 f"A row to reject is of ({kinds}); give a topic (text), a partition and an offset"
                 " (whole numbers)."

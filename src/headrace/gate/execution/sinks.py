@@ -1,12 +1,12 @@
-"""Sinks outside the ledger's database that take each batch once: they store the batch's key.
+"""Sinks outside the ledger's database that store each batch once, with the batch's key.
 
 A backfill runs batches out of order, so no sink may skip a batch because its number is not above
-the last one's. Each function here has the sink remember keys instead, one by one, in the same
-transaction or commit as the batch's rows. A key that is there is skipped; any other is written.
+the last one's. Each function here has the sink store keys, in the same transaction or commit as the
+batch's rows. A stored key is skipped; any other is written.
 
-A batch and its parts have different keys and the same records. So a part marks the keys of what it
-is within, too: whichever is there first keeps the other out. It
-matters when two processes have a batch, because one of them was frozen for longer than its lease.
+A batch and its parts have different keys and the same records. So a part also marks the keys of
+the enclosing parts and the batch: the first writer excludes the other. This matters if two
+processes have a batch, because one of them was frozen for longer than its lease.
 """
 
 import copy
@@ -32,17 +32,19 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 DELTA_VERSION: Final = 1
-"""Delta skips a version that is not above the last one of its application: each application of a
-batch's own has this one version, so that it is written, and then skipped."""
+"""The version of all batches. Delta skips a version that is not above the last one of its
+application. Each batch is an application of its own, so its first write is stored, and later ones
+are skipped."""
 
 ICEBERG_PROPERTY: Final = "headrace.batch-key"
-"""The property of an Iceberg snapshot that names the batch whose rows it has added."""
+"""The property of an Iceberg snapshot that names the batch of its added rows."""
 
 ICEBERG_SPLIT_PROPERTY: Final = "headrace.split-batch-keys"
-"""The property of one that has added a part's rows: what they are within, as JSON."""
+"""The property of a snapshot with a part's rows: the keys of the enclosing parts and the batch, as
+JSON."""
 
 RECORD_HEADER: Final = "headrace-record"
-"""The header that is the same in all copies of a record, and in no other record."""
+"""The header that identifies a record: the same in all of its copies, and in no other record."""
 
 BATCH_KEY_HEADER: Final = "headrace-batch-key"
 """The header that names the batch that has written a copy."""
@@ -52,7 +54,7 @@ BATCHES: Final = sqlalchemy.Table(
     sqlalchemy.MetaData(),
     sqlalchemy.Column("batch_key", sqlalchemy.String(128), primary_key=True),
     sqlalchemy.Column("name", sqlalchemy.String(128), primary_key=True),
-    # Whether parts of the batch were written, and it itself was not.
+    # Whether parts of the batch were written, and the whole was not.
     sqlalchemy.Column("is_split", sqlalchemy.Boolean, nullable=False),
     sqlalchemy.Column(
         "written_at",
@@ -61,11 +63,11 @@ BATCHES: Final = sqlalchemy.Table(
         server_default=sqlalchemy.func.now(),
     ),
 )
-"""The keys of the batches that a database has, in the schema in which unqualified tables are."""
+"""The keys of the batches in a database, in its default schema."""
 
 
 def delta_options(key: str, name: str) -> dict[str, str]:
-    """The options of `Batch.delta_options`."""
+    """Return the options of `Batch.delta_options`."""
     suffix = f"-{name}" if name else ""
     return {"txnAppId": f"headrace-{key}{suffix}", "txnVersion": str(DELTA_VERSION)}
 
@@ -79,9 +81,9 @@ class _Presence(Enum):
 def append_iceberg(
     df: DataFrame, table: "Table", keys: Sequence[str], name: str, *, asked: Callable[[], None]
 ) -> bool:
-    """Do what `Batch.append_iceberg` says, for the key and those of what it is within.
+    """Append as `Batch.append_iceberg` does, with the keys of a batch and its enclosing parts.
 
-    ``asked`` is called once it is known what the table has.
+    ``asked`` is called after the table's keys were read.
     """
     mark, *above = marks = [f"{key}/{name}" if name else key for key in keys]
     properties = {ICEBERG_PROPERTY: mark}
@@ -109,9 +111,9 @@ def append_iceberg(
 class _Watcher:
     """A table's catalog, which refuses to commit on top of a state that has the batch.
 
-    A commit names the snapshot that it follows, and the catalog takes it only if the table still
-    stands there. PyIceberg then reads the table anew, and commits once more on top of what another
-    process has added: each time the state that the commit follows is looked at here.
+    A commit names the snapshot that it follows, and the catalog accepts it only if the table still
+    has this snapshot. Otherwise PyIceberg reads the table again, and commits on top of another
+    process's rows. So this class checks the state before each attempt.
     """
 
     def __init__(self, catalog: Any, marks: Sequence[str]) -> None:
@@ -123,10 +125,9 @@ class _Watcher:
         self.found = _presence(table, self._marks)
 
     def commit_table(self, table: "Table", requirements: Any, updates: Any) -> Any:
-        """Commit as the catalog does, unless the table that is followed has the batch.
+        """Commit as the catalog does, unless the preceding state has the batch.
 
-        Raises:
-            ValidationException: it has; PyIceberg then tries no more, and removes its manifests.
+        Raises `ValidationException` if it has; PyIceberg then stops, and removes its manifests.
         """
         from pyiceberg.exceptions import ValidationException  # noqa: PLC0415  (an extra)
 
@@ -142,17 +143,17 @@ class _Watcher:
 def _presence(table: "Table", marks: Sequence[str]) -> _Presence:
     """Return the state of the first mark's batch in the current snapshot and its ancestors.
 
-    The other marks are what it is within.
+    The other marks are the keys of the enclosing parts and the batch.
     """
-    by_id = {each.snapshot_id: each for each in table.metadata.snapshots}
+    by_id = {entry.snapshot_id: entry for entry in table.metadata.snapshots}
     snapshot = table.current_snapshot()
     while snapshot is not None:
-        said = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-        if said.get(ICEBERG_PROPERTY) in marks:
+        properties = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if properties.get(ICEBERG_PROPERTY) in marks:
             return _Presence.ALL
-        if marks[0] in json.loads(said.get(ICEBERG_SPLIT_PROPERTY, "[]")):
+        if marks[0] in json.loads(properties.get(ICEBERG_SPLIT_PROPERTY, "[]")):
             return _Presence.PARTS
-        # None if it was expired, or is the first.
+        # None if the parent was expired, or if this snapshot is the first.
         snapshot = by_id.get(snapshot.parent_snapshot_id or -1)
     return _Presence.NOTHING
 
@@ -167,13 +168,13 @@ _EXACT: Final = {
 
 
 def kafka_headers(key: str, columns: tuple[str, ...]) -> Column:
-    """The column of `Batch.kafka_headers`."""
+    """Return the column of `Batch.kafka_headers`."""
     if not columns:
         raise OptionError(
             "batch.kafka_headers() is called without columns; name those that tell each row from"
             " every other, such as 'topic', 'partition', 'offset'."
         )
-    # JSON by each value's type, so that no two values look alike; cast to text, binary ones could.
+    # Typed JSON keeps different values distinct; binary values cast to text could look alike.
     record = F.to_json(F.struct(*(F.col(name) for name in columns)), _EXACT)
     return F.array(
         _header(RECORD_HEADER, record.cast("binary")),
@@ -186,11 +187,11 @@ def _header(name: str, value: Column) -> Column:
 
 
 def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
-    """Do what `Batch.once` says, for the key and those of what it is within."""
+    """Decide as `Batch.once` does, with the keys of a batch and its enclosing parts."""
     key, *above = keys
     _require_transaction(connection, key)
     _make_table(connection)
-    # The largest batch first: who has it keeps all its parts waiting, and no two wait in a circle.
+    # Lock the largest part first: its owner blocks all inner parts, so no deadlock can form.
     for batch in reversed(above):
         is_marked = _insert(connection, batch, name, is_split=True)
         if not is_marked and not _is_split(connection, batch, name):
@@ -203,15 +204,15 @@ def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
 
 
 def _insert(connection: Connection, key: str, name: str, *, is_split: bool) -> bool:
-    """Insert a key, unless it is there; whether it was not."""
+    """Insert a key if it is missing. Return whether it was inserted."""
     row = {"batch_key": key, "name": name, "is_split": is_split}
     if connection.dialect.name == "postgresql":
-        # It waits for another transaction that has inserted the key and is not done yet.
+        # Waits for another open transaction that has inserted the key.
         on_server = postgresql.insert(BATCHES).values(row).on_conflict_do_nothing()
         written = connection.execute(on_server.returning(BATCHES.c.batch_key))
         return written.first() is not None
     if connection.dialect.name == "sqlite":
-        # No savepoint: to release one that began the transaction would commit it.
+        # No savepoint: releasing the savepoint that began the transaction would commit it.
         in_file = sqlite.insert(BATCHES).values(row).on_conflict_do_nothing()
         return connection.execute(in_file).rowcount == 1
     try:
@@ -224,10 +225,10 @@ def _insert(connection: Connection, key: str, name: str, *, is_split: bool) -> b
 
 def _is_split(connection: Connection, key: str, name: str) -> bool:
     columns = BATCHES.c
-    asked = sqlalchemy.select(columns.is_split).where(
+    query = sqlalchemy.select(columns.is_split).where(
         columns.batch_key == key, columns.name == name
     )
-    return bool(connection.execute(asked).scalar())
+    return bool(connection.execute(query).scalar())
 
 
 def _split_error(key: str) -> BatchSplitError:
@@ -249,16 +250,16 @@ def _require_transaction(connection: Connection, key: str) -> None:
 
 def _commits_each_statement(driver: Any) -> bool:
     if isinstance(driver, sqlite3.Connection):
-        # An engine may have begun a transaction where the driver itself begins none.
+        # An engine may have begun a transaction even if the driver begins none.
         begins_none = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
         return begins_none and not driver.in_transaction
-    if callable(asked := getattr(driver, "get_autocommit", None)):  # MySQL's drivers
-        return bool(asked())
+    if callable(getter := getattr(driver, "get_autocommit", None)):  # MySQL's drivers
+        return bool(getter())
     return getattr(driver, "autocommit", None) is True
 
 
 def _make_table(connection: Connection) -> None:
-    """Make the table unless it is there; a role that may only insert needs no right to make it."""
+    """Create the table if it is missing; a role without that right may still insert."""
     if _is_there(connection):
         return
     make = sqlalchemy.schema.CreateTable(BATCHES, if_not_exists=True)
@@ -269,7 +270,7 @@ def _make_table(connection: Connection) -> None:
         with connection.begin_nested():
             connection.execute(make)
     except DBAPIError:
-        # Another transaction has made it meanwhile; PostgreSQL calls that a duplicate key.
+        # PostgreSQL reports a table that was created meanwhile as a duplicate key.
         if not _is_there(connection):
             raise
 

@@ -50,37 +50,38 @@ if TYPE_CHECKING:
 VARIABLE: Final = "PYSPARK_PYTHON"
 
 DAEMON: Final = "headrace.worker_daemon"
-"""The module that Spark starts in place of PySpark's daemon; executors elsewhere need it too."""
+"""The module that Spark starts in place of PySpark's daemon; executors on other machines need it
+too."""
 
 LAUNCHER: Final = Path(__file__).with_name("compiled_python.sh")
-"""Script that starts this program's Python for Spark without Spark's archives."""
+"""The script that starts this program's Python for Spark without Spark's archives."""
 
 _IMPORT_S: Final = 60
-"""Time that the other Python may take to import Headrace (s)."""
+"""The time limit for an import of Headrace in another Python (s)."""
 
 
 def choose_python(context: "SparkContext", environ: Mapping[str, str] = os.environ) -> None:
-    """See to it that Spark's processes have Headrace.
+    """Make sure that Spark's Python processes can import Headrace.
 
-    With a local master, unless you chose one, that is the Python of this program from now on, for
-    functions of your own too. Elsewhere the machines may differ, and this one is examined: the
-    planner runs here. If the session sends Python files along, nothing is examined, for Headrace
-    may be one of them.
+    With a local master, unless the user chose a Python, this program's Python is used from now on,
+    also for the user's own functions. With any other master the machines may differ, and only this
+    one is examined, because the planner runs here. If the session sends Python files along, nothing
+    is examined, because Headrace may be one of them.
 
-    Raises:
-        SetupError: it cannot be started, or cannot import headrace; the message says what to set.
+    Raises `SetupError` if Spark's Python cannot be started, or cannot import headrace; the message
+    names the setting.
     """
     chosen, is_local = context.pythonExec, str(context.master).startswith("local")
-    found = shutil.which(chosen)
-    is_this = found is not None and _is_this_python(Path(found))
+    path = shutil.which(chosen)
+    is_this = path is not None and _is_this_python(Path(path))
     if is_local and (is_this or VARIABLE not in environ):
         context.pythonExec = sys.executable
         if _has_compiled_pyspark(context):
             context.environment["HEADRACE_PYTHON"] = sys.executable
             context.pythonExec = str(LAUNCHER)
         _keep_workers(context)
-    elif found is None or not (is_this or context._python_includes or _has_headrace(found)):
-        lacks = "is not on this machine" if found is None else "cannot import headrace"
+    elif path is None or not (is_this or context._python_includes or _has_headrace(path)):
+        lacks = "is not on this machine" if path is None else "cannot import headrace"
         raise SetupError(
             f"Spark would start its Python processes with {chosen!r}, which {lacks}; set"
             f" {VARIABLE} to a Python that has it on every machine, here {sys.executable}, before"
@@ -99,41 +100,41 @@ def _keep_workers(context: "SparkContext") -> None:
 
 
 def skip_lookup(spark: SparkSession) -> None:
-    """Save the Python process in which Spark looks for data sources that are installed.
+    """Avoid the Python process in which Spark looks for installed data sources.
 
-    Data sources are modules named ``pyspark_...``. If this program has none, and Spark's Python is
-    this one, none would be found there either. If that is unknown, Spark looks itself.
+    Data sources are modules named ``pyspark_...``. If this program has none, and Spark uses the
+    same Python, the lookup would find none either. Otherwise Spark looks itself.
     """
     if spark.sparkContext.pythonExec not in {sys.executable, str(LAUNCHER)}:
         return
-    if any(each.name.startswith("pyspark_") for each in pkgutil.iter_modules()):
+    if any(module.name.startswith("pyspark_") for module in pkgutil.iter_modules()):
         return
     jvm: Any = spark._jvm
     try:
         kinds = getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$")
-        known = getattr(kinds, "MODULE$")
-        if known.dataSourceBuilders().isEmpty():
+        manager = getattr(kinds, "MODULE$")
+        if manager.dataSourceBuilders().isEmpty():
             none = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
-            getattr(known, "dataSourceBuilders_$eq")(jvm.scala.Some(none))
-    except (Py4JError, TypeError):  # a Spark that has it elsewhere
+            getattr(manager, "dataSourceBuilders_$eq")(jvm.scala.Some(none))
+    except (Py4JError, TypeError):  # another Spark, with another class
         return
 
 
 QUIET_LOGS: Final = "spark.headrace.quietLogs"
-"""Setting of `configure`: whether Spark's loggers of `_NOISE` are turned down."""
+"""Setting of `configure`: whether the levels of Spark's loggers in `_NOISE` are raised."""
 
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _NOISE: Final = {
     # "Current batch is falling behind": a gate sizes batches to the interval, and reports lag.
     f"{_STREAMING}.ProcessingTimeExecutor": "ERROR",  # Spark 4.0
     f"{_STREAMING}.runtime.ProcessingTimeExecutor": "ERROR",
-    # "spark.sql.adaptive.enabled is not supported in streaming": nothing to do about it.
+    # "spark.sql.adaptive.enabled is not supported in streaming": no action is possible.
     f"{_STREAMING}.ResolveWriteToStream": "ERROR",
     f"{_STREAMING}.runtime.ResolveWriteToStream": "ERROR",
     # "Failed to cancel job group": the query that ends runs no job.
     "org.apache.spark.scheduler.DAGScheduler": "ERROR",
 }
-"""Levels of loggers whose warnings say nothing under a gate."""
+"""Levels of loggers whose warnings have no meaning under a gate."""
 
 
 def set_log_levels(spark: SparkSession, levels: Mapping[str, str]) -> None:
@@ -148,13 +149,13 @@ def set_log_levels(spark: SparkSession, levels: Mapping[str, str]) -> None:
 
 
 def _is_this_python(found: Path) -> bool:
-    """Whether it is of this program's environment; both of an environment are often links."""
+    """Whether a Python is of this program's environment; both Pythons of one are often links."""
     this = Path(sys.executable)
     return found.parent == this.parent and found.samefile(this)
 
 
 def _has_compiled_pyspark(context: "SparkContext") -> bool:
-    """Whether this Python's PySpark is installed, and is the one that Spark has as an archive."""
+    """Whether this Python's PySpark is installed, and is the copy that Spark has as an archive."""
     home, jvm = Path(pyspark.__file__).parent, context._jvm
     of_spark = None if jvm is None else jvm.java.lang.System.getenv("SPARK_HOME")
     return (
@@ -167,15 +168,15 @@ def _has_compiled_pyspark(context: "SparkContext") -> bool:
 
 def _has_headrace(python: str) -> bool:
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [python, "-c", "import headrace"], capture_output=True, timeout=_IMPORT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return result.returncode == 0
 
 
-# Spark gives out several Python objects for one session, so its own settings tell which it is.
+# Spark may return several Python objects for one session, so a setting identifies the session.
 _SESSION: Final = "headrace.session"
 
 
@@ -183,8 +184,8 @@ _SESSION: Final = "headrace.session"
 class _Session:
     """State of a session: its parallelism, default ledger, and its sources' secrets.
 
-    ``link_token`` is what tasks show that report to a handler over Spark Connect. ``is_adopted``:
-    another process has registered it.
+    ``link_token`` authenticates tasks that report to a handler over Spark Connect. ``is_adopted``:
+    another process has registered the session.
     """
 
     parallelism: int
@@ -199,36 +200,34 @@ _lock: Final = threading.RLock()
 
 
 def register(spark: SparkSession, *, ledger: str | None = None) -> None:
-    """Make the sources known to a session, and listen to its queries. Again is harmless.
+    """Register the sources with a session, and listen to its queries. Repeated calls are harmless.
 
     Args:
         spark: the session.
         ledger: the ledger of gates that are used by options alone (``headrace.gate`` and
-            ``headrace.ledger`` on the bare format), where no `Gate` of this program names it. The
-            same URL as in the option, but with its password, which Spark would show there.
+            ``headrace.ledger`` on the bare format), if no `Gate` of this program names it. The same
+            URL as in the option, but with its password, which Spark would show in the option.
 
     Raises:
         LedgerError: ``ledger`` is not a ledger's URL, or cannot be opened.
         SetupError: the Python that Spark starts for planners and tasks has no headrace; the message
-            says what to set. Where the master is local and nobody has set it, it is set here.
+            names the setting. With a local master and no choice of the user, it is set here.
     """
     if ledger is not None:
         ledger = normalize_url(ledger)
         shared_ledger(ledger)
     with _lock:
-        known = {} if ledger is None else _hidden({"headrace.ledger": ledger}, {})[1]
-        session = _session(spark, known)
+        hidden = {} if ledger is None else _hidden({"headrace.ledger": ledger}, {})[1]
+        session = _session(spark, hidden)
         if ledger is not None:
             session.default_ledger = ledger
 
 
 def hide_secrets(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
-    """The options of a source as Spark may show them; the session's sources know what is meant.
+    """Return a source's options with placeholders for secrets, which the session resolves.
 
-    The rest of a ledger's URL stays readable.
-
-    Raises:
-        LedgerError: One of them is not a ledger's URL.
+    The rest of a ledger's URL stays readable. Raises `LedgerError` if the option for the ledger is
+    not a ledger's URL.
     """
     with _lock:
         session = _session(spark, {})
@@ -240,7 +239,7 @@ def hide_secrets(spark: SparkSession, options: Mapping[str, str]) -> dict[str, s
 def _hidden(
     options: Mapping[str, str], known: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The options without secrets, and the secrets by what stands in their place."""
+    """Return the options without secrets, and the new secrets by their placeholders."""
     place_of = {secret: place for place, secret in known.items()}
     shown, new = dict[str, str](), dict[str, str]()
     for name, value in options.items():
@@ -256,7 +255,7 @@ def _hidden(
 
 
 def _name_of(spark: Any, origin: _Session | None) -> str:
-    """The name of a session; over Connect a clone has its origin's settings, and not its own."""
+    """Return the name of a session. Over Connect a clone inherits its origin's settings."""
     if is_remote(spark) and not (origin and origin.is_adopted):
         return str(spark.session_id)
     return spark.conf.get(_SESSION, None) or uuid.uuid4().hex
@@ -275,22 +274,22 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
             if spark.conf.get(QUIET_LOGS, None) == "true":
                 set_log_levels(spark, _NOISE)
         warn_of_limits()
-        # A declarative pipeline's definitions may set nothing; only handlers on servers look there.
+        # A declarative pipeline's definitions may set nothing; only server-side handlers need it.
         with contextlib.suppress(PySparkException):
             spark.conf.set(_SESSION, name)
         session = _sessions[name] = _Session(_parallelism(spark))
-        if origin is not None:  # whose views a clone has, too
+        if origin is not None:  # a clone also has its origin's views
             session.default_ledger, session.secrets = origin.default_ledger, dict(origin.secrets)
         listener = GateListener(
             lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger),
             program=this_program(over_connect=is_remote(spark)),
         )
-        if not is_remote(spark):  # over Spark Connect a query goes on without its program
+        if not is_remote(spark):  # over Spark Connect a query continues without its program
             atexit.register(_end_with_the_program, spark, listener)
         _listen(spark, listener)
     session.secrets |= new
-    # A class of its own for this session: Spark sends it, with what it knows, to its processes.
-    known = {
+    # One class for each session: Spark sends the class, with its attributes, to its processes.
+    attributes = {
         "parallelism": session.parallelism,
         "secrets": dict(session.secrets),
         "reports": SessionReporter(session.link_token) if is_remote(spark) else reporter_of(spark),
@@ -298,7 +297,7 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
     }
     for connector in map(connector_of, SOURCES):
         source = connector.source
-        _register_source(spark, type(source.__name__, (source,), known))
+        _register_source(spark, type(source.__name__, (source,), attributes))
     return session
 
 
@@ -307,11 +306,11 @@ def _end_with_the_program(spark: SparkSession, listener: GateListener) -> None:
         return any(str(query.runId) == str(run) for query in spark.streams.active)
 
     context = active_context()
-    if context is None:  # its Spark was stopped, which delivers the events
+    if context is None:  # Spark was stopped, and has delivered the events
         return
     with contextlib.suppress(Py4JError, OSError):
         listener.end_with_the_program(is_active, EVENTS_S)
-        # Spark logs a trace for each event that it delivers to nobody from now on.
+        # From now on Spark would log a trace for each event that it cannot deliver.
         context.setLogLevel("OFF")
 
 
@@ -319,7 +318,7 @@ def _listen(spark: SparkSession, listener: GateListener) -> None:
     """Add a listener that does not keep the program running.
 
     Over Spark Connect PySpark delivers events in a thread that Python waits for at its end, and
-    that only ``spark.stop()`` ends. A thread that a daemon thread starts is a daemon too.
+    only ``spark.stop()`` ends that thread. A thread started by a daemon thread is a daemon too.
     """
     if not is_remote(spark):
         spark.streams.addListener(listener)
@@ -340,19 +339,19 @@ def _listen(spark: SparkSession, listener: GateListener) -> None:
 
 
 def known_secrets(spark: SparkSession) -> dict[str, str]:
-    """The secrets of a session that is registered, by what stands in their place."""
+    """Return the secrets of a registered session by their placeholders."""
     with _lock:
         return dict(_session(spark, {}).secrets)
 
 
 def link_token(spark: SparkSession) -> str:
-    """The token of a registered session's tasks that report to a handler over Spark Connect."""
+    """Return the token of a session's tasks that report to a handler over Spark Connect."""
     with _lock:
         return _session(spark, {}).link_token
 
 
 def adopt(spark: SparkSession, known: Mapping[str, str]) -> None:
-    """Know a session that another process has registered, and its secrets.
+    """Record a session that another process has registered, and its secrets.
 
     For Spark Connect's server, where handlers run in a process of their own.
     """
@@ -366,24 +365,25 @@ _ASSUMED_PARALLELISM: Final = 4
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Return the number of tasks the session runs at once; over Spark Connect a plan tells it."""
+    """Return the number of tasks that a session runs at once; over Connect, from a plan."""
     if not is_remote(spark):
         return spark.sparkContext.defaultParallelism
     plan = io.StringIO()
     with contextlib.redirect_stdout(plan):
         spark.range(1).explain()
-    found = _SPLITS.search(plan.getvalue())
-    return int(found[1]) if found is not None else _ASSUMED_PARALLELISM
+    match = _SPLITS.search(plan.getvalue())
+    return int(match[1]) if match is not None else _ASSUMED_PARALLELISM
 
 
 def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
     """Register a source with environment variables that any number of threads may share.
 
-    Like ``spark.dataSource.register``, but for the map of these variables, which all queries of the
-    source share: Spark adds to it in the thread of each query that starts, and serializes it for
-    the tasks. Two threads that add at once damage PySpark's ``HashMap``, and then no task of any
-    query can read it (``OptionalDataException``). Spark's method also asks whether the thread's
-    active session, perhaps another one, has such a source, and then would not register this one.
+    Like ``spark.dataSource.register``, except for the map of these variables, which all queries of
+    the source share. Spark adds to the map in the thread of each query that starts, and serializes
+    the map for the tasks. Two threads that add at once damage PySpark's ``HashMap``, and then no
+    task of any query can be read (``OptionalDataException``). Spark's method also checks the
+    thread's active session, perhaps another one, for such a source, and would then skip this
+    session.
     """
     if is_remote(spark):
         spark.dataSource.register(source)
@@ -413,22 +413,22 @@ RECOMMENDED_CONF: Final = known_settings(
         "spark.python.unix.domain.socket.enabled": "true",
     }
 )
-"""Settings that a session should be built with; `headrace doctor` checks them."""
+"""Recommended settings for building a session; `headrace doctor` checks them."""
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Set what makes small batches fast, on a session's builder, and keep the log short.
+    """Set options for fast small batches and a short log on a session's builder.
 
-    Unless the program handles its log itself, Headrace's warnings go to the standard error with
-    time and level. The bar of stages, and warnings of Spark's that say nothing under a gate, are
-    turned off; set ``spark.headrace.quietLogs`` to ``false`` to keep these warnings.
+    Unless the program configures logging itself, Headrace's warnings go to the standard error with
+    time and level. The progress bar, and warnings of Spark without meaning under a gate, are turned
+    off; set ``spark.headrace.quietLogs`` to ``false`` to keep these warnings.
 
     >>> import headrace
     >>> from pyspark.sql import SparkSession
     >>> builder = headrace.configure(SparkSession.builder.appName("orders"))
     """
     show_lines()
-    # The bar of stages would be glued to the log's lines.
+    # The progress bar would be mixed into the log's lines.
     quiet = {QUIET_LOGS: "true", "spark.ui.showConsoleProgress": "false"}
     for name, value in {**RECOMMENDED_CONF, **quiet}.items():
         builder = builder.config(name, value)
@@ -436,7 +436,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
 
 
 def is_new_checkpoint(spark: SparkSession, path: str) -> bool:
-    """Return whether a checkpoint has no batch yet; False over Connect, where nobody here sees."""
+    """Return whether a checkpoint has no batch yet; False over Connect, which hides the path."""
     if is_remote(spark):
         return False
     jvm: Any = spark._jvm

@@ -1,6 +1,7 @@
-"""Queries are ended for an operator, once their batch is done, and at SIGTERM: by whom, and why.
+"""Stops of queries: for an operator after the present batch, and at SIGTERM.
 
-Their planner sees the stop and plans no batch more; only the process that has the query can end it.
+The planner sees an operator's stop and plans no further batch, but only the query's own process can
+end the query. Each stop has an author and a reason.
 """
 
 import contextlib
@@ -29,18 +30,18 @@ from headrace.spark_versions import Py4JError, Py4JJavaError
 _LOG: Final = logging.getLogger("headrace.execution")
 
 LOOK_S: Final = 2.0
-"""Interval at which a process asks the ledgers of its queries whether one is to end (s)."""
+"""Interval at which a process asks the ledgers whether one of its queries must end (s)."""
 
 _starting: Final = threading.Lock()
 _is_watching = False
 
 
 def watch_for_stops(*, at_signals: bool) -> None:
-    """End the queries of this process that are followed, from now on, when they are to end.
+    """Start ending this process's followed queries on request.
 
-    ``at_signals`` has SIGTERM end them too, and Ctrl-C outside of an interactive session, unless
-    the program has a handler of its own, or this is not its main thread. The program then goes on
-    to its end; the same signal once more ends it at once.
+    ``at_signals`` makes SIGTERM end them too, and Ctrl-C outside of an interactive session, unless
+    the program has its own handler, or this is not its main thread. The program then continues to
+    its end; a second signal ends it at once.
     """
     global _is_watching  # noqa: PLW0603  (one thread for the process)
     with _starting:
@@ -54,7 +55,7 @@ def watch_for_stops(*, at_signals: bool) -> None:
 
 
 def _end_all_at(number: signal.Signals) -> None:
-    """Have a signal end all queries, unless the program handles it; the second one acts as ever."""
+    """Make a signal end all queries, unless the program handles it; the second acts as usual."""
     before: Any = signal.getsignal(number)
     module = getattr(before, "__module__", None)
     if before is not signal.SIG_DFL and module not in {"_signal", "pyspark.core.context"}:
@@ -62,7 +63,7 @@ def _end_all_at(number: signal.Signals) -> None:
 
     def end(_number: int, _frame: FrameType | None) -> None:
         signal.signal(number, before)
-        # Not here: the main thread may be in a call to Spark, and its connection takes no other.
+        # In a thread: the main thread's connection to Spark may be busy with another call.
         threading.Thread(target=_end_all, args=(number,), daemon=True).start()
 
     signal.signal(number, end)
@@ -82,23 +83,24 @@ def _watch() -> None:
         time.sleep(LOOK_S)
         try:
             idle = look(all_states(), idle)
-        except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+        except Exception:  # noqa: BLE001  (the thread has no caller that could report it)
             _LOG.exception("Whether a query of this process is to end is not known now.")
 
 
 def look(
     followed: Mapping[tuple[str, str], StreamState], idle_before: Set[StreamState]
 ) -> set[StreamState]:
-    """End the queries that are to end and run no batch, if their planners have seen that.
+    """End the queries that must end and run no batch, if their planners have seen the stop.
 
-    One that plans nothing, as with a long interval, ends when it is idle at two looks.
+    A query that plans nothing, for example because of a long interval, ends when it is idle at two
+    looks.
 
     Args:
         followed: The gates' states by ledger and name.
-        idle_before: The answer of the look before.
+        idle_before: The result of the previous look.
 
     Returns:
-        Those that are to end and run no batch.
+        The queries that must end and run no batch.
     """
     gates: dict[str, dict[str, StreamState]] = defaultdict(dict)
     for (url, gate), state in followed.items():
@@ -123,14 +125,14 @@ def _idle(
         for gate in ledger.operator_limits.to_stop(list(states)):
             stop = ledger.operator_limits.of(gate).stop
             running = ledger.operator_limits.open_batches(gate).get(Status.IN_PROGRESS, 0)
-            # What waits for its sink is run again at the next start, under its own key.
+            # A batch that waits for its sink is run again at the next start, under its own key.
             is_idle = not running or ledger.sink_outages.get(gate) is not None
             if stop is not None and is_idle:
                 yield states[gate], stop
 
 
 def _end(state: StreamState, by: str) -> None:
-    """End a query, in a thread of its own: that may take long, and others are to end, too."""
+    """End a query in a separate thread, so that a slow end delays no other query."""
     state.stopped_by = by
     threading.Thread(target=_stop, args=(state, by), name="headrace-stop", daemon=True).start()
 
@@ -150,8 +152,8 @@ def _stop(state: StreamState, by: str) -> None:
             # A signal to the whole group has ended its Spark first.
             _LOG.debug("The query behind gate %r has ended with its Spark.", state.gate)
             return
-        said = text_of(error).strip().partition("\n")[0]
-        _LOG.warning("The query %r could not be stopped: %s", name, said)
+        line = text_of(error).strip().partition("\n")[0]
+        _LOG.warning("The query %r could not be stopped: %s", name, line)
         state.stopped_by = None  # it is tried again
 
 
@@ -164,10 +166,10 @@ _STOPPED_QUERY: Final = (
 
 @contextlib.contextmanager
 def shorten_interrupts(stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Say in few words that a batch was interrupted because its query is stopped.
+    """Replace the exception of a batch whose query is stopped by a short one.
 
-    Spark searches what a handler raises for these, by a pattern that overflows its stack on the
-    many lines that Py4J makes of it. While a query is ``stopped`` anything that is raised is that.
+    Spark searches the handler's exception for an interrupt, with a pattern that overflows its stack
+    on the many lines of Py4J's text. While a query is ``stopped``, every exception is an interrupt.
     """
     try:
         yield
@@ -182,10 +184,10 @@ def shorten_interrupts(stopped: Callable[[], bool] = lambda: False) -> Iterator[
 
 @contextlib.contextmanager
 def exits_as_errors(batch: str) -> Iterator[None]:
-    """Raise what is no ``Exception`` as one, with the cause.
+    """Raise exceptions outside ``Exception`` as `HandlerExitError`, with the cause.
 
-    Py4J's thread that calls a handler would end by it without an answer, and Spark wait for ever;
-    any other thread would end without a word.
+    Otherwise Py4J's thread that calls a handler would end without an answer, and Spark would wait
+    forever; any other thread would end silently.
 
     Raises:
         HandlerExitError: SystemExit, KeyboardInterrupt or the like was raised.

@@ -1,4 +1,8 @@
-"""Spark's stream reader behind a gate, and what a stream's plan says of what it reads."""
+"""Spark's stream reader behind a gate, and the sources and the state in a stream's plan.
+
+`Gate.write` finds in the plan of its DataFrame which gate reads it. So a gate writes the records
+that it has read itself, once.
+"""
 
 import contextlib
 import io
@@ -21,7 +25,7 @@ from headrace.gate.execution.gate_state import use_ledger
 from headrace.gate.execution.spark_session import hide_secrets
 from headrace.gate.source.connector import Connector
 
-# Spark marks with ~ what is computed of a stream.
+# Spark marks the streaming operators of a plan with ~.
 _STATEFUL: Final = re.compile(
     r"^\W*~(Aggregate|Deduplicate\w*|GlobalLimit|FlatMapGroups\w*WithState\w*|TransformWithState\w*"
     r"|ArrowTransformWithState\w*)\b",
@@ -37,24 +41,25 @@ SOURCE_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolut
 """Spark's setting with which every source of a query has a name, also in the checkpoint."""
 
 _SOON_S: Final = 0.05
-"""Time that ``load`` waits for the check before Spark loads (s): a wrong option is found sooner."""
+"""Time that ``load`` waits for the check before Spark loads (s): a wrong option is reported sooner.
+"""
 
-# Spark leaves out of a plan's text the fields beyond so many, options among them.
+# Spark omits the fields beyond this number from a plan's text, including options.
 _MOST_FIELDS: Final = "spark.sql.debug.maxToStringFields"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """One source of a stream: its gate, and the name that `Gate.read` gave it, if there are any."""
+    """One source of a stream: its gate, and the name from `Gate.read`; None without either."""
 
     gate: str | None
     read: str | None
 
 
 def sources_of(df: DataFrame) -> list[StreamSource]:
-    """The sources that a query of this stream will have; one that is used twice is two."""
+    """Return the sources of a query of this stream; a source that is used twice is two."""
     plan = _analyzed(df)
-    begins = [found.start() for found in _SOURCE.finditer(plan)]
+    begins = [match.start() for match in _SOURCE.finditer(plan)]
     texts = [plan[at:until] for at, until in zip(begins, [*begins[1:], len(plan)], strict=True)]
     return [_source(text) for text in texts]
 
@@ -68,18 +73,18 @@ def _source(text: str) -> StreamSource:
 
 
 def name_of_source(df: DataFrame) -> str | None:
-    """The name of a stream's one source in its checkpoint; None where Spark wants none."""
+    """Return the name of a stream's only source in its checkpoint; None if Spark uses no names."""
     if df.sparkSession.conf.get(SOURCE_EVOLUTION, "false") != "true":
         return None
     plan = _analyzed(df)
-    found = _SOURCE.search(plan)
-    return None if found is None else _first(_NAME, plan[found.start() :])
+    match = _SOURCE.search(plan)
+    return None if match is None else _first(_NAME, plan[match.start() :])
 
 
 def state_of_plan(df: DataFrame) -> str | None:
-    """Return the operator of a stream by which its batches depend on each other, or None.
+    """Return the operator of a stream that makes its batches depend on each other, or None.
 
-    A stream of several sources has one, too: most join them.
+    A stream of several sources has such an operator, too: most join them.
     """
     plan = _analyzed(df)
     stateful = _STATEFUL.search(plan)
@@ -89,15 +94,10 @@ def state_of_plan(df: DataFrame) -> str | None:
 
 
 def check_batches_can_be_skipped(state: str | None, gate: str, last: str) -> None:
-    """Raise unless the stream's batches are computed each for itself, from one source.
+    """Refuse a stream whose batches depend on each other, or on several sources.
 
-    Args:
-        state: What `state_of_plan` answered.
-        gate: The gate's name.
-        last: The failure policy that skips batches.
-
-    Raises:
-        OptionError: a batch is more than what the gate's source gave it.
+    ``state`` is the result of `state_of_plan`, and ``last`` the failure policy that skips batches.
+    Raises `OptionError` if a batch depends on more than the offsets of the gate's source.
     """
     if state not in {None, SEVERAL_SOURCES}:
         raise OptionError(
@@ -131,16 +131,15 @@ def _analyzed(df: DataFrame) -> str:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str | None:
-    found = pattern.search(text)
-    return None if found is None else found[1]
+    match = pattern.search(text)
+    return None if match is None else match[1]
 
 
 @dataclass(frozen=True, slots=True)
 class GateRead:
-    """Stream that a gate's reader has loaded, and the user's options for it.
+    """A stream that a gate's reader has loaded, and the user's options for it.
 
-    Its name distinguishes it from everything else that was ever loaded; the ledger's URL is in
-    full.
+    The name is unique among all loaded streams; the ledger's URL is complete.
     """
 
     name: str
@@ -156,16 +155,16 @@ _reads: Final[dict[str, GateRead]] = {}
 
 
 def remember(read: GateRead) -> None:
-    """Keep what was loaded, for whoever writes it."""
+    """Store a loaded stream for `read_of`."""
     with _lock:
         _reads[read.name] = read
 
 
 def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
-    """Return the one read of this gate in a stream: a gate stands before one source.
+    """Return the only read of this gate in a stream: a gate stands before one source.
 
-    Raises:
-        OptionError: it reads nothing through the gate, or more than one source, or is no stream.
+    Raises `OptionError` if the stream reads nothing through the gate, or more than one source, or
+    is no stream.
     """
     if not df.isStreaming:
         raise OptionError(
@@ -183,8 +182,8 @@ def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
     with _lock:
         read = _reads.get(own[0].read or "") if own else None
     if read is None:
-        others = sorted({source.gate for source in sources if source.gate not in {None, gate}})
-        through = f"through the gate {others[0]!r}" if others else "with no Gate.read"
+        other_gates = sorted({source.gate for source in sources if source.gate not in {None, gate}})
+        through = f"through the gate {other_gates[0]!r}" if other_gates else "with no Gate.read"
         raise OptionError(
             f"What the gate {gate!r} is to write was read {through}; write what"
             f" {gate!r} itself has read, or what is derived from it."
@@ -200,7 +199,7 @@ def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
 class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: ignore[misc]
     """Addition to Spark's reader, whose methods come after: a check of the options at load.
 
-    Spark itself only finds a wrong option when the query runs, and wraps it in a traceback.
+    Spark itself finds a wrong option only when the query runs, and wraps it in a traceback.
     """
 
     def __init__(
@@ -228,10 +227,10 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         super().format(connector.format)
 
     def format(self, source: str) -> Self:
-        """Refuse any format but the gate's source: another one would not heed the gate.
+        """Refuse any format but the gate's source: another source would ignore the gate.
 
         Raises:
-            OptionError: it is another one.
+            OptionError: the format is another one.
         """
         if source != self._connector.format:
             raise OptionError(
@@ -241,10 +240,10 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         return self
 
     def option(self, key: str, value: Any) -> Self:
-        """Set an option of the source, over one of the same name in any case; None sets nothing.
+        """Set an option of the source, case-insensitive in its name; None sets nothing.
 
         Raises:
-            OptionError: the option is the gate's to set, or `Gate.read` was given it.
+            OptionError: only the gate sets this option, or `Gate.read` has already set it.
         """
         if value is None:
             return self
@@ -272,13 +271,13 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         schema: StructType | str | None = None,
         **options: Any,
     ) -> DataFrame:
-        """Check the options, reach the source and the ledger; then what Spark does.
+        """Check the options, the source and the ledger, then load the stream as Spark does.
 
         Raises:
             OptionError: an option is wrong.
             BrokerError: the brokers cannot be reached.
             JournalError: the journal cannot be read.
-            SourceError: what is named does not exist.
+            SourceError: a named topic, partition or journal does not exist.
             LedgerError: the ledger cannot be opened or written.
         """
         self.options(path=path, **options)
@@ -294,7 +293,7 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         try:
             df: DataFrame = super().load(None, format, schema)
         except Exception:
-            checked.result()  # which says in one sentence what is wrong
+            checked.result()  # raises a one-sentence error in place of Spark's
             raise
         checked.result()
         self._connector.source.check(df.schema, self._raw | self._of_gate)
@@ -302,7 +301,7 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         return df
 
     def _text_of(self, value: Any) -> str:
-        """The value of an option, as Spark writes it; a format with its secrets."""
+        """Return the text of an option's value, as Spark formats it; a format with its secrets."""
         if isinstance(value, Format):
             return json.dumps(value.option(self._session))
         return str(value).lower() if isinstance(value, bool) else str(value)
@@ -313,16 +312,16 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
 
 
 def _beside(check: Callable[[], None]) -> "Future[None]":
-    """Check while Spark loads: the first time, each of both takes half a second.
+    """Run the check while Spark loads: the first time, each of both takes half a second.
 
-    In a thread that nobody waits for where the program is interrupted.
+    The check runs in a daemon thread, which does not delay an interrupted program.
     """
     checked: Future[None] = Future()
 
     def run() -> None:
         try:
             check()
-        except BaseException as error:  # noqa: BLE001  (raised to who asks)
+        except BaseException as error:  # noqa: BLE001  (raised by the future's result)
             checked.set_exception(error)
         else:
             checked.set_result(None)

@@ -36,7 +36,7 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 @dataclass(frozen=True)
 class StreamBackfill:
-    """Runs what a stream defers, in its application, out of the time that the stream leaves.
+    """Runs the deferred batches of a stream in its application, in the time that the stream leaves.
 
     The runner runs the batches as ``owner``.
     """
@@ -50,7 +50,7 @@ class StreamBackfill:
     schedule: Schedule
 
     def follow(self, query: StreamingQuery) -> None:
-        """Run until the query ends; in threads of its own."""
+        """Run until the query ends, in separate threads."""
         scheduler = BackfillScheduler(
             self.ledger,
             self.runner.run,
@@ -71,10 +71,10 @@ class StreamBackfill:
         state = state_of(self.ledger.url, self.gate)
         state.on_batch_end(scheduler.wake)
         try:
-            # The stream's own batch, which is not stopped before it ends, may wait for the handler.
+            # The stream's own batch may wait for the handler, and is not stopped before its end.
             with cancel_when(lambda: has_ended(query), "the query was stopped"):
                 scheduler.run(Monitor(self.ledger, self.gate), self.schedule)
-        except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+        except Exception:  # noqa: BLE001  (the thread has no caller that could report it)
             _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self.gate)
         finally:
             state.on_batch_end(None)
@@ -90,32 +90,32 @@ def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
     try:
         query.awaitTermination()
     except StreamingQueryException:
-        pass  # The query's own business.
+        pass  # Spark reports the query's own failure.
     finally:
         scheduler.close()
 
 
 def _control_wait_s(interval_ms: int) -> float:
-    """Return the time a backfill waits for the next batch of the stream (s): at most a minute."""
+    """Return the time that a backfill waits for the stream's next batch (s): at most a minute."""
     return min(2 * interval_ms / 1000 + 5, 60)
 
 
 Started = Callable[[StreamingQuery, str | None, bool], None]
-"""Called with a query that has started, its option ``checkpointLocation`` if it is set, and whether
-its trigger takes what there is and ends."""
+"""Called with a started query, its option ``checkpointLocation`` if set, and whether its trigger
+reads all available records and ends."""
 
 
 @dataclass(frozen=True)
 class Handling:
     """Handling of a gate's batches, with the arguments of `Gate.write`.
 
-    Over Spark Connect it is sent to the process on the server that runs the handler.
+    Over Spark Connect it is sent to the server's process that runs the handler.
 
     Attributes:
-        read: names what the gate has read of which this is the handler.
-        options: the stream's, with its secrets.
-        transform: what the stream derives from what is read.
-        columns: the columns of what is read.
+        read: the name of the gate's read that the handler processes.
+        options: the stream's options, with its secrets.
+        transform: the stream's derivation from the source.
+        columns: the columns of the source's DataFrame.
         has_state: whether the stream's batches depend on each other.
     """
 
@@ -140,7 +140,7 @@ class Handling:
     def begin(
         self, spark: SparkSession, derived: DerivedStream | None
     ) -> tuple[GatedHandler, Started]:
-        """Return the callables for ``foreachBatch`` and for the time when the query has started."""
+        """Return the callable for ``foreachBatch``, and the callback for the start of the query."""
         ledger = use_ledger(self.gate, self.ledger_url)
         records = SparkBatchReader(
             spark, self.connector, self.options, derived, self.transform, self.columns
@@ -179,14 +179,14 @@ class Handling:
 
 
 Before = Callable[[str | None, str], str]
-"""Called before a query starts, with its option ``checkpointLocation`` if it is set, and its name;
-returns where its checkpoint is."""
+"""Called before a query starts, with its option ``checkpointLocation`` if set, and its name;
+returns the path of its checkpoint."""
 
 
 def trigger_notice(interval_ms: int, processing_time: object) -> str | None:
-    """Return a sentence if Spark's trigger of that time is longer than a gate's interval.
+    """Return a sentence if Spark's trigger is longer than a gate's interval.
 
-    None also where only Spark understands the time.
+    None also for a time that only Spark can parse.
     """
     try:
         trigger_ms = duration_ms("processingTime", str(processing_time))
@@ -240,10 +240,10 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
         return self
 
     def trigger(self, **chosen: Any) -> Self:
-        """Choose when batches start, as Spark does.
+        """Set the trigger of batches, as Spark does.
 
         Raises:
-            OptionError: the trigger is one with which Spark plans no batches before it runs them.
+            OptionError: Spark plans no batches before it runs them under this trigger.
         """
         for mode in _WITHOUT_BATCHES & chosen.keys():
             if chosen[mode] is not None:
@@ -267,11 +267,11 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> StreamingQuery:
-        """Start the query, and what goes beside it.
+        """Start the query, and the backfill of its deferred batches.
 
         Raises:
             OptionError: the query has no checkpoint, or another gate's.
-            GateInUseError: another query stands behind the gate.
+            GateInUseError: the gate already has another query.
         """
         self.options(**options)
         if queryName:

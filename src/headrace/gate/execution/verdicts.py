@@ -1,17 +1,18 @@
-"""What a handler's exception means for its batch: the only place that looks into one.
+"""The meaning of a handler's exception for its batch: the only place that inspects exceptions.
 
-`failure_of` asks in this order: is the query being stopped; are parts of the batch in the sink; is
-the source or the program at fault; is the sink away, or what is read; did something fail that says
-nothing of the records; was a process lost, or without memory. What is left may be the records'
-fault.
+`failure_of` checks in this order: the query is being stopped; the sink has parts of the batch; the
+source or the program is at fault; a process was lost, or ran out of memory; the sink or the source
+is unreachable; another failure is unrelated to records. Any other exception may be the records'
+fault. A source that cannot be read is no failure of the handler: such a batch is held, and no
+record is convicted for it.
 
-Objects are asked for their codes and classes, never for their text. An exception in a task comes as
-text alone: only classes are read from it, and the text that their packages write before any value.
-If Spark has its Java exceptions at hand, these are asked instead. What the codes, classes and texts
-of each driver mean stands in `headrace.gate.execution.drivers`.
+Exceptions of this process are inspected by code and class, never by text. An exception in a task
+comes as text alone: only classes are read from the text, and the words that a package writes before
+any value. If Spark has the Java exceptions, these are inspected instead.
+`headrace.gate.execution.drivers` has the meanings of each driver's codes, classes and texts.
 
-So no record that stands in a message can make an outage of itself, but for two cases, both of text
-with line breaks: over Spark Connect, in a message of Java's; and one that imitates a whole
+So a record in a message cannot look like an outage, except in two cases, both with line breaks in
+the text: over Spark Connect, in a message of a Java exception; and in an imitation of a whole
 traceback that ends with a ``SinkAwayError``.
 """
 
@@ -63,13 +64,13 @@ def failure_of(
     has_asked: bool = False,
     passes_over_losses: bool = False,
 ) -> Failure:
-    """Return what an exception of a call means for its batch.
+    """Return the meaning of a call's exception for its batch.
 
     Args:
-        error: What was raised. Where it is Spark's, its JVM is asked for the causes.
-        is_stopped: Whether the query is being stopped; then nothing else is looked at.
-        has_asked: Whether the handler has asked its sink what that has of this key.
-        passes_over_losses: Whether the source goes on where records are gone.
+        error: The exception. If it is Spark's, its JVM is asked for the causes.
+        is_stopped: Whether the query is being stopped; then nothing else is checked.
+        has_asked: Whether the handler has asked its sink for this key.
+        passes_over_losses: Whether the source skips lost records.
     """
     if is_stopped:
         return Failure(Verdict.STOPPED, error, query_stopped(error), is_blameless=True)
@@ -103,7 +104,7 @@ def failure_of(
 
 
 def with_causes(error: BaseException, *, hidden: bool = True) -> Iterator[BaseException]:
-    """Yield an exception and those that led to it, outermost first; hidden are ``from None``'s."""
+    """Yield an exception and its causes, outermost first; ``hidden`` includes ``from None``'s."""
     seen: set[int] = set()
     now: BaseException | None = error
     while now is not None and id(now) not in seen:
@@ -122,10 +123,10 @@ def _spark_text(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return Spark's message, for which it may ask its JVM; empty if the JVM is gone."""
+    """Return Spark's message, possibly from its JVM; empty if the JVM is gone."""
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  (whatever a JVM that ends makes of it)
+    except Exception:  # noqa: BLE001  (an ending JVM raises many classes)
         return ""
 
 
@@ -133,7 +134,8 @@ def text_of(error: BaseException) -> str:
 
 _ENDING: Final = (DataLossError, CorruptionError, OptionError, SetupError)
 
-# Spark has a task's exception as text: the traceback, as the Python worker wrote it.
+# Spark has a task's exception as text: the traceback of the Python worker, whose last line has the
+# type and the sentence.
 _IN_A_TASK: Final = re.compile(
     r"^headrace\.errors\.((?:DataLoss|Corruption|Option|Setup)Error): (.+)$", re.MULTILINE
 )
@@ -147,7 +149,7 @@ _FULL_IN_TEXT: Final = re.compile(r"No space left on device|Disk quota exceeded"
 _NOT_TRUSTED: Final = re.compile(
     r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|PKIX path (?:building|validation) failed"
 )
-"""As Python, libpq and Java say it."""
+"""Messages of Python, libpq and Java for an untrusted certificate."""
 
 _TLS_IN_TEXT: Final = re.compile(
     r"^(?:: |Caused by: )?[\w.]*(?:SSL\w*(?:Error|Exception)|OperationalError): (.+)$", re.MULTILINE
@@ -175,7 +177,7 @@ _LINKAGE: Final = re.compile(
     r"|IncompatibleClassChange)Error): (?!Could not initialize)'?([^\n('\"]+)",
     re.MULTILINE,
 )
-"""Java links each class once: what one lacks it will lack, whatever the records."""
+"""Linkage errors of Java: a class is linked once, so the error repeats for every record."""
 
 _OF_DELTA: Final = re.compile(
     r"^\s+at (?:io\.delta|org\.apache\.spark\.sql\.delta)\.", re.MULTILINE
@@ -183,11 +185,11 @@ _OF_DELTA: Final = re.compile(
 
 
 def _unsuited_jar(error: BaseException) -> SetupError | None:
-    for each in with_causes(error):
-        text = _spark_text(each)
-        if (found := _LINKAGE.search(text)) is None:
+    for cause in with_causes(error):
+        text = _spark_text(cause)
+        if (match := _LINKAGE.search(text)) is None:
             continue
-        fault = f"{found[1]}: {found[2].strip()}"
+        fault = f"{match[1]}: {match[2].strip()}"
         if _OF_DELTA.search(text):
             return SetupError(
                 f"This Delta Lake is built for another Spark than {pyspark.__version__} ({fault});"
@@ -202,61 +204,65 @@ def _unsuited_jar(error: BaseException) -> SetupError | None:
 
 
 def ends_query(error: BaseException) -> HeadraceError | None:
-    """Return why the query is to stop, whatever its policy; None where it need not.
+    """Return the error that ends the query under every policy; None without one.
 
-    Its source has lost records, or the program cannot run as it is: a schema or an option is wrong,
-    a machine lacks a package, a jar does not suit this Spark, or a certificate is not trusted. No
-    record is at fault, and no sink is away. Only what Spark raises is searched, and what led to it:
-    what a handler says by itself may have a record's text in it.
+    The source has lost records, or the program cannot run: a wrong schema or option, a missing
+    package, a jar for another Spark, or an untrusted certificate. No record is at fault, and no
+    sink is away. Only Spark's exceptions and their causes are searched: the text of a handler's own
+    exception may contain a record.
     """
-    for each in with_causes(error):
-        if type(each) in _ENDING:
-            return cast(HeadraceError, each)
-        if (found := _IN_A_TASK.search(_spark_text(each))) is not None:
-            return cast(HeadraceError, getattr(errors, found[1])(found[2]))
+    for cause in with_causes(error):
+        if type(cause) in _ENDING:
+            return cast(HeadraceError, cause)
+        if (match := _IN_A_TASK.search(_spark_text(cause))) is not None:
+            return cast(HeadraceError, getattr(errors, match[1])(match[2]))
     return _unsuited_jar(error) or _untrusted(error)
 
 
 def unreachable_source(error: BaseException) -> HeadraceError | None:
-    """Why the source could not be read this time, in one sentence, if that is what was raised.
+    """Return the error of a failed read of the source, in one sentence; None for any other error.
 
-    The brokers or the journal's store are away, or refuse: the same read may succeed later. Only
-    what Spark raises is searched, for what a sink raises in a task, or a handler, is of the same
+    The brokers or the journal's store are unreachable, or refuse: the same read may succeed later.
+    Only Spark's exceptions are searched, because a sink in a task, or a handler, raises the same
     classes.
 
     Returns:
-        What the task raised, of its class; a ``SourceError`` where that is not Headrace's own; or
-        what was raised in this process while what a handler rejected was read, or because it has
-        rejected what is not of its batch. None for anything else.
+        The task's error, of its class; a ``SourceError`` for a class outside Headrace; or the error
+        of this process from reading rejected records, or from a rejection of records outside the
+        batch. None for any other error.
     """
-    for each in with_causes(error):
-        if isinstance(each, RejectionError):
-            return each
-        if isinstance(each, HeadraceError) and READ in getattr(each, "__notes__", ()):
-            return each
-        if (found := _WHILE_READING.search(_spark_text(each))) is not None:
-            kind = getattr(errors, found[1] or "", SourceError)
-            return cast(HeadraceError, kind(found[2]))
+    for cause in with_causes(error):
+        if isinstance(cause, RejectionError):
+            return cause
+        if isinstance(cause, HeadraceError) and READ in getattr(cause, "__notes__", ()):
+            return cause
+        if (match := _WHILE_READING.search(_spark_text(cause))) is not None:
+            kind = getattr(errors, match[1] or "", SourceError)
+            return cast(HeadraceError, kind(match[2]))
     return None
 
 
 _UNREACHED: Final = drivers.NETWORK_NAMES | {"InterfaceError", "OperationalError"}
-"""Names of exceptions in Python itself, in databases' drivers (PEP 249), and in HTTP's clients."""
+"""Names of exceptions of Python itself, of databases' drivers (PEP 249), and of HTTP clients."""
 
 
 def no_connection(error: BaseException) -> bool:
-    """Whether what was raised says that something else could not be reached, or was too slow.
+    """Whether an exception reports that another system was unreachable, or too slow.
 
-    The record is no cause of that, be it the only one that fails: its part of the sink may be down.
-    More says so than for `sink_is_away`: also a database's deadlock and its lock timeout.
+    The record is not the cause, even if no other record fails: its region of the sink may be down.
+    More exceptions count than for `sink_is_away`: also a database's deadlock and its lock timeout.
     """
     return sink_is_away(error) or any(
-        kind.__name__ in _UNREACHED for each in with_causes(error) for kind in type(each).__mro__
+        kind.__name__ in _UNREACHED for cause in with_causes(error) for kind in type(cause).__mro__
     )
 
 
 def machinery_error(what: str, cause: BaseException) -> MachineryError:
-    """Return the error that a batch could not be run, in one sentence, with its cause."""
+    """Return the error of a batch that could not be run, in one sentence, with its cause.
+
+    Only the handler's own exceptions count against records. Any other failure while a batch is run
+    again, such as a query that Spark does not start, is a `MachineryError`.
+    """
     first_line = text_of(cause).strip().partition("\n")[0]
     error = MachineryError(f"{what}, which says nothing of the records: {first_line or cause!r}")
     error.__cause__ = cause
@@ -264,26 +270,26 @@ def machinery_error(what: str, cause: BaseException) -> MachineryError:
 
 
 def _broken_machinery(error: BaseException) -> MachineryError | None:
-    """Return the error that a disk, the ledger or the JVM has failed; None for anything else."""
-    for each in with_causes(error):
-        is_full = isinstance(each, OSError) and each.errno in _FULL
-        spark_says = text_of(each) if isinstance(each, Py4JError | PySparkException) else ""
+    """Return the error of a failed disk, ledger or JVM; None for any other error."""
+    for cause in with_causes(error):
+        is_full = isinstance(cause, OSError) and cause.errno in _FULL
+        spark_says = text_of(cause) if isinstance(cause, Py4JError | PySparkException) else ""
         if is_full or _FULL_IN_TEXT.search(spark_says):
-            return machinery_error("A disk is full", each)
-        if isinstance(each, LedgerError) and _is_the_databases(each):
-            return machinery_error("The ledger failed while the batch ran", each)
-        if isinstance(each, Py4JNetworkError):
-            return machinery_error("Spark's JVM does not answer", each)
+            return machinery_error("A disk is full", cause)
+        if isinstance(cause, LedgerError) and _is_the_databases(cause):
+            return machinery_error("The ledger failed while the batch ran", cause)
+        if isinstance(cause, Py4JNetworkError):
+            return machinery_error("Spark's JVM does not answer", cause)
     return None
 
 
 def _is_the_databases(error: LedgerError) -> bool:
-    """Whether the database failed: neither a handler's misuse of it, nor a row that it refused.
+    """Whether the database failed, and not a handler's misuse or a refused row.
 
-    A handler that computes within its transaction for longer than the server allows misuses it.
+    A computation within the transaction for longer than the server allows is misuse.
     """
-    causes = [each for each in with_causes(error) if isinstance(each, SQLAlchemyError)]
-    refused = any(isinstance(each, IntegrityError | DataError) for each in causes)
+    causes = [cause for cause in with_causes(error) if isinstance(cause, SQLAlchemyError)]
+    refused = any(isinstance(cause, IntegrityError | DataError) for cause in causes)
     return bool(causes) and not refused and not was_open_too_long(error)
 
 
@@ -295,19 +301,19 @@ _TOO_MUCH: Final = re.compile(
     r"|\bOOMKilled\b"
     r"|[Ee]xit (?:code|status):? 137\b"
 )
-"""As Spark, YARN and Kubernetes say it; 137 is a process that was killed (128 + SIGKILL)."""
+"""Messages of Spark, YARN and Kubernetes; 137 is the code of a killed process (128 + SIGKILL)."""
 
 
 def took_too_much(error: BaseException) -> bool:
-    """Whether an executor or a Python worker was lost, or has no memory left, while a batch ran.
+    """Whether an executor or a Python worker was lost, or ran out of memory, during a batch.
 
-    Only what Spark raises is searched, for what a handler says by itself may have a record's text
-    in it; and Python's own ``MemoryError``.
+    Only Spark's exceptions are searched, because a handler's own text may contain a record, and
+    Python's ``MemoryError``.
     """
-    for each in with_causes(error):
-        if isinstance(each, MemoryError):
+    for cause in with_causes(error):
+        if isinstance(cause, MemoryError):
             return True
-        if isinstance(each, Py4JError | PySparkException) and _TOO_MUCH.search(text_of(each)):
+        if isinstance(cause, Py4JError | PySparkException) and _TOO_MUCH.search(text_of(cause)):
             return True
     return False
 
@@ -315,7 +321,8 @@ def took_too_much(error: BaseException) -> bool:
 # The sink.
 
 _MAY_BE_A_SINK: Final = (LedgerError, JournalError)
-"""Headrace's own errors that another one may have led to: a handler writes into either."""
+"""Headrace's own errors whose cause may be a sink: a handler may write into a ledger or a journal.
+"""
 
 _OF_THE_JOB: Final = (
     *("AnalysisException", "ParseException", "IllegalArgumentException", "ArithmeticException"),
@@ -323,37 +330,38 @@ _OF_THE_JOB: Final = (
     *("SparkRuntimeException", "SparkNoSuchElementException", "SparkUpgradeException"),
     *("UnsupportedOperationException", "TempTableAlreadyExistsException"),
 )
-"""Names of PySpark's classes for a query that is wrong, or a value that does not suit it."""
+"""Names of PySpark's classes for a wrong query, or a value that does not suit the query."""
 
 
 def sink_is_away(error: BaseException) -> bool:
-    """Whether an exception says that the sink is away: the batch, run again later, may succeed.
+    """Whether an exception reports the sink away, so that a later run may succeed.
 
-    True for a ``SinkAwayError`` among the causes, and for a service that was not reached, was too
-    slow, is shutting down, is out of connections or of disk, or takes no writes now. The outermost
-    exception that says either is believed: an ``IntegrityError`` that was raised while an
-    ``OperationalError`` was handled is no outage. Causes that are hidden by ``from None`` are not
-    looked at. In an exception group all have to say it.
+    True for a ``SinkAwayError`` among the causes, and for a service that was unreachable, too slow,
+    shutting down, out of connections or of disk, or read-only. The outermost exception with a
+    verdict decides: an ``IntegrityError`` raised while an ``OperationalError`` was handled is no
+    outage. Causes hidden by ``from None`` are ignored. In an exception group all members must
+    report the outage.
 
-    False for answers that refuse what was sent: constraints, deadlocks, statement timeouts, missing
-    tables, HTTP 400, 404, 413, 422 and 500. Also for HTTP 401 and 403, though a password that has
-    expired is no record's fault: services answer so for single records, too, such as those of one
-    tenant. A handler that knows better raises ``SinkAwayError``. A wrong password of a database is
-    an ``OperationalError`` without an SQLSTATE, as an unreachable one is, and so it is true.
+    False for answers that refuse the data: constraints, deadlocks, statement timeouts, missing
+    tables, HTTP 400, 404, 413, 422 and 500. Also for HTTP 401 and 403, though an expired password
+    is no record's fault: services return these codes for single records, too, such as the records
+    of one tenant. A handler with better knowledge raises ``SinkAwayError``. A wrong password of a
+    database is an ``OperationalError`` without an SQLSTATE, like an unreachable database, and so
+    the result is True.
 
-    False as well for the end of a process of Spark's own, by a record or not, and for what was
-    raised while Headrace read its source.
+    False as well for the end of a process of Spark's own, caused by a record or not, and for an
+    exception while Headrace read its source.
 
-    If it is Spark's, its JVM is asked for the causes.
+    For Spark's exceptions, the JVM is asked for the causes.
     """
     if isinstance(error, BaseExceptionGroup):
-        return all(sink_is_away(each) for each in error.exceptions)
+        return all(sink_is_away(cause) for cause in error.exceptions)
     causes = list(with_causes(error, hidden=False))
-    if any(_is_of_the_source(each) for each in causes):
+    if any(_is_of_the_source(cause) for cause in causes):
         return False
-    if any(isinstance(each, SinkAwayError) for each in causes):
+    if any(isinstance(cause, SinkAwayError) for cause in causes):
         return True
-    return next((said for each in causes if (said := _verdict(each)) is not None), False)
+    return next((verdict for cause in causes if (verdict := _verdict(cause)) is not None), False)
 
 
 def _is_of_the_source(error: BaseException) -> bool:
@@ -374,9 +382,9 @@ def _verdict(error: BaseException) -> bool | None:
 
 
 def _code_says(error: BaseException) -> bool | None:
-    """The verdict of the code that a driver or a client gives its exceptions; None without one.
+    """Return the verdict of the code in a driver's or a client's exception; None without one.
 
-    SQLAlchemy's are left to the driver's exception, which is their cause.
+    SQLAlchemy's exceptions have no verdict: their cause, the driver's exception, decides.
     """
     package, first = _package(error), error.args[0] if error.args else None
     number, status = getattr(error, "errno", first), _http_status(error)
@@ -390,7 +398,7 @@ def _code_says(error: BaseException) -> bool | None:
         is_store = package in {"botocore", "boto3"}
         verdict = status in (drivers.STORE_STATUSES if is_store else drivers.HTTP_STATUSES)
     elif package == "sqlalchemy":
-        # Where the server has said why it ended the connection, the driver's exception has it.
+        # If the server gave a reason for ending the connection, the driver's exception has it.
         was_cut = getattr(error, "connection_invalidated", False)
         verdict = True if was_cut and sqlstate_of(getattr(error, "orig", None)) is None else None
     elif package in drivers.MYSQL_DRIVERS and isinstance(number, int):
@@ -430,8 +438,8 @@ def _system_verdict(error: BaseException) -> bool | None:
         return True
     if isinstance(error, PermissionError):
         return True if error.errno == errno.EACCES and error.filename is not None else None
-    said = {drivers.name_says(kind.__module__, kind.__name__) for kind in type(error).__mro__}
-    return False if False in said else True if True in said else None
+    verdicts = {drivers.name_says(kind.__module__, kind.__name__) for kind in type(error).__mro__}
+    return False if False in verdicts else True if True in verdicts else None
 
 
 def _package(error: BaseException) -> str:
@@ -439,7 +447,7 @@ def _package(error: BaseException) -> str:
 
 
 def _was_raised_by_pyspark(trace: TracebackType | None) -> bool:
-    """Whether PySpark or Py4J was talking to the JVM when a socket failed."""
+    """Whether a socket failed in PySpark's or Py4J's connection to the JVM."""
     while trace is not None:
         if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] in {"pyspark", "py4j"}:
             return True
@@ -451,7 +459,7 @@ def _was_raised_by_pyspark(trace: TracebackType | None) -> bool:
 
 
 class JavaError(NamedTuple):
-    """One exception of Java's: its class, those that it is derived from, its message."""
+    """One Java exception: its class and superclasses, its message, its frames and its SQLSTATE."""
 
     names: tuple[str, ...]
     message: str
@@ -460,18 +468,18 @@ class JavaError(NamedTuple):
 
 
 def _spark_verdict(error: BaseException) -> bool:
-    """The verdict of the first of Spark's exceptions, outermost first, that says something.
+    """Return the verdict of the first of Spark's exceptions, outermost first, that has one.
 
-    It is final: what stands above or below in Python is PySpark's own.
+    The verdict is final: the Python exceptions above and below belong to PySpark.
     """
     name = type(error).__name__
     if name in _OF_THE_JOB or (name.startswith("PySpark") and name != "PySparkException"):
         return False
     try:
         links = _java_links(error)
-    except Py4JError:  # the JVM is gone by now
+    except Py4JError:  # the JVM has ended
         return False
-    return next((said for link in links if (said := _link_verdict(link)) is not None), False)
+    return next((verdict for link in links if (verdict := _link_verdict(link)) is not None), False)
 
 
 def _java_links(error: BaseException) -> list[JavaError]:
@@ -497,7 +505,7 @@ def _java_links(error: BaseException) -> list[JavaError]:
 
 
 _MOST_LINKS: Final = 20
-"""A chain of Java's may lead back into itself."""
+"""Most exceptions read of a chain: a chain of Java's may contain a cycle."""
 
 _JOB: Final = (
     r"(?:An error occurred while calling \S+\n: )?(?:[\w.$]+: )?"
@@ -508,13 +516,14 @@ _LINK: Final = re.compile(
     r"((?:\w+\.)+[\w$]+)(?:(?:: |\) )([^\n]*(?:\n(?![ \t]+at |Caused by: |Driver stack)[^\n]*)*))?",
     re.MULTILINE,
 )
-"""Spark Connect writes the class of what it does not know in parentheses."""
+"""The header of one Java exception. Spark Connect writes the class of an unknown exception in
+parentheses."""
 
 
 def _read_links(text: str) -> Iterator[JavaError]:
-    """Java's exceptions in what it prints of them; a Python worker's, where Spark says only that.
+    """Yield the Java exceptions in a printed trace; a Python worker's, if Spark prints only that.
 
-    A message ends where its stack begins.
+    A message ends at the start of its stack.
     """
     if _WORKER.match(text):
         yield JavaError((_PYTHON_EXCEPTION,), text, "")
@@ -531,7 +540,7 @@ def _link_verdict(link: JavaError) -> bool | None:
     if link.sqlstate:
         return drivers.sqlstate_says(link.sqlstate)
     verdicts = (drivers.java_says(name, link.message) for name in link.names)
-    verdict = next((each for each in verdicts if each is not None), None)
+    verdict = next((value for value in verdicts if value is not None), None)
     return verdict and not drivers.is_sparks_own_link(link.frames)
 
 
@@ -552,19 +561,19 @@ _AWAY: Final = "headrace.errors.SinkAwayError"
 
 
 def _task_verdict(text: str) -> bool:
-    """The verdict of a traceback that a Python worker has written.
+    """Return the verdict of a traceback from a Python worker.
 
-    The first exception counts, to which all others are due: above it there is nothing but frames,
-    while below it everything may be part of its message. A later one can only say that it is no
-    outage, unless it is a ``SinkAwayError``.
+    The first exception, the root cause of the others, counts: only frames stand above it, while all
+    text below it may be part of its message. A later exception can only deny an outage, unless it
+    is a ``SinkAwayError``.
     """
     start = _WORKER.match(text)
     raised = list(_RAISED.finditer(text[start.end() - len(_HEADER) :])) if start else []
     if not raised:
         return False
     frames, name, message = raised[0].groups()
-    later = [each[2].rpartition(".")[2] for each in raised[1:]]
-    if any(each[1] and each[2] == _AWAY for each in raised):
+    later = [exception[2].rpartition(".")[2] for exception in raised[1:]]
+    if any(exception[1] and exception[2] == _AWAY for exception in raised):
         return True
     innermost = _INNERMOST_FRAME.match(frames)
     is_own = innermost is not None and _OWN_FRAME.search(innermost[1]) is not None

@@ -1,8 +1,7 @@
 """A batch's life over Spark: reads a part, calls the handler, writes the ledger, and logs.
 
-What is done next with a batch is decided in `headrace.gate.control.life`; here it is done. One
-`BatchRunner` lives as long as its query, its backfill or its command; each batch has a world of its
-own in it.
+`headrace.gate.control.life` decides the next step of a batch; this module carries it out. One
+`BatchRunner` lives as long as its query, its backfill or its command; each batch has its own world.
 """
 
 import itertools
@@ -45,18 +44,18 @@ from headrace.gate.ledger.records import Attached, BatchRecord, PlannedRange, wi
 _LOG: Final = logging.getLogger("headrace.execution")
 
 Cause = Exception | ErrorReport
-"""Why a batch, or a part of it, failed."""
+"""The reason why a batch, or a part of it, failed."""
 
 _SURELY_RAISES: Final = 10
-"""Number of failed backfills of a batch, over some hours, after which a call of it, or of a part,
-whose outcome is unknown is assumed to have failed too.
-"""
+"""Number of failed backfills of a batch, over some hours, after which a call with an unknown
+outcome counts as failed."""
 
 _LOOK_S: Final = 0.05
-"""Interval at which another batch is checked for its success (s)."""
+"""Interval at which the end of another batch's run is checked (s)."""
 
 _LOOKS_A_QUERY: Final = 4
-"""Every fourth look, some 2 s, asks the ledger: a thousand gates may wait for one sink."""
+"""Number of looks, some 2 s, for each query of the ledger: a thousand gates may wait for one sink.
+"""
 
 _LOG_MS: Final = 60_000
 
@@ -64,16 +63,17 @@ _NOT_RUN: Final = ErrorReport("NotRun", "It is a part of a batch that failed, an
 
 
 class BatchRunner:
-    """Runs batches with a gate's handler, live or again, and does what the failure policy says.
+    """Runs batches with a gate's handler, live or again, and applies the failure policy.
 
     Args:
-        context: How the gate's batches are run.
-        control_wait_s: How long a backfill waits for the stream to process something, before it
-            says that a record failed alone while others passed (s). Default: 0.
-        on_isolated: Called when a batch that failed for its records or its size has been isolated.
+        context: The context of the gate's runs.
+        control_wait_s: How long a backfill waits for the stream to process a record as a control
+            before it reports that a record failed alone (s). Default: 0.
+        on_isolated: Called after the isolation of a batch that failed because of its records or its
+            size.
 
     Attributes:
-        had_no_sink: Whether the last live batch waited for a sink that was away.
+        had_no_sink: Whether the last live batch waited for an unreachable sink.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class BatchRunner:
 
     @property
     def rate_after_outage(self) -> float | None:
-        """The rate in force since the last live batch waited (records/s); None: as before."""
+        """The rate in force since the last live batch waited (records/s); None if unchanged."""
         return self._hold.rate_after_outage
 
     @property
@@ -102,16 +102,16 @@ class BatchRunner:
         return self._context.policy.backfills
 
     def run_live(self, df: DataFrame, attached: Attached, number: int) -> bool:
-        """Run a batch of the stream, attached to this owner just now, and write its outcome down.
+        """Run a newly attached batch of the stream, and store its outcome.
 
         Returns:
-            Whether it went through at once. If not, how long it took says nothing of the job.
+            Whether the batch went through at once. If not, its duration is no measure of the job.
 
         Raises:
-            LedgerError: its outcome cannot be written down.
-            DataLossError, CorruptionError: its records cannot be read, whatever the policy.
-            OptionError, SetupError: the handler's program is wrong, whatever the policy.
-            Exception: what the handler raised, where the policy stops then.
+            LedgerError: the outcome cannot be stored.
+            DataLossError, CorruptionError: the records cannot be read, under any policy.
+            OptionError, SetupError: the handler's program is wrong, under any policy.
+            Exception: the exception of the handler, if the policy stops then.
         """
         batch, policy = attached.batch, self._context.policy
         held = self._hold.resume(batch)
@@ -136,19 +136,20 @@ class BatchRunner:
     def run(
         self, batch: BatchRecord, allowed: int = sys.maxsize, gone: Sequence[OffsetRange] = ()
     ) -> Cause | None:
-        """Run a batch that had failed: ``backfilling``, and this owner's.
+        """Run a failed batch that is ``backfilling`` and belongs to this owner.
 
         Args:
             batch: The batch.
             allowed: Records that may be run now; a batch with more is run in parts. Default: all.
-            gone: What of it has left the source, and is lost.
+            gone: Ranges of the batch that have left the source, and are lost.
 
         Returns:
-            Why nothing of it was done; the caller writes that. None where it has passed, which the
-            caller writes too; or was run in parts, and has its outcome: the rest of it is put back.
+            The reason if nothing was processed, which the caller stores. None for a batch that has
+            passed, which the caller stores too; and for a batch that was run in parts, whose
+            outcome is stored, and whose rest is put back.
         """
         policy, is_final = self._context.policy, why_dead(batch, self.limits) is not None
-        # A whole that a backfill has run keeps its key, so that its sink knows it again.
+        # A whole that a backfill has run keeps its key, so that its sink recognizes the key.
         goes_whole = batch.progress is None and batch.backfills > 0
         max_records = sys.maxsize if goes_whole else allowed
         world = _World(
@@ -178,7 +179,7 @@ class BatchRunner:
                 return world.end_again(*self._live(terms, world))
             except LedgerError:
                 raise
-            except Exception as raised:  # noqa: BLE001  (Spark could not read it once more)
+            except Exception as raised:  # noqa: BLE001  (Spark could not read the batch again)
                 return raised
 
     def _live(self, terms: Terms, world: "_World", held: Held | None = None) -> tuple[End, Life]:
@@ -197,7 +198,7 @@ class BatchRunner:
             end = live(life, world)
         finally:
             world.release()
-        # A sink that was away, and is back for the parts, says nothing of the batch's size.
+        # A sink that returns while the parts run is no evidence against the batch's size.
         cause = life.cause
         if life.isolated is not None and cause is not None and cause.verdict is not Verdict.AWAY:
             self._on_isolated(world.batch, life.isolated)
@@ -205,12 +206,12 @@ class BatchRunner:
 
 
 class _Hold:
-    """The hold of a gate's live batch; it is in the ledger, so a restart goes on with it.
+    """The hold of a gate's live batch, stored in the ledger, so that a restart continues it.
 
     Attributes:
-        outage: The batch that waits; None where none does.
-        in_parts: Classes of errors in which a part of the sink was away, while others passed.
-        rate_after_outage: As of `BatchRunner`.
+        outage: The outage of the waiting batch; None without one.
+        in_parts: Classes of errors during which some parts passed and others found the sink away.
+        rate_after_outage: As for `BatchRunner`.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -220,10 +221,10 @@ class _Hold:
         self.rate_after_outage: float | None = None
         self._has_looked = False
         self._is_eased = False
-        """Whether the law has been told, and no batch has gone through at once since."""
+        """Whether the law has reduced the rate, and no batch has passed since."""
 
     def resume(self, batch: BatchRecord) -> Held | None:
-        """The hold in which a run before has left this batch; that of another batch is over."""
+        """Return the hold of an earlier run of this batch; end the hold of any other batch."""
         self.rate_after_outage = None
         if not self._has_looked:
             self._has_looked = True
@@ -242,7 +243,7 @@ class _Hold:
         return self.outage.held
 
     def note_end(self, batch: BatchRecord, end: End, life: Life) -> None:
-        """Note that nothing waits any more: the sink is back, or the policy has its say."""
+        """Record the end of the hold: the sink is back, or ``on_failure`` applies."""
         passed = end.kind is Ending.SUCCESS
         passed = passed or (life.isolated is not None and life.isolated.has_passed)
         outage = self.outage
@@ -281,14 +282,17 @@ class _Hold:
             )
 
     def _forget(self, gate: str) -> None:
-        """End the outage. A sink that was away may be slow at first; a handler's bug is over."""
+        """End the outage, and have the law reduce the rate if the sink was away.
+
+        A sink may be slow at first when it returns, unlike a handler whose bug is fixed.
+        """
         outage, self.outage = self.outage, None
         by_law = outage is not None and outage.is_certain and not self._is_eased
         self._is_eased |= by_law
         self.rate_after_outage = self._ledger.sink_outages.end(gate, by_law=by_law)
 
     def keep(self, gate: str, outage: SinkOutage) -> None:
-        """Write down that a batch waits, or waits on."""
+        """Store that a batch waits, or continues to wait."""
         self._ledger.sink_outages.keep(gate, outage)
         self.outage = outage
 
@@ -325,18 +329,18 @@ class _World:
 
     @property
     def passes(self) -> int:
-        """Calls of the handler that have passed with a record."""
+        """Number of handler calls that have passed with a record."""
         return self._context.health.passes
 
     @property
     def is_down(self) -> bool:
-        """Whether nothing has passed since an isolation in which nothing passed."""
+        """Whether nothing has passed since an isolation without a passing part."""
         return self._context.policy.skips and self._context.health.down is not None
 
     # Calls.
 
     def call(self, call: Call) -> Failure | None:
-        """Call the handler with the whole, or with a part after it is written down as running."""
+        """Call the handler with the whole, or with a part after storing it as running."""
         if call.part == WHOLE and call.before.running is None:
             failure = self._call_whole()
         else:
@@ -370,38 +374,34 @@ class _World:
         return self._context.reader
 
     def _part_reader(self) -> BatchReader:
-        """Read what is open of the batch, once for all of its parts; unless only some may run."""
+        """Read the open ranges once for all parts, unless only some of them may run."""
         if self._reader is None:
             reader = self._readable
             self._parts.enter_context(self._context.health)
             self._parts.callback(reader.close)
             row = replace(self.batch, progress=self._kept.to_text())
             still_open = without(row.open_ranges(self._planned), self._gone)
-            if sum(one.offsets.count for one in still_open) <= self._max_records:
+            if sum(planned.offsets.count for planned in still_open) <= self._max_records:
                 reader = self._parts.enter_context(reader.persisted(still_open))
             self._reader = reader
         return self._reader
 
     def release(self) -> None:
-        """Let go of what was read for the parts."""
+        """Release the rows that were read for the parts."""
         self._parts.close()
         self._reader = None
 
     def _ranges(self, part: str) -> tuple[PlannedRange, ...]:
-        """What a part reads, without what has left the source."""
-        ids = {one.offsets.topic_partition: one.topic_id for one in self._planned}
+        """Return the ranges of a part, without offsets that have left the source."""
+        ids = {planned.offsets.topic_partition: planned.topic_id for planned in self._planned}
         ranges = [
             PlannedRange(offsets, topic_id=ids[offsets.topic_partition])
-            for offsets in ranges_of([one.offsets for one in self._planned], part)
+            for offsets in ranges_of([planned.offsets for planned in self._planned], part)
         ]
         return without(ranges, self._gone)
 
     def _keep(self, progress: Progress, *letters: Any) -> None:
-        """Write the progress down.
-
-        Raises:
-            LedgerError: The batch is not this owner's any more.
-        """
+        """Store the progress. Raise `LedgerError` if this process no longer owns the batch."""
         key, owner = self.batch.batch_key, self._context.owner
         if not self._ledger.batches.keep_progress(key, owner, progress, *letters):
             raise LedgerError(
@@ -411,7 +411,7 @@ class _World:
         self._kept = progress
 
     def reject(self, reject: Reject) -> bool:
-        """Keep a convicted record as a dead letter; False where it cannot be kept."""
+        """Store a convicted record as a dead letter. Return False if it cannot be stored."""
         ranges = self._ranges(reject.part)
         if not ranges:
             return True
@@ -419,10 +419,10 @@ class _World:
         reader = self._part_reader()
         try:
             letter = reader.dead_letter(planned, reject.why.report)
-        except Exception as unread:  # noqa: BLE001  (Spark, too, may be gone by now)
+        except Exception as unread:  # noqa: BLE001  (Spark may have ended, too)
             _LOG.warning("The record %s is not kept, and stays failed: %s", planned.offsets, unread)
             return False
-        if letter is None:  # There is nothing at this offset.
+        if letter is None:  # the offset has no record
             return True
         self._keep(reject.done, letter)
         topic = reader.dead_letter_topic(self._context.policy.topic)
@@ -441,12 +441,12 @@ class _World:
     # Waits.
 
     def await_other(self) -> bool | None:
-        """Wait for another batch's call; None if there is none in time."""
+        """Wait for another batch's call. Return whether it passed; None if none ended in time."""
         self._part_reader()
         health = self._context.health
 
         def ended() -> tuple[int, int]:
-            # A stream may never run a single record, so in the end every run is a control.
+            # A stream may never run a single record, so after enough backfills any run counts.
             if self.batch.backfills + 1 >= _SURELY_RAISES:
                 return health.passes, health.failures
             return health.controls_passed, health.controls_failed
@@ -456,7 +456,7 @@ class _World:
         return None if ended() == before else ended()[1] == before[1]
 
     def pause(self, pause: Pause, progress: Progress) -> Waited:
-        """Write the hold and the progress down, and wait."""
+        """Store the hold and the progress, and wait. Return how the pause ended."""
         self.release()
         if progress != self._kept:
             self._keep(progress)
@@ -468,7 +468,7 @@ class _World:
         if failure is not None and not self._wait_on(pause, failure):
             return Waited.NOT_OURS
         outage = self._hold.outage
-        assert outage is not None  # noqa: S101  (a restart has found it, or it was written now)
+        assert outage is not None  # noqa: S101  (read at a restart, or stored just now)
         wait_ms = pause.ms if failure else outage.next_ms - self._ledger.database_time_ms()
         looks = itertools.count(1)
 
@@ -481,7 +481,7 @@ class _World:
         return Waited.OVER if failure is None or self._is_ours() else Waited.NOT_OURS
 
     def _is_ours(self) -> bool:
-        """Look the row up as it is now; whether it is still this owner's."""
+        """Read the row again. Return whether it still belongs to this owner."""
         self.batch = self._ledger.batches.get(self.batch.batch_key) or self.batch
         return self.batch.owner == self._context.owner
 
@@ -504,11 +504,14 @@ class _World:
         return Waited.OVER if self._add_attempt() and self._is_ours() else Waited.NOT_OURS
 
     def _wait_on(self, pause: Pause, failure: Failure) -> bool:
-        """Write one more failed call down; however many there are, they are one attempt."""
+        """Store one more failed call; all calls of a hold are one attempt.
+
+        Return False if another process owns the batch.
+        """
         before, held, batch = self._hold.outage, pause.held, self.batch
         if before is None and not self._add_attempt():
             return False
-        assert held is not None  # noqa: S101  (the caller has looked)
+        assert held is not None  # noqa: S101  (checked by the caller)
         line = ErrorReport.of(failure.error).line
         outage = SinkOutage.of(batch.batch_key, held, line)
         self._hold.keep(batch.gate, outage)
@@ -558,11 +561,7 @@ class _World:
     # Ends.
 
     def end_live(self, end: End, life: Life) -> None:
-        """Write down what became of a batch of the stream.
-
-        Raises:
-            Exception: That with which the query ends.
-        """
+        """Store the outcome of a batch of the stream. Raise the error that ends the query."""
         batches, key, owner = self._ledger.batches, self.batch.batch_key, self._context.owner
         if not end.is_unknown and life.progress != self._kept:
             self._keep(life.progress)
@@ -597,15 +596,15 @@ class _World:
             self.batch.batch_key, why, owner=self._context.owner, outcome_unknown=end.is_unknown
         )
         if failure is not None and failure.verdict is Verdict.WRONG:
-            # Not the handler's failure: the batch is run again when the query is started again.
+            # No failure of the handler: the query's next start runs the batch again.
             raise failure.report from None
         raise error
 
     def end_again(self, end: End, life: Life) -> Cause | None:
-        """Write down what became of the parts of a batch that a backfill has run.
+        """Store the outcome of a batch whose parts a backfill has run.
 
         Returns:
-            As of `BatchRunner.run`.
+            As for `BatchRunner.run`.
         """
         batches, key, owner = self._ledger.batches, self.batch.batch_key, self._context.owner
         if end.kind is Ending.RAISED and end.failure is not None:

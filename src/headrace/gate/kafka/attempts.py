@@ -1,4 +1,4 @@
-"""Attempts of stages to write a batch into a topic: marked, readable once done, skipped if aborted.
+"""Attempts of stages to write a batch into a topic: readable when finished, skipped when aborted.
 
 Each record names the attempt that produced it in a header; the ledger has the attempt's outcome
 (`headrace.gate.ledger.flows`). Records without the header come from other producers, and are read.
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from headrace.gate.ledger.ledger import Ledger
 
 HEADER: Final = "headrace-batch"
-"""The header of the records that a stage has written; its value is that of `tag`."""
+"""Header of the records that a stage has written; its value comes from `tag`."""
 
 
 def tag(key: str, attempt: str) -> str:
-    """The header's value for an attempt to write the batch of this key."""
+    """Return the header's value for an attempt to write the batch of this key."""
     return f"{key}/{attempt}"
 
 
 def known_id(name: str, topic: Topic) -> str:
-    """The topic's id, by which the ledger knows it; brokers before 2.8 give none."""
+    """Return the topic's id, by which the ledger identifies the topic.
+
+    SourceError is raised for brokers before 2.8, which have no ids.
+    """
     if topic.topic_id is None:
         raise SourceError(
             f"The brokers give the topic {name!r} no id, as those before 2.8 do not, so it cannot"
@@ -39,13 +42,13 @@ def known_id(name: str, topic: Topic) -> str:
 def produce(
     client: Mapping[str, Any], topic: str, tag: str, batches: Iterable[pa.RecordBatch]
 ) -> int:
-    """Produce the records of an attempt, none of them twice; how many there were.
+    """Produce the records of an attempt, none of them twice; return their number.
 
-    ``client`` are settings that `client_config` makes, and ``batches`` have the columns key and
-    value (binary) and headers. A record goes to the partition to which Java's client takes its key.
+    ``client`` are settings from `client_config`, and ``batches`` have the columns key and value
+    (binary) and headers. A record goes to the same partition as with Java's client.
 
     Raises:
-        BrokerError: the brokers did not take one of them; others may be in the topic.
+        BrokerError: The brokers refused a record; other records may be in the topic.
     """
     settings = {
         **client,
@@ -66,22 +69,22 @@ def produce(
 
 
 def _marked(tag: str, headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]]:
-    # A record that comes from another channel has the header of its way there.
-    own = [(each["key"], each["value"]) for each in headers or () if each["key"] != HEADER]
+    # A record that was read from another channel still has that channel's header.
+    own = [(header["key"], header["value"]) for header in headers or () if header["key"] != HEADER]
     return [(HEADER, tag.encode()), *own]
 
 
 class Attempts:
-    """Attempts to write into topics, read from the ledger; opened at the first request."""
+    """Attempts to write into topics, read from a ledger that is opened at the first request."""
 
     def __init__(self, ledger_url: str) -> None:
         self._url = ledger_url
         self._opened: Ledger | None = None
 
     def readable_until(self, topic_ids: Mapping[str, str], latest: Positions) -> Positions:
-        """The first offset in each partition of an attempt that may yet be finished or aborted.
+        """Return the first offset in each partition of an unfinished attempt.
 
-        ``latest`` was looked up before: an attempt that begins after this comes behind it.
+        ``latest`` must be older than this call: an attempt that begins later starts behind it.
         """
         ends = dict(latest)
         for name, topic_id in topic_ids.items():
@@ -94,14 +97,14 @@ class Attempts:
     def aborted(
         self, topic_ids: Mapping[str, str], ranges: Iterable[OffsetRange]
     ) -> tuple[str, ...]:
-        """The tags of the aborted attempts that may have records in these ranges."""
-        found = []
+        """Return the tags of the aborted attempts that may have records in these ranges."""
+        tags = []
         for name, topic_id in topic_ids.items():
             untils = [(r.partition, r.until) for r in ranges if r.topic == name]
             for key, attempt, starts in self._ledger().outputs.aborted(topic_id):
                 if any(starts.get(partition, 0) < until for partition, until in untils):
-                    found.append(tag(key, attempt))
-        return tuple(found)
+                    tags.append(tag(key, attempt))
+        return tuple(tags)
 
     def close(self) -> None:
         """Close the ledger."""
@@ -110,7 +113,7 @@ class Attempts:
 
     def _ledger(self) -> "Ledger":
         if self._opened is None:
-            # Here, for a task needs none, and its import takes longer than a small task.
+            # Import here: a task needs no ledger, and the import takes longer than a small task.
             from headrace.gate.ledger.connection import OF_A_QUERY  # noqa: PLC0415
             from headrace.gate.ledger.ledger import Ledger  # noqa: PLC0415
 

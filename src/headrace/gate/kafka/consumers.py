@@ -1,8 +1,8 @@
 """Consumers kept warm, and a task's requests through them when its fetches fall silent.
 
-A worker process opens a consumer for each configuration and uses it again. Opening one costs a
+A worker process opens a consumer for each configuration and reuses it. Opening a consumer costs a
 connection, a metadata request and several round trips (some 20 ms on one machine, far more with
-TLS); assigning a warm one to other offsets costs one fetch.
+TLS). Assigning a warm consumer to other offsets costs one fetch.
 """
 
 import logging
@@ -23,22 +23,23 @@ MakeConsumer = Callable[..., Consumer]
 _Key = frozenset[tuple[str, str | int | float | bool]]
 
 KEEP_AT_MOST: Final = 8
-"""Idle consumers. A worker serves one task at a time, so this many different configurations."""
+"""Maximum number of idle consumers. A worker serves one task at a time, so this is a number of
+different configurations."""
 
-# Settings that the reader relies on, whatever the user sets.
+# Settings that the reader needs, whatever the user sets.
 _ALWAYS: Final[ClientConfig] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    # An offset that is gone is an error for the reader to see, never a silent jump.
+    # A missing offset must be an error that the reader sees, never a silent jump.
     "auto.offset.reset": "error",
-    # Reports where a log ends: a range that ends on a control record has no message at its end.
+    # Report the end of a log: a range that ends on a control record has no message at its end.
     "enable.partition.eof": True,
 }
 _DEFAULTS: Final[ClientConfig] = {
-    # librdkafka's 1000 ms stalls an assigned partition for a whole second once its queue was full.
+    # The default of 1000 ms stalls an assigned partition for a second once its queue was full.
     "fetch.queue.backoff.ms": 2,
-    # The records to read exist already. At the end of a log the broker keeps a fetch waiting this
-    # long, and a consumer that is assigned other offsets waits with it: half a second by default.
+    # The records to read exist already. At the end of a log the broker delays a fetch by this time,
+    # and with it a consumer that is assigned other offsets: half a second by default.
     "fetch.wait.max.ms": 10,
     # Records fetched ahead of the reader, kB. The default of 64 MB for each task reads no faster.
     "queued.max.messages.kbytes": 16_384,
@@ -55,15 +56,15 @@ REFUSALS: Final = frozenset(
         KafkaError._AUTHENTICATION,
     }
 )
-"""Errors that trying again does not mend."""
+"""Errors that another try does not cure."""
 
 
 class WarmConsumer:
-    """A consumer, and the reports of its connections.
+    """A consumer, and the errors of its connections.
 
     Attributes:
-        last_error: why a broker could not be reached; librdkafka does not repeat itself.
-        refusal: the last of ``REFUSALS``; a reader that receives records sets it to None.
+        last_error: Error of the last failed connection; librdkafka does not repeat an error.
+        refusal: The last of ``REFUSALS``; a reader that receives records sets it to None.
     """
 
     def __init__(self, config: ClientConfig, make: MakeConsumer = Consumer) -> None:
@@ -74,15 +75,15 @@ class WarmConsumer:
         )
 
     def on_error(self, error: KafkaError) -> None:
-        """Note an error of a connection; librdkafka calls it.
+        """Store an error of a connection; librdkafka calls this.
 
-        Rights on its group are of no account: partitions are assigned and nothing is committed.
+        Missing rights on the group do not matter: partitions are assigned and nothing is committed.
         """
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             return
         if error.code() in REFUSALS:
             self.refusal = error
-        # "All brokers down" follows the error that says why; the first is worth keeping.
+        # "All brokers down" follows the error with the reason, so keep the first error.
         if self.last_error is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.last_error = error
 
@@ -92,17 +93,17 @@ _idle: OrderedDict[_Key, WarmConsumer] = OrderedDict()
 
 @contextmanager
 def warm_consumer(config: ClientConfig, make: MakeConsumer = Consumer) -> Iterator[WarmConsumer]:
-    """Lend a consumer of this configuration, with nothing assigned: an idle one, or a new one.
+    """Lend a consumer of this configuration, idle or new, without an assignment.
 
-    After an exception it is closed, for its state is unknown then; otherwise it is kept for this
-    process's next borrower.
+    After an exception the consumer is closed, because its state is unknown. Otherwise this process
+    keeps it for the next borrower.
     """
     key = frozenset(config.items())
     consumer = _idle.pop(key, None) or WarmConsumer(config, make)
     consumer.last_error = consumer.refusal = None
     try:
         yield consumer
-    except GeneratorExit:  # a reader that was not read to its end, by a limit for instance
+    except GeneratorExit:  # The reader was not read to its end, for example because of a limit.
         _keep(key, consumer)
         raise
     except BaseException:
@@ -112,10 +113,10 @@ def warm_consumer(config: ClientConfig, make: MakeConsumer = Consumer) -> Iterat
 
 
 def _keep(key: _Key, consumer: WarmConsumer) -> None:
-    consumer.kafka.unassign()  # or it would go on fetching for nobody
-    taken = _idle.pop(key, None)
-    if taken is not None:
-        taken.kafka.close()
+    consumer.kafka.unassign()  # Otherwise the idle consumer would keep fetching.
+    previous = _idle.pop(key, None)
+    if previous is not None:
+        previous.kafka.close()
     _idle[key] = consumer
     while len(_idle) > KEEP_AT_MOST:
         _, oldest = _idle.popitem(last=False)
@@ -123,7 +124,7 @@ def _keep(key: _Key, consumer: WarmConsumer) -> None:
 
 
 def close_idle_consumers() -> None:
-    """Close the idle consumers of this process; tests call it between brokers."""
+    """Close the idle consumers of this process; tests call this between brokers."""
     while _idle:
         _, consumer = _idle.popitem()
         consumer.kafka.close()
@@ -132,9 +133,9 @@ def close_idle_consumers() -> None:
 def find_watermarks(
     client: ClientConfig, tp: TopicPartition, timeout_s: float, make: MakeConsumer = Consumer
 ) -> tuple[int, int] | None:
-    """The offsets [earliest, latest) of the partition's log; None where no broker answers."""
-    # With read_committed a client takes the last stable offset for the end: that is the start of an
-    # open transaction, and the records after it are not lost.
+    """Return the offsets [earliest, latest) of the partition's log; None without an answer."""
+    # With read_committed, the end is the last stable offset, the start of an open transaction. The
+    # records after it are not lost, so use the end of the log.
     with warm_consumer({**client, "isolation.level": "read_uncommitted"}, make) as consumer:
         try:
             return consumer.kafka.get_watermark_offsets(Position(*tp), timeout=timeout_s)
@@ -145,7 +146,7 @@ def find_watermarks(
 def find_missing(
     kafka: Consumer, partitions: Iterable[TopicPartition], timeout_s: float
 ) -> set[TopicPartition] | None:
-    """Return the partitions that do not exist, as far as one broker knows; None if none answers."""
+    """Return the partitions that do not exist according to one broker; None without an answer."""
     wanted = set(partitions)
     missing = set()
     for topic in {tp.topic for tp in wanted}:

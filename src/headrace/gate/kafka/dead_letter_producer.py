@@ -42,9 +42,9 @@ _Headers = tuple[tuple[str, bytes | None], ...]
 def resent_record(
     letter: "DeadLetter", *, topic: str | None = None, mended: "DeadLetter | None" = None
 ) -> ProducedRecord:
-    """The record that brings a dead letter back, with the content that was ``mended``.
+    """Return the record that sends a dead letter again, with the content of ``mended``.
 
-    In its own topic, and with its own key, it goes to the partition it had.
+    In its own topic, with its own key, the record goes to its original partition.
     """
     content = letter if mended is None else mended
     back = topic in {None, letter.topic} and content.key == letter.key
@@ -58,7 +58,7 @@ def resent_record(
 
 
 def dead_letter_record(letter: "DeadLetter", topic: str) -> ProducedRecord:
-    """The record of a dead letter for a topic of dead letters, with the reason."""
+    """Return the record of a dead letter for a topic of dead letters, with the reason."""
     why = (
         (f"{WHY}class", letter.error.error_class.encode()),
         (f"{WHY}message", letter.error.message.encode()),
@@ -68,10 +68,11 @@ def dead_letter_record(letter: "DeadLetter", topic: str) -> ProducedRecord:
 
 
 class DeadLetterProducer:
-    """Produces records, none of them twice, each acknowledged by all replicas in sync.
+    """Producer that produces no record twice; all in-sync replicas acknowledge each record.
 
     Args:
-        options: The stream's, or others with ``kafka.*`` in them: Java's names, as for reading.
+        options: The stream's options, or other options with ``kafka.*``: Java's names, as for
+            reading.
         timeout_ms: Time for the brokers to store a record (ms).
     """
 
@@ -81,12 +82,15 @@ class DeadLetterProducer:
         self._reasons: deque[str] = deque(maxlen=1)
         settings = {
             **producer_settings(client, timeout_ms, self._reasons.append),
-            "batch.num.messages": 1,  # One that is too large is refused with all of its batch.
+            "batch.num.messages": 1,  # A too large record is refused with its whole batch.
         }
         self._producer = Producer(with_tokens(settings), logger=CLIENT_LOG)
 
     def send(self, record: ProducedRecord) -> Future[str]:
-        """Queue a record; its ``topic-partition at offset``, or a `BrokerError`, after `flush`."""
+        """Queue a record; return its future ``topic-partition at offset``, complete after `flush`.
+
+        The future fails with `BrokerError` for a refused record.
+        """
         sent: Future[str] = Future()
         try:
             send(self._producer, record, partial(self._delivered, sent, record.topic))
@@ -95,7 +99,7 @@ class DeadLetterProducer:
         return sent
 
     def flush(self) -> None:
-        """Return when each record that was queued has been taken, or refused."""
+        """Return when every queued record has been stored or refused."""
         flush(self._producer)
 
     def _delivered(
@@ -112,9 +116,9 @@ class DeadLetterProducer:
 
 
 class DeadLetterTopic:
-    """Copies dead letters of the ledger to a topic; failures are logged, and stop nothing.
+    """Copier of dead letters to a topic; failures are logged, and stop nothing.
 
-    The stream's ``kafka.*`` options are used when there is a first dead letter.
+    The stream's ``kafka.*`` options are used at the first dead letter.
     """
 
     def __init__(self, options: Mapping[str, str], topic: str) -> None:
@@ -142,7 +146,7 @@ class DeadLetterTopic:
         self._sent.append(self._producer.send(dead_letter_record(letter, self._topic)))
 
     def flush(self) -> None:
-        """Return when each has been taken, or refused."""
+        """Return when every queued dead letter has been stored or refused."""
         if self._producer is not None:
             self._producer.flush()
         for sent in self._sent:
@@ -160,4 +164,6 @@ def _origin(letter: "DeadLetter") -> _Headers:
 
 
 def _without_ours(letter: "DeadLetter") -> _Headers:
-    return tuple(each for each in letter.headers or () if not each[0].startswith((ORIGIN, WHY)))
+    return tuple(
+        header for header in letter.headers or () if not header[0].startswith((ORIGIN, WHY))
+    )

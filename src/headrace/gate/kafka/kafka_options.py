@@ -26,7 +26,7 @@ FORMAT: Final = "headrace-kafka"
 
 _LONGEST_SHOWN: Final = 80
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
-# The brokers' own rule; they answer any other name with "Invalid topic".
+# The brokers' own rule; they refuse any other name with "Invalid topic".
 _TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 
 _STREAM_ONLY: Final = ("headrace.commit.group",)
@@ -39,12 +39,12 @@ _BOTH: Final = (
     "headrace.channel",
 )
 OPTIONS: Final = (*_BOTH, *_STREAM_ONLY, *SHARED)
-"""Every option but ``kafka.*``, as documented."""
+"""All documented options except ``kafka.*``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which topics or partitions a source reads; ``option`` is the option that says so."""
+    """Topics or partitions that a source reads; ``option`` is the name of the option."""
 
     option: str
     topics: tuple[str, ...] = ()
@@ -54,13 +54,13 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """The options of one source, checked; none of its secrets is shown.
+    """Checked options of one source; its ``repr`` shows no secret.
 
     Attributes:
-        poll_timeout_ms: longest wait of a task for a record (ms).
-        commit_group: the consumer group to which processed offsets are committed; None for none.
-        channel: the URL of the ledger of the stages that write the topics, of which each batch is
-            read once. None to read every record.
+        poll_timeout_ms: Longest wait of a task for a record (ms).
+        commit_group: Consumer group to which processed offsets are committed; None for none.
+        channel: URL of the ledger of the stages that write the topics, whose batches are each read
+            once. None to read every record.
     """
 
     shared: SourceOptions
@@ -75,7 +75,7 @@ class KafkaOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOptions:
-    """Check every option, each for itself and all against each other."""
+    """Check every option, individually and against each other."""
     raw = exactly_named(
         FORMAT,
         {name: value for name, value in options.items() if not name.lower().startswith(PREFIX)},
@@ -103,7 +103,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOption
 def _commit_group(raw: Mapping[str, str]) -> str | None:
     group = raw.get("headrace.commit.group")
     if group is not None and not group.strip():
-        # librdkafka would abort the process.
+        # A blank group makes librdkafka abort the process.
         raise OptionError(
             f"headrace.commit.group is {group!r}; name a consumer group, or leave it out."
         )
@@ -111,7 +111,7 @@ def _commit_group(raw: Mapping[str, str]) -> str | None:
 
 
 def parse_subscription(raw: Mapping[str, str]) -> Subscription:
-    """Read ``subscribe``, ``subscribePattern`` or ``assign``."""
+    """Parse ``subscribe``, ``subscribePattern`` or ``assign``."""
     chosen = [name for name in _SUBSCRIPTIONS if name in raw]
     if len(chosen) != 1:
         who = f"{' and '.join(chosen)} say" if chosen else "Nothing says"

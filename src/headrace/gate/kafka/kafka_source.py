@@ -1,6 +1,6 @@
 """``format("headrace-kafka")``: Spark's source, streaming and bounded, and its sinks.
 
-`KAFKA` is Kafka as a gate uses it: checked, planned, and read once more.
+`KAFKA` is the `Connector` with which a gate checks, plans and repeats reads of Kafka.
 """
 
 import json
@@ -53,21 +53,21 @@ def read_same_topics(
     on_loss: OnLoss,
     read: Read,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the result of ``read`` for the ranges, each of the topic that was planned.
+    """Yield the result of ``read`` for the ranges whose topic is still the planned one.
 
-    A topic that is not among ``planned_ids`` is not checked. ``on_loss`` is called with each range
-    of a topic that was recreated.
+    A topic without a planned id is not checked. ``on_loss`` is called with each range of a
+    recreated topic.
 
-    Raises:
-        DataLossError: A topic was recreated while it was read, and what was read may be of either.
+    DataLossError is raised if a topic was recreated during the read, because the records may be
+    from either topic.
     """
     recreated = _recreated(client, planned_ids, ranges)
-    for each in ranges:
-        if each.topic in recreated:
-            on_loss(each, _WHY)
-    there = [each for each in ranges if each.topic not in recreated]
-    yield from read(there)
-    if meanwhile := sorted(_recreated(client, planned_ids, there)):
+    for offsets in ranges:
+        if offsets.topic in recreated:
+            on_loss(offsets, _WHY)
+    existing = [offsets for offsets in ranges if offsets.topic not in recreated]
+    yield from read(existing)
+    if meanwhile := sorted(_recreated(client, planned_ids, existing)):
         raise DataLossError(
             f"The topic {meanwhile[0]} was deleted and recreated while a batch of it was read, so"
             " what was read may be of either; start the query again, which sees what is gone."
@@ -77,28 +77,28 @@ def read_same_topics(
 def _recreated(
     client: ClientConfig, planned_ids: Mapping[str, str], ranges: Sequence[OffsetRange]
 ) -> set[str]:
-    """The topics with another id now; one that is not there is the reader's to see."""
-    names = {each.topic for each in ranges} & planned_ids.keys()
+    """Return the topics whose id has changed; the reader detects missing topics."""
+    names = {offsets.topic for offsets in ranges} & planned_ids.keys()
     if not names:
         return set()
-    found = _lookup(json.dumps(dict(client), sort_keys=True)).topics(names)
+    topics = _lookup(json.dumps(dict(client), sort_keys=True)).topics(names)
     return {
         name
-        for name, topic in found.items()
+        for name, topic in topics.items()
         if topic.topic_id is not None and topic.topic_id != planned_ids[name]
     }
 
 
 @lru_cache(maxsize=8)
 def _lookup(client: str) -> Lookup:
-    """One for each configuration in a worker: opening one costs a connection."""
+    """Return the worker's lookup of a configuration; opening one costs a connection."""
     return Lookup(json.loads(client), retries=0, retry_interval_ms=0)
 
 
 TOPIC: Final = "topic"
-"""The option that names the topic of all rows, whatever their column says."""
+"""Option with the topic of all rows; it overrides the rows' column."""
 
-# Options of a sink from Spark itself or a builder, and those that the native one ignores.
+# Options of a sink from Spark itself or a builder, and options that the native sink ignores.
 _OF_SPARK: Final = frozenset(
     {"checkpointlocation", "path", "queryname", "outputmode", "includeheaders"}
 )
@@ -117,26 +117,26 @@ _COLUMNS: Final[Mapping[str, tuple[DataType, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Produces the rows of a task; a topic of its own overrides that of the rows."""
+    """Producer of the rows of a task; a topic of its own overrides the rows' topic."""
 
     client: Mapping[str, Any] = field(repr=False)
     topic: str | None
     columns: tuple[str, ...]
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Produce all rows; they are acknowledged when it returns how many there were.
+        """Produce all rows; return their number once all are acknowledged.
 
-        Raises:
-            OptionError: a row lacks a topic, a header its key, or a partition is below 0.
-            BrokerError: the brokers did not take one; others may be in their topics.
+        OptionError is raised for a row without a topic, a header without a key, or a negative
+        partition. BrokerError is raised if the brokers refuse a row; other rows may be in their
+        topics.
         """
         return produce_all(self.client, (row for batch in batches for row in self._rows(batch)))
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[ProducedRecord]:
-        found = {name: batch.column(name).to_pylist() for name in self.columns}
+        columns = {name: batch.column(name).to_pylist() for name in self.columns}
         nothing = [None] * batch.num_rows
         for topic, key, value, headers, partition in zip(
-            *(found.get(name, nothing) for name in _COLUMNS), strict=True
+            *(columns.get(name, nothing) for name in _COLUMNS), strict=True
         ):
             to = self.topic or topic
             if to is None:
@@ -152,7 +152,7 @@ class Sink:
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):
-    """Spark's face of the sink, for ``df.write``."""
+    """Spark's writer of the sink, for ``df.write``."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -164,7 +164,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
 
 
 class KafkaStreamWriter(VersionedStreamWriter):
-    """Spark's face of the sink, for ``df.writeStream``."""
+    """Spark's writer of the sink, for ``df.writeStream``."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -181,7 +181,7 @@ class KafkaStreamWriter(VersionedStreamWriter):
 
 
 def parse_sink(source: str, options: Mapping[str, str], schema: StructType) -> Sink:
-    """Check the options and the columns to write; other columns are not written."""
+    """Check the options and the columns of a sink; columns with other names are not written."""
     topic = None
     for name, value in options.items():
         if name.lower() == TOPIC:
@@ -193,12 +193,12 @@ def parse_sink(source: str, options: Mapping[str, str], schema: StructType) -> S
 
 
 def _checked(source: str, schema: StructType, topic: str | None) -> tuple[str, ...]:
-    types = {each.name: each.dataType for each in schema if each.name in _COLUMNS}
-    for name, found in types.items():
-        if not any(_same(found, allowed) for allowed in _COLUMNS[name]):
-            allowed = " or ".join(each.simpleString() for each in _COLUMNS[name])
+    types = {column.name: column.dataType for column in schema if column.name in _COLUMNS}
+    for name, kind in types.items():
+        if not any(_same(kind, allowed) for allowed in _COLUMNS[name]):
+            allowed = " or ".join(column.simpleString() for column in _COLUMNS[name])
             raise OptionError(
-                f"The column {name} is {found.simpleString()}, and {source} writes {allowed};"
+                f"The column {name} is {kind.simpleString()}, and {source} writes {allowed};"
                 " cast it."
             )
     if "value" not in types:
@@ -214,7 +214,7 @@ def _checked(source: str, schema: StructType, topic: str | None) -> tuple[str, .
 
 
 def _same(one: DataType, other: DataType) -> bool:
-    """Whether two types differ by nullability at most, or by a string's collation."""
+    """Return whether two types differ at most by nullability, or by a string's collation."""
     if isinstance(one, ArrayType) and isinstance(other, ArrayType):
         return _same(one.elementType, other.elementType)
     if isinstance(one, StructType) and isinstance(other, StructType):
@@ -225,13 +225,13 @@ def _same(one: DataType, other: DataType) -> bool:
 
 
 def _pairs(headers: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes | None]]:
-    for each in headers or ():
-        # The native sink fails then, too, without saying why.
-        if each is None:
+    for header in headers or ():
+        # The native sink fails too, but without a reason.
+        if header is None:
             raise OptionError("A header is null; leave it out, or give it a key.")
-        if each["key"] is None:
+        if header["key"] is None:
             raise OptionError("The key of a header is null; give every header one.")
-    return [(each["key"], each["value"]) for each in headers or () if each is not None]
+    return [(header["key"], header["value"]) for header in headers or () if header is not None]
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
@@ -239,7 +239,7 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 
 
 class KafkaSource(SourceFormat):
-    """Kafka, read under a gate; the native connector's options and columns."""
+    """Kafka, read under a gate, with the native connector's options and columns."""
 
     @classmethod
     def name(cls) -> str:
@@ -250,7 +250,7 @@ class KafkaSource(SourceFormat):
         return KafkaReading(options, columns, self.parallelism, streaming=streaming)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
-        """The sink of ``df.write``."""
+        """Return the sink of ``df.write``."""
         if overwrite:
             raise OptionError(
                 f'The mode is overwrite, and {FORMAT} only appends to topics; write mode("append").'
@@ -258,7 +258,7 @@ class KafkaSource(SourceFormat):
         return KafkaBatchWriter(parse_sink(FORMAT, self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
-        """The sink of ``df.writeStream``; as with the native one, each mode appends."""
+        """Return the sink of ``df.writeStream``; as with the native sink, each mode appends."""
         return KafkaStreamWriter(parse_sink(FORMAT, self.options, schema))
 
 
@@ -283,10 +283,11 @@ class KafkaReading:
         return KafkaLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange], _log: Log) -> list[tuple[OffsetRange, ...]]:
-        """Return the ranges of each task; both options give as many as the native connector.
+        """Return the ranges of each task, as many as the native connector makes.
 
-        The native connector applies ``maxRecordsPerPartition`` to a bounded read only if the
-        options alone say that a range is too long, or if ``minPartitions`` has it look closer.
+        For a bounded read, the native connector applies ``maxRecordsPerPartition`` in two cases:
+        the options alone show that a range is too long, or ``minPartitions`` requires a resolution
+        of the bounds.
         """
         minimum = self.options.min_partitions
         most = self.options.max_records_per_partition
@@ -299,7 +300,7 @@ class KafkaReading:
         )
 
     def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker."""
+        """Yield the records of one task in a Spark worker."""
         on_loss = task.losses.pass_over
         config = ReaderConfig(
             client=self._options.client,
@@ -315,8 +316,8 @@ class KafkaReading:
 _SERVERS: Final = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS: Final = frozenset({"subscribe", "subscribepattern", "assign"})
 
-# Options of a stream for the connection to Kafka and for a record's columns; the ranges replace the
-# options for the start and the size.
+# Options of a stream that a replay keeps: for the connection to Kafka and for a record's columns.
+# The ranges replace the options for the start and the size.
 _KEPT_IN_REPLAYS: Final = frozenset(
     {
         "headrace.channel",
@@ -332,7 +333,8 @@ _KEPT_IN_REPLAYS: Final = frozenset(
 
 
 def _check(options: Mapping[str, str]) -> None:
-    # Spark finds either only when the query runs, and wraps it in a traceback.
+    # Spark would find a wrong option or a missing topic only when the query runs, and wrap the
+    # error in a traceback.
     KafkaLog(parse_options(options, streaming=True)).topics(must_exist=True)
 
 
@@ -354,7 +356,7 @@ def _servers(options: Mapping[str, str]) -> str:
 
 
 def _complete(options: Mapping[str, str], servers: str | None) -> dict[str, str]:
-    """The options, with the brokers they lack; checked as a stream's."""
+    """Return the options, with missing brokers added, after checking them as a stream's."""
     names = {name.lower() for name in options}
     complete = dict(options)
     if _SERVERS not in names and servers is not None:

@@ -1,6 +1,6 @@
 """The planner's requests to Kafka: partitions, and the first and last offsets of their logs.
 
-One request per broker for all of its partitions, never one per partition.
+A request asks each broker once for all of its partitions, never once per partition.
 """
 
 import logging
@@ -26,18 +26,18 @@ from headrace.gate.kafka.consumers import MISSING, ClientConfig
 from headrace.gate.source.log import Topic
 
 _LOG: Final = logging.getLogger("headrace.kafka")
-# An administrator's client takes a consumer's settings, and warns of each that it has no use for.
+# An admin client gets a consumer's settings, and warns of each setting that it does not use.
 CLIENT_LOG: Final = logging.getLogger("headrace.kafka.admin")
-# Each failed connection is a line; where nobody set up logging, our own error says it once.
+# Each failed connection is a line; without a logging setup, Headrace's own error reports it once.
 CLIENT_LOG.addHandler(logging.NullHandler())
 CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
 _Answer = TypeVar("_Answer")
 
-# A broker that goes away after the first contact restarts, and is waited for.
+# A broker that disappears after the first contact restarts, so requests wait for it.
 _LATER_S: Final = 60.0
-# One request may be for a broker that died, whose partitions others lead by now: its timeout is
-# shorter. It doubles the next time, for the broker may be slow.
+# A request may go to a dead broker whose partitions others lead by now, so its timeout is shorter.
+# The timeout doubles at the next try, because the broker may only be slow.
 _REQUEST_S: Final = 5.0
 
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call
 _INTERNAL_TOPICS: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
-_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: a broker older than topic ids
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # Sixteen zero bytes: the broker has no topic ids.
 _PERMANENT: Final = frozenset(
     {
         *(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED),
@@ -54,7 +54,7 @@ _PERMANENT: Final = frozenset(
         *(KafkaError._AUTHENTICATION, KafkaError.UNSUPPORTED_VERSION, KafkaError.TOPIC_EXCEPTION),
     }
 )
-# These come at once and pass: partitions are new or move, leaders are elected, brokers restart.
+# Immediate errors that pass: partitions are new or move, leaders are elected, brokers restart.
 _PASSING: Final = frozenset(
     {
         *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE),
@@ -63,35 +63,36 @@ _PASSING: Final = frozenset(
         *(KafkaError.KAFKA_STORAGE_ERROR, KafkaError.BROKER_NOT_AVAILABLE),
         *(KafkaError.NETWORK_EXCEPTION, KafkaError._TRANSPORT, KafkaError._TIMED_OUT),
         KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._NOENT,  # librdkafka's own word for partitions of which none has a leader
+        KafkaError._NOENT,  # librdkafka's own code if none of the partitions has a leader
     }
 )
 
 
 class _ClientErrors:
-    """Keeps a client's last error.
+    """Store of a client's last error.
 
-    The client calls this and not its owner, so that it ends with its owner: in a circle it would
-    try to connect, and log that it cannot, until the garbage collector comes by.
+    The client calls this object and not its owner, so that the client ends with its owner. In a
+    reference cycle, the client would try to connect, and log failures, until the next garbage
+    collection.
     """
 
     def __init__(self) -> None:
         self.last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        # "All brokers down" only follows the error that says why.
+        # "All brokers down" only follows the error with the reason.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.last = error
 
 
 class Lookup:
-    """Asks a cluster; passing errors are tried again, and so is an empty answer.
+    """Requests to a cluster; passing errors and empty answers are tried again.
 
-    Every method raises ``BrokerError`` where the cluster cannot be reached or refuses. A request is
-    repeated as fetchOffset.numRetries and fetchOffset.retryIntervalMs say. A first answer may take
-    ``first_contact_s``: a broker that cannot be reached at the start is a mistake, which is
-    reported within ten seconds, unless ``is_reached`` says that it was reached before. Every
-    ``poll_s`` it retries after a passing error, such as an election.
+    Every method raises ``BrokerError`` if the cluster cannot be reached or refuses. A request is
+    repeated according to fetchOffset.numRetries and fetchOffset.retryIntervalMs. A first answer may
+    take ``first_contact_s``: a broker that cannot be reached at the start is a mistake, which is
+    reported within ten seconds. ``is_reached`` says that the broker was reached before. After a
+    passing error, such as an election, a request is repeated every ``poll_s``.
     """
 
     def __init__(
@@ -124,32 +125,32 @@ class Lookup:
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Return the existing topics; a topic is missing when no try has found it.
 
-        A topic that was missing the last time is not tried more than once: a deleted topic that a
-        query still names must not hold up every plan.
+        A topic that was missing in the last call is tried only once, so that a deleted topic does
+        not delay every plan.
         """
         wanted = sorted(set(names))
         if not wanted:
             return {}
-        found = self._ask(lambda timeout: self._describe(wanted, timeout))
+        topics = self._ask(lambda timeout: self._describe(wanted, timeout))
         for _ in range(self._retries):
-            if self._missing.issuperset(name for name in wanted if name not in found):
+            if self._missing.issuperset(name for name in wanted if name not in topics):
                 break
-            time.sleep(self._retry_interval_s)  # not every broker knows a new topic at once
-            found |= self._ask(lambda timeout: self._describe(wanted, timeout))
-        self._missing = frozenset(wanted) - found.keys()
-        return found
+            time.sleep(self._retry_interval_s)  # Brokers learn of a new topic with a delay.
+            topics |= self._ask(lambda timeout: self._describe(wanted, timeout))
+        self._missing = frozenset(wanted) - topics.keys()
+        return topics
 
     def listeners(self) -> dict[int, tuple[str, int]]:
-        """The host and port that each broker advertises, by the broker's id."""
+        """Return the host and port that each broker advertises, by the broker's id."""
         brokers = self._ask(lambda timeout: self._admin.list_topics(timeout=timeout).brokers)
         return {
             number: (str(broker.host), broker.port) for number, broker in sorted(brokers.items())
         }
 
     def matching(self, pattern: re.Pattern[str]) -> dict[str, Topic]:
-        """The topics in whose name the pattern is found, but Kafka's own.
+        """Return the topics whose name contains a match of the pattern, except Kafka's own.
 
-        As with the native connector: found, so that ``orders`` matches ``orders-dlq`` too.
+        As with the native connector, ``orders`` matches ``orders-dlq`` too.
         """
 
         def names(timeout: float) -> list[str]:
@@ -172,7 +173,7 @@ class Lookup:
     def bounds(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """``(earliest, latest)``, asked at the same time."""
+        """Return ``(earliest, latest)`` of each partition, requested at the same time."""
         wanted = list(partitions)
         specs = dict.fromkeys(wanted, _EARLIEST), dict.fromkeys(wanted, _LATEST)
         earliest, latest = self._offsets(*specs)
@@ -181,21 +182,21 @@ class Lookup:
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """The first offset whose record is at or after the time (ms); None where there is none."""
+        """Return the offset of the first record at or after a time (ms), or None without one."""
         specs = {tp: OffsetSpec.for_timestamp(ms) for tp, ms in timestamps_ms.items()}
-        (found,) = self._offsets(specs)
-        return {tp: offset if offset >= 0 else None for tp, offset in found.items()}
+        (offsets,) = self._offsets(specs)
+        return {tp: offset if offset >= 0 else None for tp, offset in offsets.items()}
 
     def _offsets(
         self, *questions: Mapping[TopicPartition, OffsetSpec]
     ) -> list[dict[TopicPartition, int]]:
-        """The answers to all of the questions, asked at the same time."""
+        """Return the answers to all of the questions, requested at the same time."""
         if not any(questions):
             return [{} for _ in questions]
         topics = sorted({tp.topic for specs in questions for tp in specs})
 
         def offsets(timeout: float) -> list[dict[TopicPartition, int]]:
-            asked = [
+            requests = [
                 self._admin.list_offsets(
                     {Position(*tp): spec for tp, spec in specs.items()},
                     isolation_level=self._level,
@@ -204,7 +205,7 @@ class Lookup:
                 for specs in questions
             ]
             try:
-                return [_results(futures) for futures in asked]
+                return [_results(futures) for futures in requests]
             except (KafkaException, _Unready):
                 if self._reached:
                     self._learn_leaders(topics, timeout)
@@ -213,10 +214,10 @@ class Lookup:
         return self._ask(offsets)
 
     def _learn_leaders(self, topics: list[str], timeout: float) -> None:
-        """Have the client learn who leads: after an election it still asks the old leader."""
+        """Refresh the client's list of leaders, which is outdated after an election."""
         described = self._admin.describe_topics(TopicCollection(topics), request_timeout=timeout)
         for future in described.values():
-            future.exception()  # waits; the next try finds what is wrong
+            future.exception()  # Waits for the answer; the next try raises its error.
 
     def _describe(self, names: list[str], timeout: float) -> dict[str, Topic]:
         described = {}
@@ -229,7 +230,7 @@ class Lookup:
                     continue
                 raise
             if not answer.partitions:
-                # A busy broker answers so while it loads; no topic has no partition.
+                # A busy broker answers this while it loads; every topic has partitions.
                 raise _Unready(f"the topic {name} was described without partitions")
             topic_id = str(answer.topic_id)
             described[name] = Topic(
@@ -239,13 +240,13 @@ class Lookup:
         return described
 
     def _ask(self, question: Callable[[float], _Answer]) -> _Answer:
-        """The answer, after as many tries as allowed; without a first contact there is one try."""
+        """Return the answer after the allowed number of tries; without a first contact, one try."""
         attempts = self._retries + 1
         for attempt in range(1, attempts + 1):
             try:
                 answer = self._ask_until_passed(question)
             except (KafkaException, _Unready) as error:
-                self._admin.poll(0)  # runs _errors, which learns the reason
+                self._admin.poll(0)  # Calls `_errors` with the reason.
                 reason = self._explain(error)
                 unreached = not self._reached and isinstance(error, KafkaException)
                 if attempt == attempts or unreached or _code(error) in _PERMANENT:
@@ -262,7 +263,7 @@ class Lookup:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _ask_until_passed(self, question: Callable[[float], _Answer]) -> _Answer:
-        """One try: a passing error, such as an election, is waited for within its time."""
+        """Return the answer of one try, which repeats the request during a passing error."""
         deadline = time.monotonic() + (_LATER_S if self._reached else self._first_contact_s)
         request_s = _REQUEST_S
         while True:
@@ -282,7 +283,7 @@ class Lookup:
 
 
 class _Unready(Exception):  # noqa: N818  (not an error to anybody outside)
-    """An answer that a broker gives only for a moment."""
+    """An incomplete answer that a broker gives only for a moment."""
 
 
 def _code(error: Exception) -> int | None:
@@ -290,10 +291,10 @@ def _code(error: Exception) -> int | None:
 
 
 def _results(futures: Mapping[Position, Future[Any]]) -> dict[TopicPartition, int]:
-    found = {TopicPartition(p.topic, p.partition): f.result().offset for p, f in futures.items()}
-    for tp, offset in found.items():
-        # librdkafka says so, and no error, for the partitions of a broker that did not answer. A -1
-        # is an answer: no record is at or after the time asked for.
+    offsets = {TopicPartition(p.topic, p.partition): f.result().offset for p, f in futures.items()}
+    for tp, offset in offsets.items():
+        # librdkafka returns this, and no error, for the partitions of a broker that did not answer.
+        # A -1 is an answer: no record is at or after the requested time.
         if offset < -1:
             raise _Unready(f"the leader of {tp} did not answer")
-    return found
+    return offsets

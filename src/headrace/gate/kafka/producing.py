@@ -1,4 +1,4 @@
-"""Records into Kafka's topics, by a producer that produces nothing twice."""
+"""Production of records into Kafka's topics, by a producer that produces nothing twice."""
 
 import logging
 from collections import deque
@@ -19,16 +19,12 @@ _ASKED_S: Final = 10.0
 def too_large(
     client: Mapping[str, Any], topic: str | None, where: str, sizes: Sequence[int]
 ) -> BrokerError:
-    """The error that records are larger than a topic takes, or, without one, than their producer.
+    """Return the error for records larger than their topic's, or their producer's, limit.
 
-    A topic refuses all records that its producer has sent with one that is too large; or a batch of
-    several records although each would fit.
-
-    Args:
-        client: Settings of the producer.
-        topic: The topic that has refused them; None where the producer has.
-        where: The topic and its brokers, in words.
-        sizes: Size of each record that was not taken (bytes).
+    A topic refuses all records that its producer has sent together with a record that is too large.
+    A topic also refuses a batch that is too large, even if each record would fit. ``topic`` is None
+    if the producer refused the records. ``where`` names the topic and its brokers, and ``sizes``
+    has the size of each refused record (bytes).
     """
     if topic is None:
         name, limit_bytes = "kafka.max.request.size", client[_OF_PRODUCER]
@@ -56,20 +52,20 @@ def _records(number: int) -> str:
 
 
 def _limit(client: Mapping[str, Any], topic: str) -> int | None:
-    """Return the topic's largest message (bytes); None if this user may not ask for it."""
+    """Return the topic's largest message (bytes); None if this user may not read the setting."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     try:
         admin = AdminClient({**with_tokens(client), "log_level": 0}, logger=CLIENT_LOG)
-        found = admin.describe_configs([resource], request_timeout=_ASKED_S)[resource].result()
-        return int(found[_OF_TOPIC].value)
+        settings = admin.describe_configs([resource], request_timeout=_ASKED_S)[resource].result()
+        return int(settings[_OF_TOPIC].value)
     except (KafkaException, KeyError, ValueError):
         return None
 
 
 CLIENT_LOG: Final = logging.getLogger("headrace.kafka.producer")
-"""The logger of a producer's client."""
-# Each failed connection is a line, and each setting that only a consumer uses; our own error
-# describes the cause once.
+"""Logger of a producer's client."""
+# The client logs a line for each failed connection, and for each setting that only a consumer uses;
+# Headrace's own error describes the cause once.
 CLIENT_LOG.addHandler(logging.NullHandler())
 CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
@@ -78,11 +74,11 @@ TIMEOUT_MS: Final = 120_000
 
 _A_MOMENT_S: Final = 0.5
 _BY_KEY: Final = -1
-"""librdkafka's word for no partition in particular."""
+"""librdkafka's value for no particular partition."""
 
 
 class ProducedRecord(NamedTuple):
-    """Record to produce; without a partition it goes where Java's client puts its key."""
+    """Record to produce; without a partition, Java's rule for the key applies."""
 
     topic: str
     key: bytes | None
@@ -92,12 +88,12 @@ class ProducedRecord(NamedTuple):
 
 
 def produce_all(client: Mapping[str, Any], records: Iterable[ProducedRecord]) -> int:
-    """Produce records in their order; how many there were, all acknowledged as the settings say.
+    """Produce records in their order; return their number once all are acknowledged.
 
-    Producer options in ``client`` are kept; by default it produces nothing twice.
+    Producer options in ``client`` are kept; by default nothing is produced twice.
 
     Raises:
-        BrokerError: The brokers did not take one of them; others may be in their topics.
+        BrokerError: The brokers refused a record; other records may be in their topics.
     """
     failures = _Failures()
     reasons: deque[str] = deque(maxlen=1)
@@ -136,7 +132,7 @@ class _Failures:
             self._add(str(message.topic()), error, size)
 
     def refused(self, record: ProducedRecord | None, error: KafkaError) -> None:
-        """The client itself does not take a record, or cannot go on."""
+        """Add a record that the client itself refuses, or a fatal error of the client."""
         self._by_client = self.count == 0
         if record is None:
             self._add("", error, 0)
@@ -144,7 +140,7 @@ class _Failures:
             self._add(record.topic, error, len(record.key or b"") + len(record.value or b""))
 
     def error(self, client: Mapping[str, Any], heard: Sequence[str]) -> BrokerError:
-        assert self._why is not None  # noqa: S101  (it is there with the first failure)
+        assert self._why is not None  # noqa: S101  (set with the first failure)
         where = f"Topic {self._topic!r} at {client['bootstrap.servers']}"
         if self._why.code() != KafkaError.MSG_SIZE_TOO_LARGE:
             return not_taken(where, _records(self.count), self._why.str(), heard)
@@ -158,7 +154,7 @@ class _Failures:
 
 
 def send(producer: Producer, record: ProducedRecord, delivered: Callable[..., None]) -> None:
-    """Queue a record as soon as there is room for it; `delivered` is called with its outcome."""
+    """Queue a record as soon as there is room; `delivered` is called with the outcome."""
     partition = _BY_KEY if record.partition is None else record.partition
     while True:
         try:
@@ -180,13 +176,13 @@ def send(producer: Producer, record: ProducedRecord, delivered: Callable[..., No
 def producer_settings(
     client: Mapping[str, Any], timeout_ms: int, on_error: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Librdkafka's settings for a producer that produces nothing twice.
+    """Return librdkafka's settings for a producer that produces nothing twice.
 
     ``on_error`` is called with the reason each time that the brokers cannot be reached.
     """
 
     def failed(error: KafkaError) -> None:
-        # "All brokers down" only follows the error that says why.
+        # "All brokers down" only follows the error with the reason.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             on_error(error.str())
 
@@ -195,19 +191,19 @@ def producer_settings(
         "enable.idempotence": True,
         "message.timeout.ms": timeout_ms,
         "partitioner": "murmur2_random",  # Java's
-        "message.max.bytes": 1_000_000_000,  # What the topic takes is the broker's to say.
+        "message.max.bytes": 1_000_000_000,  # The broker enforces the topic's limit.
         "error_cb": failed,
     }
 
 
 def flush(producer: Producer) -> None:
-    """Return when each record that was queued has been taken, or refused."""
+    """Return when every queued record has been stored or refused."""
     while producer.flush(_A_MOMENT_S):
-        pass  # Not in one wait, in which no signal would be heard.
+        pass  # Wait in steps, because no signal is handled during a wait.
 
 
 def not_taken(where: str, what: str, why: str, reasons: Sequence[str]) -> BrokerError:
-    """The error that a topic did not take something; the last of ``reasons`` says more."""
+    """Return the error for a refusal of a topic; the last of ``reasons`` adds details."""
     because = f"{why} ({reasons[-1]})" if reasons else why
     return BrokerError(
         f"{where} did not take {what}: {because}; check that the topic exists, that its brokers run"

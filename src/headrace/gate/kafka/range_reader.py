@@ -1,4 +1,7 @@
-"""The task side: offset ranges in, Arrow record batches out. Nothing of Spark is in here."""
+"""Reader of a task: offset ranges in, Arrow record batches out; independent of Spark.
+
+librdkafka reads in the tasks, so no jar is added to Spark.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,20 +34,20 @@ from headrace.gate.source.losses import OnLoss
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
-# librdkafka numbers timestamp types 0 (none), 1 (create time), 2 (log append time); Java's client,
-# whose numbers are the column's meaning, -1, 0 and 1.
+# librdkafka numbers timestamp types 0 (none), 1 (create time), 2 (log append time). The column has
+# the numbers of Java's client: -1, 0 and 1.
 _JAVA_TIMESTAMP_TYPE: Final = -1
 
-# Spark's timestamps are microseconds in 64 bits; Kafka's, milliseconds in as many.
+# Spark's timestamps are microseconds in 64 bits, Kafka's milliseconds in 64 bits.
 _MOST_MS: Final = (2**63 - 1) // 1000
 
 
 @dataclass
 class Chunk:
-    """Consecutive messages as they came from one ``consume`` call.
+    """Consecutive messages from one ``consume`` call.
 
-    ``offsets`` and ``partitions`` were needed to cut the range; passing them on spares reading
-    them out of the messages again. ``topic`` is None where the messages are of several topics.
+    ``offsets`` and ``partitions`` were computed to cut the range; storing them avoids reading the
+    messages again. ``topic`` is None for messages of several topics.
     """
 
     messages: Sequence[Message]
@@ -52,11 +55,11 @@ class Chunk:
     partitions: Int32s
     topic: str | None
     client: ClientConfig = field(default_factory=dict, repr=False)
-    """Connection to the brokers, for headers that have to be read once more."""
+    """Connection settings, for headers that have to be read once more."""
 
     @cached_property
     def timestamps(self) -> Int64s:
-        """Shape ``(messages, 2)``: librdkafka's timestamp type, milliseconds since the epoch."""
+        """Array of shape ``(messages, 2)``: librdkafka's timestamp type, and time (ms)."""
         flat = chain.from_iterable(map(Message.timestamp, self.messages))
         return np.fromiter(flat, np.int64, 2 * len(self.messages)).reshape(-1, 2)
 
@@ -97,20 +100,20 @@ _BUILDERS: Final[dict[str, Callable[[Chunk], pa.Array]]] = {
 
 
 class RecordBatchBuilder:
-    """Builds record batches with just the columns asked for, in the order asked for."""
+    """Builder of record batches with only the requested columns, in the requested order."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
         self._builders = [_BUILDERS[name] for name in columns]
 
     def build(self, chunk: Chunk) -> pa.RecordBatch:
-        """One row a message, in the messages' order."""
+        """Return a batch with one row per message, in the messages' order."""
         arrays = [build(chunk) for build in self._builders]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def bounded(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The batch in parts (views of it) of at most so many bytes, or of one record."""
+    """Yield slices of the batch (views) of at most this many bytes, or of one record."""
     if batch.nbytes <= most_bytes or batch.num_rows == 1:
         yield batch
     else:
@@ -119,17 +122,17 @@ def bounded(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
         yield from bounded(batch.slice(half), most_bytes)
 
 
-# consume() waits its whole timeout for the n-th message, so the timeout is short ...
+# consume() waits its whole timeout for the n-th message, so the timeout is short.
 _POLL_S: Final = 0.01
-# ... and n is bounded by the size of a batch; the first call does not know the records' size.
+# n is bounded by the size of a batch; the first call does not know the records' size.
 _MOST_MESSAGES: Final = 10_000
 _FIRST_MESSAGES: Final = 64
 _GROWTH: Final = 16
 
-# Up to this many records librdkafka is kept from fetching far past the range (see _fetch_size).
+# Largest read for which librdkafka must not fetch far past the range (see _fetch_size).
 _SMALL_READ: Final = 50_000
 
-# librdkafka reports these once, skips records that it could not decode, and goes on after it.
+# librdkafka reports each of these once, skips the undecodable records, and continues after them.
 _UNREADABLE: Final = frozenset(
     {
         KafkaError._BAD_MSG,
@@ -145,15 +148,15 @@ class ReaderConfig:
     """Settings of a range reader.
 
     Attributes:
-        on_loss: is called with offsets that are gone before they are skipped; it may raise.
-        timeout_ms: silence of the broker after which the read fails (ms).
-        batch_bytes: largest record batch of more than one record (bytes).
-        aborted: tags of a stage's attempts whose records are skipped; see
+        on_loss: Called with missing offsets before they are skipped; it may raise.
+        timeout_ms: Silence of the broker after which the read fails (ms).
+        batch_bytes: Largest record batch of more than one record (bytes).
+        aborted: Tags of a stage's attempts whose records are skipped; see
             `headrace.gate.kafka.attempts`.
-        silence_s: time without messages before the brokers are asked why (s). They are asked twice,
-            for librdkafka reports no topic that is deleted, and a broker may learn late of a new
-            partition.
-        request_s: timeout of that request (s).
+        silence_s: Time without messages before a request asks the brokers for the reason (s). There
+            are two requests: librdkafka does not report a deleted topic, and a broker may learn
+            late of a new partition.
+        request_s: Timeout of that request (s).
     """
 
     client: ClientConfig = field(repr=False)
@@ -169,16 +172,15 @@ class ReaderConfig:
 
 
 def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-    """Every record of the ranges, and no other; in offset order within a range.
+    """Yield every record of the ranges, and no other, in offset order within a range.
 
-    Partitions are interleaved as the broker delivers them; several ranges of one partition come one
-    after the other. A range ends by position, not by count: compaction, control records and aborted
+    Partitions are interleaved as the broker delivers them; several ranges of one partition follow
+    each other. A range ends by position, not by count: compaction, control records and aborted
     transactions leave gaps.
 
-    Raises:
-        DataLossError: offsets of a range are gone, and ``on_loss`` does not skip them.
-        BrokerError: the broker refused, or gave nothing for ``timeout_ms``.
-        SourceError: records cannot be decoded.
+    DataLossError is raised if offsets of a range are gone and ``on_loss`` does not skip them.
+    BrokerError is raised if the broker refused, or sent nothing for ``timeout_ms``; SourceError if
+    records cannot be decoded.
     """
     wanted = [r for r in ranges if r.count > 0]
     if not wanted:
@@ -190,16 +192,16 @@ def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator
 
 
 def _turns(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
-    """The ranges in as few turns as let each partition have one range at a time."""
+    """Split the ranges into the fewest rounds with at most one range per partition."""
     by_partition = [list(same) for _, same in groupby(sorted(ranges), lambda r: r.topic_partition)]
     return [[r for r in turn if r is not None] for turn in zip_longest(*by_partition)]
 
 
 def _fetch_size(client: ClientConfig, ranges: Sequence[OffsetRange]) -> ClientConfig:
-    """Settings for the size of the read; a user's own setting stands.
+    """Return the client's settings for the size of the read; the user's own setting wins.
 
-    librdkafka goes on fetching until it holds 100 000 messages of each partition. For a small read
-    that is work thrown away: it takes twice the processor time of the read itself.
+    librdkafka fetches until it holds 100 000 messages of each partition. For a small read this is
+    wasted, and takes twice the processor time of the read itself.
     """
     if "queued.min.messages" in client or sum(r.count for r in ranges) > _SMALL_READ:
         return client
@@ -207,9 +209,9 @@ def _fetch_size(client: ClientConfig, ranges: Sequence[OffsetRange]) -> ClientCo
 
 
 class _RangeRead:
-    """The state of one read: for each range (a slot), the next offset wanted and the end.
+    """State of one read: for each range (a slot), the next wanted offset and the end.
 
-    No two ranges are of the same partition.
+    No two ranges may be of the same partition.
     """
 
     def __init__(
@@ -229,7 +231,7 @@ class _RangeRead:
         for slot, r in enumerate(ranges):
             self._slot_of_partition[r.partition] = slot
         self._open = set(range(len(ranges)))
-        self._missing: set[int] = set()  # slots whose partition did not exist at the last look
+        self._missing: set[int] = set()  # Slots whose partition was missing in the last answer.
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         builder = RecordBatchBuilder(self._config.columns)
@@ -252,8 +254,8 @@ class _RangeRead:
             # Grow the poll size slowly; later records may be larger.
             count = int(min(self._config.batch_bytes / size, count * _GROWTH, _MOST_MESSAGES)) or 1
             yield from bounded(batch, self._config.batch_bytes)
-            # After the yield: the time that the reader of the batches took is not the broker's
-            # silence.
+            # Read the clock after the yield: the consumer's time for the batches is no silence of
+            # the broker.
             heard_at = self._config.clock()
             self._consumer.refusal = None
             self._missing.clear()
@@ -263,13 +265,13 @@ class _RangeRead:
         return Position(r.topic, r.partition, int(self._next[slot]))
 
     def _take(self, messages: list[Message]) -> Chunk | None:
-        """Return the wanted messages; move the positions, then handle the events among them."""
+        """Return the wanted messages and move the positions, then handle the events among them."""
         events: list[tuple[Message, KafkaError]] = []
         if any(map(Message.error, messages)):
             events = [(m, error) for m in messages if (error := m.error()) is not None]
             messages = [message for message in messages if message.error() is None]
         chunk = self._cut(messages) if messages else None
-        # Records before an event in the queue have been taken: an event speaks of the position.
+        # Move the positions first: an event applies to the position after the records before it.
         for message, error in events:
             self._on_event(message, error)
         return chunk
@@ -280,7 +282,7 @@ class _RangeRead:
         partitions: Int32s = np.fromiter(map(Message.partition, messages), np.int32, count)
         slots = self._slots(messages, partitions)
         inside = (offsets >= self._next[slots]) & (offsets < self._until[slots])
-        # Offsets rise within a partition, and of a repeated index numpy keeps the last value.
+        # Offsets rise within a partition, and numpy keeps the last value for a repeated index.
         self._next[slots] = np.maximum(self._next[slots], offsets + 1)
         self._close({slot for slot in self._open if self._next[slot] >= self._until[slot]})
         if self._config.aborted:
@@ -305,8 +307,8 @@ class _RangeRead:
     def _close(self, slots: set[int]) -> None:
         if slots:
             self._open -= slots
-            # This stops fetching ahead and drops records fetched past the end. Not pause(): a
-            # resumed partition is fetched again only when the broker's thread next wakes, up to 1 s
+            # Stop fetching ahead, and drop the records past the end. pause() would not do: a
+            # resumed partition is fetched only when the broker's thread next wakes, up to 1 s
             # later.
             self._consumer.kafka.incremental_unassign([self._position(slot) for slot in slots])
 
@@ -316,7 +318,7 @@ class _RangeRead:
             self._close({slot})
 
     def _on_event(self, message: Message, error: KafkaError) -> None:
-        offset = message.offset() or 0  # None where the event is not of one offset
+        offset = message.offset() or 0  # None if the event has no single offset
         slot = self._slot.get((message.topic(), message.partition()))
         if error.code() in REFUSALS:
             raise _refused(error)
@@ -337,9 +339,9 @@ class _RangeRead:
             self._consumer.last_error = error
 
     def _after_reset(self, slot: int) -> None:
-        """The client stopped at an offset outside the log, in this read or in one before it.
+        """Continue after an offset outside the log, in this read or in an earlier one.
 
-        The event may be an old one, so that the cluster is asked before anything is called lost.
+        The event may be old, so the cluster is asked before any offset counts as lost.
         """
         self._skip_lost(slot)
         if slot in self._open:
@@ -348,7 +350,7 @@ class _RangeRead:
             self._consumer.kafka.incremental_assign([position])
 
     def _skip_lost(self, slot: int) -> None:
-        """Skip, or fail for, the part of the range that the log does not hold any more."""
+        """Skip, or fail for, the offsets of the range that the log no longer holds."""
         r = self._remaining(slot)
         config = self._config
         log = find_watermarks(
@@ -369,7 +371,7 @@ class _RangeRead:
         self._advance(slot, until)
 
     def _look_into_silence(self) -> bool:
-        """Find refusals and deleted topics, for nothing came a while; whether a broker answered."""
+        """Look for refusals and deleted topics; return whether a broker answered."""
         if self._consumer.refusal is not None:
             raise _refused(self._consumer.refusal)
         partitions = {slot: self._ranges[slot].topic_partition for slot in self._open}
@@ -383,7 +385,7 @@ class _RangeRead:
         return True
 
     def _fail(self) -> None:
-        """Nothing came for the whole timeout: find out why, and say it."""
+        """Handle a silence of the whole timeout: skip lost ranges, or raise with the reason."""
         self._missing = set(self._open)
         if self._look_into_silence():
             for slot in sorted(self._open):

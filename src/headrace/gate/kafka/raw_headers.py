@@ -1,8 +1,8 @@
 """Headers of a record with a name that is not UTF-8, which the client cannot return.
 
-confluent-kafka makes a str of each name and fails at such a one. Java's client, and so the native
-source, has U+FFFD in place of undecodable bytes. Here the names are asked of librdkafka itself,
-which the client brings: one record is read once more for it, for such records are rare.
+confluent-kafka decodes each name and fails for invalid UTF-8. Java's client, and so the native
+source, has U+FFFD in place of undecodable bytes. Here librdkafka itself, which the client contains,
+returns the names. For this, one record is read once more, because such records are rare.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from headrace.gate.kafka.consumers import ClientConfig
 Headers = list[tuple[str, bytes | None]]
 
 _WAIT_S: Final = 30.0
-"""Timeout for the record; it was there a moment ago."""
+"""Timeout of the second read of the record, which existed a moment ago (s)."""
 
 _POLL_MS: Final = 100
 _CONSUMER: Final = 1  # of rd_kafka_type_t
@@ -35,20 +35,20 @@ class _Message(ctypes.Structure):
 
 
 _ASK: Final = methodcaller("headers")
-"""The client answers a list and raises at once. CPython sees that only in a call like this one: in
-`message.headers()`, once that is hot, the list's holes would end the process."""
+"""Call of a message's ``headers``. The client returns an incomplete list and raises at once.
+CPython detects this only in an indirect call like this one: in `message.headers()`, once
+specialized, the list's holes would crash the process."""
 
 
 def headers_of(message: Message, client: ClientConfig) -> Headers:
-    """A message's headers, whatever their names are made of; they are the message's from then on.
+    """Return a message's headers, with any bytes in their names, and store them in the message.
 
-    Raises:
-        BrokerError: a name is not UTF-8, and the record cannot be read once more.
+    BrokerError is raised if a name is not UTF-8, and the record cannot be read once more.
     """
     try:
         return cast(Headers, _ASK(message) or [])
     except (SystemError, UnicodeDecodeError):
-        # The list that the client has begun has holes, and is not to be looked at again.
+        # The client's incomplete list has holes, so the list must not be used again.
         place = TopicPartition(str(message.topic()), int(message.partition() or 0))
         read = _read(client, place, int(message.offset() or 0))
         named = [(name.decode("utf-8", "replace"), value) for name, value in read]
@@ -61,14 +61,14 @@ def _read(client: ClientConfig, place: TopicPartition, offset: int) -> list[tupl
     with _consumer(library, client) as consumer, _assigned(library, consumer, place, offset):
         until_s = time.monotonic() + _WAIT_S
         while time.monotonic() < until_s:
-            found = library.rd_kafka_consumer_poll(consumer, _POLL_MS)
-            if not found:
+            message = library.rd_kafka_consumer_poll(consumer, _POLL_MS)
+            if not message:
                 continue
             try:
-                if found.contents.err == _OK:
-                    return list(_headers(library, found))
+                if message.contents.err == _OK:
+                    return list(_headers(library, message))
             finally:
-                library.rd_kafka_message_destroy(found)
+                library.rd_kafka_message_destroy(message)
     raise BrokerError(
         f"The record {place} at {offset} has a header whose name is not UTF-8, and could not be"
         f" read once more within {_WAIT_S:g} s; see that the brokers can be reached."
@@ -87,7 +87,7 @@ def _headers(library: Any, message: Any) -> Iterator[tuple[bytes, bytes | None]]
         )
         == _OK
     ):
-        # An empty value has an address too; one that is null has none.
+        # An empty value has an address; a null value has none.
         data = None if value.value is None else ctypes.string_at(value.value, size.value)
         yield name.value or b"", data
         number += 1
@@ -99,8 +99,8 @@ def _consumer(library: Any, client: ClientConfig) -> Iterator[int]:
     settings = library.rd_kafka_conf_new()
     own = {"group.id": "headrace", "enable.auto.commit": False, "auto.offset.reset": "error"}
     for name, value in {**client, **own}.items():
-        said = str(value).lower() if isinstance(value, bool) else str(value)
-        library.rd_kafka_conf_set(settings, name.encode(), said.encode(), text, _TEXT_BYTES)
+        text_value = str(value).lower() if isinstance(value, bool) else str(value)
+        library.rd_kafka_conf_set(settings, name.encode(), text_value.encode(), text, _TEXT_BYTES)
     consumer = library.rd_kafka_new(_CONSUMER, settings, text, _TEXT_BYTES)
     if not consumer:
         reason = text.value.decode("utf-8", "replace")
@@ -128,8 +128,8 @@ def _assigned(library: Any, consumer: int, place: TopicPartition, offset: int) -
 
 @cache
 def _library() -> Any:
-    """Librdkafka's functions, of the library that the client is linked with."""
-    found = ctypes.CDLL(cimpl.__file__)
+    """Return librdkafka's functions, from the library with which the client is linked."""
+    library = ctypes.CDLL(cimpl.__file__)
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
     size, message = ctypes.c_size_t, ctypes.POINTER(_Message)
     kinds: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -156,6 +156,6 @@ def _library() -> Any:
         "rd_kafka_destroy": (None, (pointer,)),
     }
     for name, (result, arguments) in kinds.items():
-        function: Callable[..., Any] = getattr(found, name)
+        function: Callable[..., Any] = getattr(library, name)
         function.restype, function.argtypes = result, arguments  # type: ignore[attr-defined]
-    return found
+    return library

@@ -1,4 +1,4 @@
-"""Kafka's topics as a log to plan by: the topics of a subscription that the cluster has."""
+"""Kafka's topics as a log for planning: the topics of a subscription that the cluster has."""
 
 import logging
 import time
@@ -30,7 +30,11 @@ _COMMIT_POLL_S: Final = 0.005
 
 
 def lookup_with(options: KafkaOptions) -> Lookup:
-    """Asks the brokers as the options say; `Gate.read` has reached them before its query starts."""
+    """Return a lookup with the options' client settings.
+
+    `Gate.read` has reached the brokers before its query starts, so the lookup waits for a later
+    outage.
+    """
     return Lookup(
         options.client,
         options.fetch_offset_retries,
@@ -40,7 +44,7 @@ def lookup_with(options: KafkaOptions) -> Lookup:
 
 
 class KafkaLog:
-    """The `headrace.gate.source.Log` of one source; it is not connected before the first request.
+    """The `headrace.gate.source.Log` of one source, which connects at its first request.
 
     Every method raises ``BrokerError`` if the cluster cannot be reached. `readable_until` and
     `aborted` raise ``LedgerError`` if the topics are a channel and its ledger cannot be read.
@@ -61,15 +65,15 @@ class KafkaLog:
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
         wanted = self._options.subscription
         if wanted.pattern is not None:
-            found = self._lookup.matching(wanted.pattern)
+            existing = self._lookup.matching(wanted.pattern)
         else:
             names = wanted.topics or tuple(dict.fromkeys(tp.topic for tp in wanted.partitions))
-            found = self._lookup.topics(names)
+            existing = self._lookup.topics(names)
             if must_exist:
-                self._check_existing(names, found)
+                self._check_existing(names, existing)
         if self._attempts is not None:
-            self._known_ids = {name: known_id(name, topic) for name, topic in found.items()}
-        return found
+            self._known_ids = {name: known_id(name, topic) for name, topic in existing.items()}
+        return existing
 
     def _check_existing(self, names: Iterable[str], found: Mapping[str, Topic]) -> None:
         wanted = self._options.subscription
@@ -108,10 +112,10 @@ class KafkaLog:
         return self._lookup.at_timestamps(timestamps_ms)
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
-        """The mean size of key and value, of some of each topic's next records.
+        """Return the mean size of key and value in a sample of each topic's next records.
 
-        Some of the partitions that are furthest behind are read, for they make up most of a batch.
-        A topic keeps its last size; a topic without a read record has none.
+        The sample is from the partitions that are furthest behind, because they make up most of a
+        batch. A topic keeps its last size; a topic without a sampled record has no size.
         """
         config = ReaderConfig(
             self._options.client,
@@ -130,24 +134,24 @@ class KafkaLog:
         return self._mean_bytes
 
     def readable_until(self, latest: Positions) -> Positions:
-        """Up to the first record of an attempt that a stage may yet finish or abort."""
+        """Return the first offset of any attempt that a stage may yet finish or abort."""
         if self._attempts is None:
             return latest
         return self._attempts.readable_until(self._ids(tp.topic for tp in latest), latest)
 
     def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
-        """The tags of aborted attempts; none where the topics are no channel."""
+        """Return the tags of aborted attempts; none if the topics are not a channel."""
         if self._attempts is None:
             return ()
         wanted = list(ranges)
         return self._attempts.aborted(self._ids(r.topic for r in wanted), wanted)
 
     def _ids(self, names: Iterable[str]) -> dict[str, str]:
-        """The ids of topics, as they were when the topics were last looked up."""
+        """Return the ids of topics at their last lookup."""
         wanted = set(names)
         if wanted - self._known_ids.keys():
-            found = self._lookup.topics(wanted)
-            self._known_ids |= {name: known_id(name, topic) for name, topic in found.items()}
+            topics = self._lookup.topics(wanted)
+            self._known_ids |= {name: known_id(name, topic) for name, topic in topics.items()}
         return {name: self._known_ids[name] for name in wanted & self._known_ids.keys()}
 
     def processed(self, positions: Positions) -> None:
@@ -184,11 +188,11 @@ def _length(column: pa.Array) -> int:
 
 
 class GroupOffsets:
-    """Commits offsets of processed batches to a consumer group, for lag monitoring there.
+    """Committer of processed offsets to a consumer group, for lag monitoring.
 
-    It does not join the group. A commit waits ``wait_s`` for the broker, which first looks for the
-    coordinator. A failed commit is logged and stops nothing; nothing is read back, for the query's
-    checkpoint has its position.
+    The client does not join the group. A commit waits up to ``wait_s`` for the broker, which first
+    looks for the coordinator. A failed commit is logged and stops nothing. Offsets are never read
+    back, because the query's position is in its checkpoint.
     """
 
     def __init__(self, client: ClientConfig, group: str, wait_s: float = 3.0) -> None:
@@ -201,10 +205,10 @@ class GroupOffsets:
         self._consumer = Consumer({**with_tokens(client), **own}, logger=_LOG)
 
     def commit(self, positions: Positions) -> None:
-        """Commit these positions; the same ones again cost nothing.
+        """Commit these positions; unchanged positions cost nothing.
 
-        They are committed on return, unless the broker is slower than ``wait_s``: Spark ends the
-        planner's process silently when a query ends, and with it any pending commit.
+        Positions are committed on return, unless the broker is slower than ``wait_s``. Spark ends
+        the planner's process silently when a query ends, and with it any pending commit.
         """
         if self._is_refused:
             self._serve(0)
@@ -224,7 +228,7 @@ class GroupOffsets:
             self._serve(_COMMIT_POLL_S)
 
     def _serve(self, wait_s: float) -> None:
-        """Handle what the client has to say: the end of a commit, or a refusal."""
+        """Handle the client's pending events: the end of a commit, or a refusal."""
         while (event := self._consumer.poll(wait_s)) is not None:
             if (error := event.error()) is not None:
                 self._on_event(error)
@@ -249,7 +253,7 @@ class GroupOffsets:
         if failed is None:
             self._is_refused = False
             return
-        self._committed = {}  # so that the next time commits them all
+        self._committed = {}  # The next call commits all positions again.
         self._on_event(failed)
         if not self._is_refused:
             self._warn(failed)

@@ -1,7 +1,7 @@
-"""``subscribePattern``: Java's regular expressions of topic names, as Python's.
+"""``subscribePattern``: translation of Java's regular expressions of topic names to Python's.
 
-The characters of a topic's name are ASCII, so classes of characters are translated exactly. What
-the two read otherwise and is not translated is refused; nothing is read as something else.
+Topic names are ASCII, so classes of characters are translated exactly. Constructs with another
+meaning in Python, and without a translation, are refused; no pattern changes its meaning.
 """
 
 import re
@@ -21,15 +21,15 @@ _PROPERTIES: Final = {
     **{"Graph": "!-~", "Print": " -~", "ASCII": r"\x00-\x7f", "Cntrl": r"\x00-\x1f\x7f"},
     **{"Space": r"\s", "Blank": r" \t"},
 }
-"""Items of a class by the name of a property, without an ``Is`` before it."""
+"""Items of a class by the name of a property, without a leading ``Is``."""
 
 _FLAGS: Final = re.compile(r"\(\?([a-zA-Z]*)(?:-[a-zA-Z]*)?[:)]")
 _SAME: Final = "ABbDdSsWwafnrtu"
-"""Letters that mean the same after a backslash, in names that are ASCII."""
+"""Letters with the same meaning after a backslash, in ASCII names."""
 
 
 def topic_pattern(text: str) -> re.Pattern[str]:
-    r"""Compile a regular expression of Java's; raise an `OptionError` for what is not translated.
+    r"""Compile a regular expression of Java; raise `OptionError` for one without translation.
 
     >>> topic_pattern(r"\Qa.b\E-[a-z&&[^x]]\z").pattern
     'a\\.b-[abcdefghijklmnopqrstuvwyz]\\Z'
@@ -80,22 +80,22 @@ class _Translation:
         return "("
 
     def _escape(self, *, in_class: bool) -> str:
-        """Translate an escape; in a class, into items of a class."""
+        """Translate an escape; within a class, into items of the class."""
         rest = self._text[self._at :]
         if rest.startswith(r"\Q"):
             quoted, _, _ = rest[2:].partition(r"\E")
             self._at += len(quoted) + (4 if r"\E" in rest else 2)
             return "".join(re.escape(character) for character in quoted)
-        if found := re.match(r"\\([pP])(\w|\{(\w+)\})", rest):
-            self._at += found.end()
-            return self._property(found, in_class=in_class)
-        if not in_class and (found := re.match(r"\\(?:k<(\w+)>|[zZ]|[1-9](?!\d))", rest)):
-            self._at += found.end()
-            name = {r"\z": r"\Z", r"\Z": r"\Z"}.get(found[0], found[0])
-            return f"(?P={found[1]})" if found[1] else name
-        if found := re.match(r"\\x[0-9a-fA-F]{2}", rest):
-            self._at += found.end()
-            return found[0]
+        if match := re.match(r"\\([pP])(\w|\{(\w+)\})", rest):
+            self._at += match.end()
+            return self._property(match, in_class=in_class)
+        if not in_class and (match := re.match(r"\\(?:k<(\w+)>|[zZ]|[1-9](?!\d))", rest)):
+            self._at += match.end()
+            name = {r"\z": r"\Z", r"\Z": r"\Z"}.get(match[0], match[0])
+            return f"(?P={match[1]})" if match[1] else name
+        if match := re.match(r"\\x[0-9a-fA-F]{2}", rest):
+            self._at += match.end()
+            return match[0]
         if re.match(rf"\\(?:[a-zA-Z0-9](?<![{_SAME}])|b\{{)", rest):
             raise self._refusal((re.match(r"\\(?:\w\{\w*\}?|\d+|\w)", rest) or [rest])[0])
         self._at += 2
@@ -111,7 +111,7 @@ class _Translation:
         return items if in_class else f"[{items}]"
 
     def _class(self) -> str:
-        """Translate a class; one with classes in it, or an intersection, is written out."""
+        """Translate a class; nested classes and intersections are expanded to their characters."""
         begin = self._at
         self._at += 2 if self._text.startswith("[^", begin) else 1
         caret = self._text[begin + 1 : self._at]
@@ -137,7 +137,7 @@ class _Translation:
             characters | (_characters(f"[{items}]") if items else frozenset())
             for items, characters in zip(plain, nested, strict=True)
         ]
-        if not all(operands):  # Java gives a && without a right side a meaning of its own
+        if not all(operands):  # In Java, && without a right side has a special meaning.
             raise self._refusal(self._by_case)
         both = frozenset.intersection(*operands) - {""}
         kept = frozenset(_ASCII) - both if caret else both

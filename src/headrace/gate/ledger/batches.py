@@ -1,4 +1,14 @@
-"""Batches: their plans, their transitions, and the queries of them."""
+"""The batches of a gate: plans, transitions and queries.
+
+The planner counts every batch that the engine asks for in the gate's row, beside the query that
+owns the gate. The handler takes the last batch that its own query has begun, if the count has moved
+since its last call. The status alone would not tell a finished batch from a batch of another
+checkpoint with the same number.
+
+The owner of a batch renews a lease in the batch's row. The owner's name contains the machine, the
+process and the start time. So after a crash on the same machine, nobody waits for the lease to
+expire.
+"""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -57,34 +67,36 @@ _SQL: Final = statements("batch")
 
 
 class BatchStore(Store):
-    """The batches of a ledger.
+    """Batches of a ledger.
 
-    A method with a key and an owner changes nothing if the batch is not in the state that its
-    transition begins in, or has another owner; its return value says so. An owner names one run of
-    a query or of a backfill. A lease is how long a batch is its owner's unless it is renewed.
+    A method with a key and an owner changes nothing if the batch has another owner, or another
+    state than the transition needs. The return value reports this. An owner names one run of a
+    query or of a backfill. A lease is the time for which a batch belongs to its owner unless the
+    owner renews the lease.
     """
 
     def begin(self, batch: PlannedBatch, *, query: str | None = None) -> BatchRecord:
-        """Write the plan of a batch down, before any of it is read.
+        """Write the plan of a batch before any of its records are read.
 
-        A batch that is not in the ledger yet becomes ``in_progress`` (transition A), its row and
-        the rows of its ranges together; its created time is above that of the gate's batches
-        before, though the clock be set back. An existing batch is being run again, by an engine
-        that repeats its last planned batch after a crash: ``in_progress`` or ``failed`` gets one
-        attempt more (B, C), and the first plan is kept. Any other status stays: the batch was
-        finished before the crash (``success``), or is a backfill's.
+        A new batch becomes ``in_progress`` (transition A): its row and the rows of its ranges are
+        written together. Its created time is above the created times of the gate's earlier batches,
+        even if the clock was set back. An engine that repeats its last planned batch after a crash
+        begins an existing batch again. An ``in_progress`` or ``failed`` batch then gets one more
+        attempt (B, C), and keeps its first plan. Any other status stays: the batch had finished
+        before the crash (``success``), or belongs to a backfill.
 
         Args:
             batch: The plan.
-            query: The query that must own the gate, if the caller has claimed it.
+            query: The query that must own the gate, if the caller has claimed the gate.
 
         Returns:
-            The batch's row as it is now. Only if it is ``in_progress`` is the caller to run it.
+            The current row of the batch. The caller runs the batch only if the row is
+            ``in_progress``.
 
         Raises:
-            GateInUseError: Another query stands behind the gate; nothing is changed.
-            LedgerError: The gate is not declared, there is nothing to read, or the ledger's row of
-                this batch has other ranges.
+            GateInUseError: Another query owns the gate; nothing is changed.
+            LedgerError: The gate is not declared, the batch has no offsets, or the ledger has other
+                ranges for this batch.
         """
         if batch.records == 0:
             raise LedgerError(f"A batch of gate {batch.gate!r} has no offsets to read.")
@@ -106,7 +118,7 @@ class BatchStore(Store):
         return self._database.write(begin)
 
     def _planned(self, batch: PlannedBatch) -> dict[str, Any]:
-        """Return the values of a new row; each try of the same call has the same."""
+        """Return the values of a new row; every try of one call uses the same values."""
         return {
             "batch": batch.batch_key,
             "gate": batch.gate,
@@ -121,7 +133,7 @@ class BatchStore(Store):
         }
 
     def begin_checkpoint(self, start: PlannedBatch) -> None:
-        """Write down where a checkpoint begins, by empty ranges; what is known already stays."""
+        """Write where a checkpoint begins, as empty ranges; known partitions stay unchanged."""
 
         def begin(connection: Connection) -> None:
             with self._under(start.gate):
@@ -130,10 +142,10 @@ class BatchStore(Store):
         self._database.write(begin)
 
     def add_unknown(self, batch: PlannedBatch, error: ErrorReport, query: str) -> None:
-        """Add a ``dead`` batch for ranges that were planned, and whose rows are gone.
+        """Add a ``dead`` batch for planned ranges whose rows are gone.
 
         Raises:
-            GateInUseError: Another query stands behind the gate; nothing is changed.
+            GateInUseError: Another query owns the gate; nothing is changed.
         """
         values = self._planned(batch) | error_values(error)
 
@@ -172,22 +184,22 @@ class BatchStore(Store):
         lease_ms: int = 0,
         gone: str | None = None,
     ) -> Attached | None:
-        """Note that the engine processes a batch under this number, and who it belongs to.
+        """Record the engine's number of a batch, and the owner of the batch.
 
-        The run of the gate's handler that follows is counted with it. It must be the gate's next
-        run: a run that waits for another one first is counted by `GateStore.next_sequence`.
+        This also counts a run of the gate's handler, which must be the gate's next run. A run that
+        waits for another run first is counted by `GateStore.next_sequence`.
 
         Args:
             batch_key: The batch.
-            query_batch_id: The engine's own number for it.
+            query_batch_id: The engine's own number for the batch.
             start_time_ms: Start of the run. Default: now.
-            owner: The new owner. Another owner whose lease has run out is replaced.
+            owner: The new owner. It replaces another owner whose lease has expired.
             lease_ms: Length of the lease (ms).
-            gone: An owner that is known to be dead, who is replaced at once.
+            gone: An owner known to be dead, which is replaced at once.
 
         Returns:
-            The data that its owner needs to run it. None if the batch is not ``in_progress``, or
-            another owner's; nothing is changed then.
+            The data that the owner needs to run the batch. None if the batch is not
+            ``in_progress``, or has another owner; nothing is changed then.
         """
         values = {
             "batch": batch_key,
@@ -203,26 +215,26 @@ class BatchStore(Store):
             if sequence is None:
                 return None
             row = execute(connection, _SQL["attach"], leased).mappings().one_or_none()
-            if row is None:  # It was changed just now; one number is skipped.
+            if row is None:  # Another process has just changed the batch; one number is skipped.
                 return None
             return Attached(batch_from(row), ranges_of(connection, batch_key), sequence)
 
         return self._database.write(attach)
 
     def retry(self, batch_key: str, owner: str, lease_ms: int) -> bool:
-        """Count one attempt more of a batch that its owner runs again in place (transition B)."""
+        """Count one more attempt of a batch that its owner runs again in place (transition B)."""
         values = {"batch": batch_key, "by": owner, "call": new_call_id()}
         return self._changes(RETRY.statement, lambda: values | self._leased(lease_ms))
 
     def renew(self, batch_key: str, owner: str, lease_ms: int) -> bool:
-        """Keep a batch for as long again, from now on, while it is worked on.
+        """Renew the lease of a batch for ``lease_ms`` from now.
 
         Returns:
-            Whether it is still the owner's, be the lease run out or not; if not, whatever the owner
-            makes of the batch will not be counted.
+            Whether the batch still belongs to the owner, even with an expired lease. If not, no
+            outcome that the owner reports will count.
         """
         values = {"batch": batch_key, "by": owner}
-        # Losing it makes the lease end one renewal earlier; its owner then renews it again.
+        # A lost renewal only makes the lease end one renewal earlier; the owner renews again.
         return self._changes(_SQL["renew"], lambda: values | self._leased(lease_ms), durable=False)
 
     def succeed(
@@ -230,7 +242,8 @@ class BatchStore(Store):
     ) -> bool:
         """Move a batch from ``in_progress`` to ``success`` (transition D).
 
-        Its number of records is kept if the caller knows it; a rate sample says it too.
+        The number of records is stored if the caller knows the number; a rate sample stores the
+        number too.
         """
         return self._changes(SUCCEED.statement, self._ended(batch_key, owner, records))
 
@@ -244,19 +257,19 @@ class BatchStore(Store):
     ) -> bool:
         """Move a batch from ``in_progress`` to ``failed`` (transition E).
 
-        Its outcome is unknown if it may be in its sink though it failed: its run did not raise by
-        itself, or that is not known.
+        ``outcome_unknown`` says that the failed batch may be in its sink: the run did not raise by
+        itself, or the cause of its end is unknown.
         """
         values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
         return self._changes(FAIL.statement, values)
 
     def keep_error(self, batch_key: str, error: BaseException | ErrorReport) -> bool:
-        """Keep an error that was raised after the commit with a batch that is ``success``."""
+        """Store an error that was raised after the commit of a batch that is ``success``."""
         values = {"batch": batch_key, **error_values(ErrorReport.of(error))}
         return self._changes(_SQL["keep_error"], values)
 
     def lend(self) -> AbstractContextManager[Connection]:
-        """Lend a connection to the ledger's database, within a transaction, without a transition.
+        """Lend a connection to the ledger's database within a transaction, without a transition.
 
         Raises:
             LedgerError: The database failed.
@@ -274,19 +287,22 @@ class BatchStore(Store):
     ) -> AbstractContextManager[Connection]:
         """Lend a connection to the ledger's database; its writes commit with ``success``.
 
-        At its end the batch moves from ``in_progress`` (transition D) or ``backfilling`` (G), in
-        the same transaction, or has the ``progress`` of one of its parts; and the records returned
-        by ``rejected``, which is called then, become dead letters: either all is durable, or
-        nothing has happened. An earlier commit, rollback or
-        close of the connection is refused; savepoints (``begin_nested``) are not. A SQLite file has
-        one writer at a time: until the end every other one waits, and methods of this ledger that
-        write are refused within it in the same thread.
+        At the end of the ``with``, the batch moves from ``in_progress`` (transition D) or
+        ``backfilling`` (G) to ``success`` in the same transaction. With ``progress``, the batch
+        instead stores the progress of one of its parts. ``rejected`` is called at that point, and
+        the returned records become dead letters. Either everything is durable, or nothing has
+        happened.
+
+        An earlier commit, rollback or close of the connection is refused; savepoints
+        (``begin_nested``) are allowed. A SQLite file has one writer at a time: every other writer
+        waits until the end. In the same thread, writing methods of this ledger are refused until
+        then.
 
         Raises:
-            UnknownCommitError: The answer to the commit was lost; `get` knows.
-            LedgerError: The batch is not the owner's any more, the transaction was ended within, or
-                the database failed. All is undone then, as it is when the caller raises; that
-                exception is passed on as it is.
+            UnknownCommitError: The answer to the commit was lost; `get` returns the outcome.
+            LedgerError: The batch no longer belongs to the owner, the transaction was ended within
+                the ``with``, or the database failed. Everything is undone then, and also when the
+                caller raises; the caller's exception is passed on unchanged.
         """
 
         def end(connection: Connection) -> None:
@@ -312,10 +328,13 @@ class BatchStore(Store):
     def keep_progress(
         self, batch_key: str, owner: str, progress: Progress, *letters: DeadLetter
     ) -> bool:
-        """Write down what was done of a batch's parts, and keep records that are convicted.
+        """Store the finished parts of a batch, and its convicted records as dead letters.
+
+        One statement marks the next part as running and the previous part as finished, before the
+        handler is called. The progress is stored as the fewest possible parts.
 
         Returns:
-            Whether it is still the owner's; if not, nothing is changed.
+            Whether the batch still belongs to the owner; if not, nothing is changed.
         """
 
         def keep(connection: Connection) -> bool:
@@ -330,12 +349,12 @@ class BatchStore(Store):
     def claim(self, batch_key: str, owner: str, lease_ms: int) -> BatchRecord | None:
         """Move a batch from ``failed`` to ``backfilling`` (transition F).
 
-        One that is ``backfilling`` can be claimed too, once its owner's lease has run out (H, then
-        F): that backfill was interrupted, has failed, and counts as an attempt. The error that it
-        failed with before stays.
+        A ``backfilling`` batch whose owner's lease has expired can be claimed too (H, then F). Its
+        interrupted backfill has failed and counts as an attempt. The error of the batch stays.
 
         Returns:
-            Its row as it is now, or None if it cannot be claimed; nothing is changed then.
+            The current row of the batch, or None if the batch cannot be claimed; nothing is changed
+            then.
         """
         claimer = {"batch": batch_key, "by": owner, "call": new_call_id()}
 
@@ -361,12 +380,13 @@ class BatchStore(Store):
     ) -> Status | None:
         """Move a batch from ``backfilling`` to ``failed`` (transition H), or to ``dead`` (I).
 
-        This counts one more failed backfill. Whether it was the last one is decided by
-        `headrace.gate.control.dead.why_dead` from the row that the owner has claimed: under its
-        lease nobody else changes the count.
+        This counts one more failed backfill. `headrace.gate.control.dead.why_dead` decides from the
+        row that the owner has claimed whether that backfill was the last: under the owner's lease
+        nobody else changes the count.
 
         Returns:
-            Its status now, or None if it was not the owner's; nothing is changed then.
+            The new status, or None if the batch did not belong to the owner; nothing is changed
+            then.
         """
         values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
         if is_dead:
@@ -374,7 +394,7 @@ class BatchStore(Store):
         return Status.FAILED if self._changes(RELEASE.statement, values) else None
 
     def put_back(self, batch_key: str, owner: str) -> bool:
-        """Move a batch from ``backfilling`` to ``failed`` (transition J): a part of it is done."""
+        """Move a batch with a finished part from ``backfilling`` to ``failed`` (transition J)."""
         return self._changes(PUT_BACK.statement, self._ended(batch_key, owner, None))
 
     def mark_dead(self, batch_key: str, owner: str, error: BaseException | ErrorReport) -> bool:
@@ -382,23 +402,23 @@ class BatchStore(Store):
         return self._changes(MARK_DEAD.statement, self._failed(batch_key, owner, error))
 
     def supersede(self, cover: PlannedBatch, why: str, query: str) -> list[str]:
-        """Settle the open batches of a gate that its new checkpoint reads again (transition K).
+        """Resolve the open batches of a gate that its new checkpoint reads again (transition K).
 
-        A batch is settled whoever runs it, and before that fails for its owner (E, H). A batch
-        whose open offsets are all outside of the cover stays as it is.
+        A batch is resolved even if another owner runs the batch, and first fails for that owner (E,
+        H). A batch whose open offsets are all outside of the cover stays unchanged.
 
         Args:
             cover: The ranges that the new checkpoint reads.
-            why: The reason, kept with each batch.
+            why: The reason, stored with each batch.
             query: The query that must own the gate.
 
         Returns:
-            The batches that were settled, earliest created first.
+            The resolved batches, earliest created first.
 
         Raises:
-            GateInUseError: Another query stands behind the gate; nothing is changed.
-            OptionError: The cover has some of a batch's open offsets, and not all; a backfill would
-                process them again. Nothing is changed.
+            GateInUseError: Another query owns the gate; nothing is changed.
+            OptionError: The cover has some of a batch's open offsets, but not all; a backfill would
+                process the covered offsets twice. Nothing is changed.
         """
 
         def supersede(connection: Connection) -> list[str]:
@@ -429,13 +449,13 @@ class BatchStore(Store):
     ) -> list[str]:
         """Move live batches that nobody runs any more to ``failed`` (transition E).
 
-        These are ``in_progress``, and either their owner's lease has run out, or they never had an
-        owner and were created before ``unowned_before_ms``. Batches that a stop of the query
-        interrupted, and that its next start does not run, count as failed from now on. The batch
-        ``but``, which the engine runs again by itself, is left to it.
+        These batches are ``in_progress``. Their owner's lease has expired, or they had no owner and
+        were created before ``unowned_before_ms``. A batch that a stop of the query interrupted, and
+        that the query's next start does not run, also counts as failed from now on. The batch
+        ``but`` stays unchanged, because the engine runs this batch again.
 
         Returns:
-            The batches that were moved, earliest created first.
+            The moved batches, earliest created first.
         """
         values = self._failed("", None, OWNER_GONE)
         left_behind = {
@@ -454,48 +474,50 @@ class BatchStore(Store):
 
         def resolve_abandoned(connection: Connection) -> list[str]:
             execute(connection, _SQL["leave_interrupted"], not_run)
-            found = sorted(map(tuple, execute(connection, _SQL["left_behind"], left_behind)))
+            abandoned = sorted(map(tuple, execute(connection, _SQL["left_behind"], left_behind)))
             return [
                 key
-                for _, key in found
+                for _, key in abandoned
                 if changed_rows(connection, RESOLVE_ABANDONED.statement, {**values, "batch": key})
             ]
 
         return self._database.write(resolve_abandoned)
 
     def isolated(self, gate_name: str, since_ms: int) -> dict[str, ErrorReport]:
-        """Batches planned since then with records that are bad because the handler raised.
+        """Return the batches planned since a time that have records on which the handler raised.
 
-        By key, the batch with the newest record first, each with what the handler raised for its
-        newest one, without the trace. Batches of which each part passed, and records that the
-        handler rejected, do not count. Of very many such records the newest are looked at.
+        The result is by key, the batch with the newest such record first. Each report is the
+        handler's error for the batch's newest record, without the trace. Batches whose parts all
+        passed do not count, nor do records that the handler rejected. Only the newest of very many
+        such records are read.
         """
         bad = self._database.rows(
             _SQL["bad"], gate=gate_name, since_ms=since_ms, rejected=REJECTED, bad_value=BAD_VALUE
         )
-        found: dict[str, ErrorReport] = {}
+        reports: dict[str, ErrorReport] = {}
         for row in bad:
-            found.setdefault(row.batch_key, ErrorReport(row.error_class, row.error_message, ""))
-        return found
+            reports.setdefault(row.batch_key, ErrorReport(row.error_class, row.error_message, ""))
+        return reports
 
     def get(self, batch_key: str) -> BatchRecord | None:
-        """One batch, if it is in the ledger."""
+        """Return one batch; None if the ledger does not have the batch."""
         return next(iter(self._select("batch", batch=batch_key)), None)
 
     def ranges(self, batch_key: str) -> tuple[PlannedRange, ...]:
-        """Return the ranges of a batch, by topic, partition and offset; they never change."""
+        """Return the ranges of a batch, by topic, partition and offset; ranges never change."""
         return self._database.read(lambda connection: ranges_of(connection, batch_key))
 
     def servers(self, batch_key: str) -> str | None:
-        """The brokers on which a batch was planned; None where it is not in the ledger."""
+        """Return the brokers with which a batch was planned, or None for an unknown batch."""
         servers: str | None = self._database.scalar(_SQL["servers"], batch=batch_key)
         return servers
 
     def is_over(self, key: str) -> bool:
-        """Whether what has this key, a batch or a part of one, will not be run any more.
+        """Return whether the batch or part with this key will not be run any more.
 
-        A commit whose answer was lost may still be on its way in the server, as one that waits for
-        a standby. It holds the row's lock, and is waited for.
+        A commit whose answer was lost may still be pending in the server, for example while the
+        server waits for a standby. The pending commit holds the row's lock, so this call waits for
+        its end.
         """
         batch_key, path = part_of(key)
 
@@ -510,12 +532,12 @@ class BatchStore(Store):
         return batch.status in {Status.SUCCESS, Status.DEAD} or is_within(path, batch.parts.done)
 
     def open_batch(self, gate_name: str) -> BatchRecord | None:
-        """The newest batch of the gate's live stream that is ``in_progress``, if there is one."""
+        """Return the newest ``in_progress`` batch of a gate's live stream, or None."""
         newest = self._select("newest", gate=gate_name, status=Status.IN_PROGRESS, limit=1)
         return next(iter(newest), None)
 
     def live(self, gate_name: str, number: int | None = None) -> BatchRecord | None:
-        """The newest batch of a gate's live stream, or the newest with the engine's ``number``."""
+        """Return a gate's newest live batch, or its newest batch with the engine's ``number``."""
         newest = self._select("newest", gate=gate_name, number=number, limit=1)
         return next(iter(newest), None)
 
@@ -528,9 +550,10 @@ class BatchStore(Store):
         since_ms: int | None = None,
         until_ms: int | None = None,
     ) -> tuple[BatchRecord, ...]:
-        """The last batches of one gate or of all, newest first; of every status if none is named.
+        """Return the newest batches of one gate or of all gates, newest first.
 
-        They were created at ``since_ms`` or later, and before ``until_ms``.
+        Only batches with one of ``statuses`` (default: every status), created at ``since_ms`` or
+        later and before ``until_ms``, are returned.
         """
         values = {
             "gate": gate_name,
@@ -542,20 +565,20 @@ class BatchStore(Store):
         statement = _SQL["newest_of_all" if gate_name is None else "newest"]
 
         def newest(connection: Connection) -> list[BatchRecord]:
-            # Each status has an index with its own order; there is none over several.
+            # The index orders the batches of one status, not of several.
             return [
                 batch_from(row)
                 for status in set(statuses) or [None]
                 for row in execute(connection, statement, values | {"status": status}).mappings()
             ]
 
-        found = self._database.read(newest)
-        return tuple(sorted(found, key=lambda batch: -batch.created_time_ms)[:limit])
+        batches = self._database.read(newest)
+        return tuple(sorted(batches, key=lambda batch: -batch.created_time_ms)[:limit])
 
     def spans(self, gate_name: str, limit: int) -> list[tuple[int, int | None]]:
-        """When the last batches of a gate's live stream began and ended (ms), newest first.
+        """Return the start and end times (ms) of a gate's newest live batches, newest first.
 
-        One that runs has not ended: None.
+        The end of a running batch is None.
         """
         rows = self._database.rows(_SQL["spans"], gate=gate_name, limit=limit)
         return [(row.created_time_ms, row.end_time_ms) for row in rows]
@@ -565,9 +588,9 @@ class BatchStore(Store):
     ) -> tuple[BatchRecord, ...]:
         """Return the batches that a backfill could claim now, oldest first, of one gate or of all.
 
-        These batches are ``failed``, or ``backfilling`` with a lease that has run out. ``waits_ms``
-        has the wait after its last run: after 0, 1, 2 ... failed backfills, and the last one after
-        more; batches that still wait are left out.
+        These batches are ``failed``, or ``backfilling`` with an expired lease. ``waits_ms`` lists
+        the wait after the last run of a batch with 0, 1, 2 ... failed backfills; its last item also
+        applies to higher counts. Batches that still wait are left out.
         """
         return self._select(
             "claimable",
@@ -589,9 +612,9 @@ class BatchStore(Store):
     ) -> tuple[BatchRecord, ...]:
         """Return the failed, unresolved batches, oldest first, of one gate or of all.
 
-        They are ``failed``, ``backfilling`` or ``dead``; neither dead letters, nor dropped batches.
-        They were created at ``since_ms`` or later, and before ``until_ms``; the class of the
-        exception is named with its module or without.
+        These batches are ``failed``, ``backfilling`` or ``dead``; dropped batches and dead letters
+        are not included. Only batches created at ``since_ms`` or later and before ``until_ms`` are
+        returned. ``error_class`` names the exception's class with or without its module.
         """
         return self._select(
             "unresolved",
@@ -605,8 +628,8 @@ class BatchStore(Store):
         )
 
     def with_prefix(self, prefix: str, limit: int = 2) -> tuple[BatchRecord, ...]:
-        """Batches whose key begins with these hexadecimal digits, by key."""
-        above = prefix + "g"  # above all digits
+        """Return the batches whose keys begin with these hexadecimal digits, by key."""
+        above = prefix + "g"  # "g" sorts behind all hexadecimal digits.
         return self._select("with_prefix", prefix=prefix, above=above, limit=limit)
 
     def _select(self, name: str, **values: Any) -> tuple[BatchRecord, ...]:
@@ -617,13 +640,12 @@ class BatchStore(Store):
 def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...]:
     """Return the ranges of a batch, by topic, partition and offset.
 
-    Raises:
-        LedgerError: Two of them share an offset, so nobody could run each record once.
+    LedgerError is raised if two ranges share an offset, because each record could not be run once.
     """
     planned = tuple(
         range_from(row) for row in execute(connection, _SQL["ranges"], {"batch": batch_key})
     )
-    if (shared := shared_offsets(one.offsets for one in planned)) is not None:
+    if (shared := shared_offsets(planned_range.offsets for planned_range in planned)) is not None:
         raise LedgerError(
             f"The ledger has two ranges of batch {batch_key} with the offsets {shared}, so the"
             " batch is not run; restore the ledger from a copy."
@@ -632,24 +654,26 @@ def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...
 
 
 def _reads_all(cover: PlannedBatch, batch: BatchRecord, planned: Sequence[PlannedRange]) -> bool:
-    """Return whether a cover has all open offsets of a batch, or none of them.
+    """Return whether a cover has all open offsets of a batch; False if the cover has none of them.
 
-    Raises:
-        OptionError: It has some of them.
+    OptionError is raised if the cover has some of the open offsets.
     """
     still_open = batch.open_ranges(planned)
     left = [
         part
-        for one in still_open
+        for open_range in still_open
         for part in without(
-            [one], [read.offsets for read in cover.ranges if read.topic_id == one.topic_id]
+            [open_range],
+            [read.offsets for read in cover.ranges if read.topic_id == open_range.topic_id],
         )
     ]
     if not left:
         return True
-    if [one.offsets for one in left] == [one.offsets for one in still_open]:
+    if [open_range.offsets for open_range in left] == [
+        open_range.offsets for open_range in still_open
+    ]:
         return False
-    waits = ", ".join(str(one.offsets) for one in still_open)
+    waits = ", ".join(str(open_range.offsets) for open_range in still_open)
     raise OptionError(
         f"Gate {batch.gate!r} begins anew within batch {batch.batch_key}, whose offsets wait for a"
         f" backfill ({waits}) and would be processed twice; begin before them or behind them"

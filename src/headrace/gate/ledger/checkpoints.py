@@ -1,9 +1,9 @@
 """Summary of each checkpoint that the ledger keeps beside its batches.
 
-A batch's rows have the ranges that were read. These say, in another row that is written in the same
-transaction, where the checkpoint began in each partition, where it stands, and how many offsets it
-has planned. They outlive the batches, so that the first and the newest of them cannot disappear in
-silence.
+A history has two ends: ranges that follow each other do not reveal a missing first or newest batch.
+So each begin of a batch also updates this summary in its transaction: the checkpoint's start and
+end in each partition, and its number of planned offsets. `verify` compares the batches with this
+summary, which outlives them.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from headrace.gate.ledger.records import PlannedBatch
 from headrace.gate.ledger.statements import execute, offsets_in, offsets_text, statements
 
 Offsets = Mapping[int, int]
-"""By partition."""
+"""Offsets by partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,12 @@ class CheckpointRecord:
     Attributes:
         checkpoint_id: The checkpoint's identity.
         topic: The topic.
-        topic_id: Tells it from one recreated under its name; None where that is not known.
-        starts: Start of its first batch, by partition.
-        untils: End of its newest batch, by partition.
-        offsets: Number of offsets that its batches have planned.
-        begins: Number of the gate's requests for a batch when the engine asked for its last one.
+        topic_id: Id that distinguishes the topic from a recreated topic of the same name; None if
+            unknown.
+        starts: Start of the first batch, by partition.
+        untils: End of the newest batch, by partition.
+        offsets: Number of offsets that the batches have planned.
+        begins: Number of the gate's requests for a batch at the engine's last request.
     """
 
     checkpoint_id: str
@@ -48,27 +49,29 @@ _SQL: Final = statements("history")
 
 
 def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str) -> None:
-    """Write down that a batch was planned, right after it was counted and its row inserted."""
+    """Add the plan of a batch to its checkpoint, after the batch was counted and inserted."""
     of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": batch_key}
     for row in planned_rows(batch):
         execute(connection, _SQL["plan"], row | of_batch)
 
 
 def record_unknown(connection: Connection, batch: PlannedBatch) -> None:
-    """Write down the plan of a batch that is perhaps before others, which stay the newest."""
+    """Add the plan of a batch to its checkpoint; later batches stay the newest."""
     of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": None}
     for row in planned_rows(batch):
         stands = offsets_in(execute(connection, _SQL["untils"], row | of_batch).scalar() or "{}")
         untils = offsets_in(row["until_offsets"])
-        ends = {each: max(end, stands.get(each, end)) for each, end in untils.items()}
+        ends = {
+            partition: max(end, stands.get(partition, end)) for partition, end in untils.items()
+        }
         values = row | of_batch | {"until_offsets": offsets_text(ends)}
         execute(connection, _SQL["plan"], values)
 
 
 def record_start(connection: Connection, batch: PlannedBatch) -> None:
-    """Write down where a checkpoint begins in partitions of which no batch has read anything yet.
+    """Record where a checkpoint begins in partitions of which no batch has read anything yet.
 
-    These are the empty ranges of a batch; a partition that is known already stays as it is.
+    The batch's empty ranges are the starts; known partitions stay unchanged.
     """
     values = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": None}
     for row in planned_rows(batch, empty=True):
@@ -77,9 +80,9 @@ def record_start(connection: Connection, batch: PlannedBatch) -> None:
 
 
 def planned_rows(batch: PlannedBatch, *, empty: bool = False) -> list[dict[str, Any]]:
-    """The plan of a batch for its checkpoint, in a row for each topic: nearly always one.
+    """Return the plan of a batch for its checkpoint, one row for each topic.
 
-    Of its ranges with offsets, or of the empty ones alone.
+    The rows contain the ranges with offsets, or with ``empty`` only the empty ranges.
     """
     hulls: dict[tuple[str, str], dict[int, OffsetRange]] = defaultdict(dict)
     offsets: dict[tuple[str, str], int] = defaultdict(int)
@@ -92,8 +95,8 @@ def planned_rows(batch: PlannedBatch, *, empty: bool = False) -> list[dict[str, 
         {
             "topic": name,
             "topic_id": topic_id,
-            "start_offsets": offsets_text({each: at.start for each, at in hull.items()}),
-            "until_offsets": offsets_text({each: at.until for each, at in hull.items()}),
+            "start_offsets": offsets_text({partition: at.start for partition, at in hull.items()}),
+            "until_offsets": offsets_text({partition: at.until for partition, at in hull.items()}),
             "offsets": offsets[name, topic_id],
         }
         for (name, topic_id), hull in hulls.items()
@@ -101,19 +104,19 @@ def planned_rows(batch: PlannedBatch, *, empty: bool = False) -> list[dict[str, 
 
 
 def begin_again(connection: Connection, batch: PlannedBatch, batch_key: str) -> None:
-    """Write down that the engine has asked for a batch once more."""
+    """Record that the engine has requested a batch once more."""
     values = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "batch": batch_key}
     execute(connection, _SQL["begun_again"], values)
 
 
 def advance_position(connection: Connection, batch: PlannedBatch) -> None:
-    """Have a gate go on where its checkpoint stands by now, in whatever has an id."""
+    """Advance the gate's position to its checkpoint's end, in every topic with an id."""
     reached = {
         (planned.topic_id, planned.offsets.topic)
         for planned in batch.ranges
         if planned.topic_id is not None
     }
-    for topic_id, topic in sorted(reached):  # nearly always one
+    for topic_id, topic in sorted(reached):  # nearly always a single topic
         row = {
             "topic_id": topic_id,
             "gate": batch.gate,

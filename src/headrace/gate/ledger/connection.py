@@ -1,4 +1,4 @@
-"""The way to a ledger's database: its URL, its timeouts, and the wait until it is back."""
+"""Access to a ledger's database: the URL, the timeouts, and the retries during an outage."""
 
 import logging
 import re
@@ -19,28 +19,28 @@ from headrace.errors import LedgerError
 FORMS: Final = "sqlite:///headrace.db or postgresql://user:password@host/database"
 _SECRET_OPTION: Final = re.compile("pass|secret|token|key", re.IGNORECASE)
 PASSWORD_FROM: Final = "password_from"  # noqa: S105
-"""The URL's option that names a function of the program; it returns the password of each login."""
+"""Option of the URL: a function of the program that returns the password of each login."""
 
 A_PASSWORD: Final = "the password as a text"  # noqa: S105
-"""The answer of that function, in words for an error."""
+"""Expected return value of the ``password_from`` function, in words for an error."""
 
 _SHOWN_OPTIONS: Final = frozenset({PASSWORD_FROM, "passfile", "sslkey", "sslkeylogfile"})
-"""Options that sound like a secret and only name a function or a file."""
+"""Options whose names look like secrets, but whose values name a function or a file."""
 
 _HOST: Final = r"[\w.-]+(?::\d+)?"
 _HOSTS: Final = re.compile(
     rf"(postgresql(?:\+psycopg)?://(?:[^@/?#]*@)?)((?:{_HOST},)+{_HOST})(|[/?].*)",
     re.ASCII | re.DOTALL,
 )
-"""A URL of several hosts, as PostgreSQL's own client takes it: before, within and after them."""
+"""URL with several hosts, as PostgreSQL's own client accepts: text before the hosts, hosts, text
+after."""
 
 
 def parse_url(url: str) -> URL:
-    """Read a ledger URL; a SQLite file becomes absolute, PostgreSQL gets psycopg as its driver.
+    """Parse a ledger URL: a SQLite path becomes absolute, PostgreSQL gets the driver psycopg.
 
-    Raises:
-        LedgerError: It is not the URL of a ledger. The message shows nothing of a password, even
-            where the URL is so wrong that one cannot tell which part of it is the password.
+    LedgerError is raised for a URL that is not a ledger's. The message contains no part of a
+    password, even if a malformed URL does not show which part is the password.
     """
     parsed = _understood(url)
     if parsed is None:
@@ -50,21 +50,21 @@ def parse_url(url: str) -> URL:
             return _sqlite(parsed)
         case "postgresql" | "postgresql+psycopg":
             return _postgresql(parsed, url)
-        case other:
-            raise LedgerError(f"A ledger cannot be kept in {other!r}; write {FORMS}.")
+        case driver:
+            raise LedgerError(f"A ledger cannot be kept in {driver!r}; write {FORMS}.")
 
 
 def normalize_url(url: str) -> str:
-    """Write a ledger URL in full, so that it means the same to a process in another folder.
+    """Return a ledger URL in full, valid for a process in another folder.
 
-    The answer holds the password: for a log or an error, use :func:`redact_url`. Like all functions
-    of this module it raises a `LedgerError` for an invalid URL of a ledger.
+    The returned URL contains the password: use :func:`redact_url` for logs and errors. Like all
+    functions of this module, `normalize_url` raises `LedgerError` for a URL that is not a ledger's.
     """
     return parse_url(url).render_as_string(hide_password=False)
 
 
 def redact_url(url: str | URL) -> str:
-    """Write a ledger URL with ``***`` in place of its password and of secrets among its options.
+    """Return a ledger URL with ``***`` for its password and for the secrets in its options.
 
     >>> redact_url("postgresql://app:hunter2@db/orders?sslpassword=hunter3")
     'postgresql+psycopg://app:***@db/orders?sslpassword=***'
@@ -76,7 +76,7 @@ def redact_url(url: str | URL) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Write a ledger URL in full, but without its password and secret options.
+    """Return a ledger URL in full, but without its password and secret options.
 
     >>> without_secrets("postgresql://app:hunter2@db/orders?sslpassword=hunter3&sslmode=require")
     'postgresql+psycopg://app@db/orders?sslmode=require'
@@ -93,11 +93,11 @@ def without_secrets(url: str) -> str:
 
 def secrets_of(url: URL) -> tuple[str, ...]:
     """Return the secrets of a URL: the password, and the values of secret options."""
-    found = [url.password] if url.password else []
+    secrets = [url.password] if url.password else []
     for name, value in url.query.items():
         if _is_secret(name):
-            found += [value] if isinstance(value, str) else value
-    return tuple(secret for secret in found if secret)
+            secrets += [value] if isinstance(value, str) else value
+    return tuple(secret for secret in secrets if secret)
 
 
 def _is_secret(option: str) -> bool:
@@ -110,7 +110,8 @@ def _understood(url: str) -> URL | None:
     try:
         parsed = make_url(before + after) if "\0" not in url else None
     except (ArgumentError, ValueError):
-        # Their text quotes parts of the URL, and would stay with an exception raised here.
+        # The text of these errors quotes the URL, and would stay the context of an exception
+        # raised here.
         return None
     if parsed is None or "," in (parsed.host or ""):
         return None
@@ -134,7 +135,7 @@ def _sqlite(url: URL) -> URL:
 
 
 def _postgresql(url: URL, text: str) -> URL:
-    if text.count("@") > 1:  # a part of the password would be taken for the host, and shown
+    if text.count("@") > 1:  # An error would show the end of the password as a machine's name.
         raise LedgerError(
             "The ledger URL has more than one '@'; write one in its user or password as %40."
         )
@@ -156,9 +157,9 @@ class Timeouts:
 
     Attributes:
         retry_s: Wait for an unreachable database, each time; 0 for none. Default: 0.
-        lock_s: Wait for another client's transaction, where the URL or the server sets no
-            ``lock_timeout``; one of the ledger's takes milliseconds. Default: 10.
-        connect_s: Wait for the answer of a PostgreSQL server, where the URL sets no
+        lock_s: Wait for another client's transaction, if neither the URL nor the server sets
+            ``lock_timeout``. The ledger's own transactions take milliseconds. Default: 10.
+        connect_s: Wait for the answer of a PostgreSQL server, if the URL sets no
             ``connect_timeout``. Default: 5.
         clock: Clock of the waits.
     """
@@ -172,27 +173,27 @@ class Timeouts:
 NO_RETRIES: Final = Timeouts()
 
 OF_A_QUERY: Final = Timeouts(retry_s=600)
-"""A running query waits for its ledger longer than a restart, a failover or an upgrade of a
-database server takes, so that none of these ends a query; and short enough that whoever looks after
-the query hears the same morning of a database that is gone for good."""
+"""Timeouts of a running query. The wait is longer than a restart, a failover or an upgrade of a
+database server takes, so none of these ends a query. It is short enough that operators of a
+query learn the same morning that a database is gone for good."""
 
 _BACKOFF: Final = Backoff(first_ms=100, most_ms=2_000)
-"""Between two tries. A connection that was cut alone is replaced within the first wait; a database
-that is reachable again is noticed within the longest."""
+"""Waits between two tries. The first wait replaces a single cut connection; the longest is the
+delay until a database that is reachable again is noticed."""
 
 _LOG: Final = logging.getLogger("headrace.ledger")
 _Answer = TypeVar("_Answer")
 
 
 class OutageError(LedgerError):
-    """The database cannot be reached, or has cut the connection, and waiting may cure that.
+    """Error of a database that cannot be reached, or has cut the connection; waiting may help.
 
     The outcome of a write is unknown then: its answer was lost.
     """
 
 
 def next_wait_s(tries: int, waited_s: float, retry_timeout_s: float) -> float | None:
-    """The wait before the next try, after so many and so long in all; None after the timeout.
+    """Return the wait before the next try (s), or None after the retry timeout.
 
     >>> [next_wait_s(tries, 10, 600) for tries in (1, 2, 5, 6, 60)]
     [0.1, 0.2, 1.6, 2.0, 2.0]
@@ -205,30 +206,28 @@ def next_wait_s(tries: int, waited_s: float, retry_timeout_s: float) -> float | 
 
 
 class Retries:
-    """The waiting of everything that uses one database; from any thread.
+    """Retries of all calls that use one database; from any thread.
 
-    However many threads wait, the log says once that waiting began, and once that it is over.
+    However many threads wait, the log has one line for the begin of an outage and one for its end.
     """
 
     def __init__(self, ledger: str, timeouts: Timeouts) -> None:
-        """Wait for this ledger, named without its secrets."""
+        """Prepare the retries of a ledger, which is named without its secrets."""
         self._ledger: Final = ledger
         self._retry_timeout_s: Final = timeouts.retry_s
         self._clock: Final = timeouts.clock
         self._outage: Final = WarnOnce(_LOG, self._clock.monotonic)
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Return whether failed calls are tried again at all."""
         return self._retry_timeout_s > 0
 
     def wait_out(self, attempt: Callable[[], _Answer]) -> _Answer:
-        """Try until the database can be reached, or the retry timeout is over.
+        """Call ``attempt`` until the database can be reached, or the retry timeout has passed.
 
-        An attempt that raises `OutageError` is tried again; anything else passes.
-
-        Raises:
-            LedgerError: The last try's, with the time that was waited, and what ended it if not the
-                timeout: see `cancel_when`.
+        `OutageError` leads to another try; any other exception is passed on. After the timeout, or
+        a cancellation (see `cancel_when`), the last error is raised as a LedgerError. Its message
+        has the time waited and, if cancelled, the reason.
         """
         try:
             return attempt()

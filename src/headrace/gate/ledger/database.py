@@ -1,4 +1,4 @@
-"""A ledger's database: transactions, errors in one sentence each, and the base of its stores."""
+"""A ledger's database: transactions, error messages and the base class of the stores."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,16 +57,16 @@ from headrace.gate.ledger.transitions import new_call_id
 
 
 class UnknownCommitError(LedgerError):
-    """The answer to a commit was lost: it was made, or it was not."""
+    """The error of a commit whose answer was lost: the transaction may be durable or undone."""
 
 
 _SAVEPOINT: Final = "headrace_lent"
 
 _ABORTED: Final = "25P02"
-"""PostgreSQL: a statement of the transaction failed, and so the transaction has."""
+"""SQLSTATE of PostgreSQL: a statement failed, and so the whole transaction is aborted."""
 
 _NO_SAVEPOINT: Final = frozenset({"3B001", "25P01"})
-"""PostgreSQL: the transaction has no such savepoint, or there is no transaction."""
+"""SQLSTATEs of PostgreSQL: the transaction has no such savepoint, or there is no transaction."""
 
 _ENDED: Final = "it was ended within, as by a COMMIT that was executed"
 
@@ -75,7 +75,7 @@ _ROLLED_BACK: Final = "a conflict that rolls back (INSERT OR ROLLBACK, RAISE(ROL
 _FORGET: Final = "; ".join(
     (
         "CLOSE ALL",
-        "SET CONSTRAINTS ALL IMMEDIATE",  # a temporary table that waits for a check stays
+        "SET CONSTRAINTS ALL IMMEDIATE",  # A pending check would keep a temporary table.
         "SET SESSION AUTHORIZATION DEFAULT",
         "RESET ALL",
         "DEALLOCATE ALL",
@@ -88,11 +88,10 @@ _FORGET: Final = "; ".join(
 
 
 class Guard:
-    """Keeps the borrower of a connection from ending the transaction that was begun on it.
+    """Guard that keeps the borrower of a connection from ending the lent transaction.
 
-    The end itself is refused at once where SQLAlchemy shows it. A COMMIT that is executed as a
-    statement, or by the driver's own connection, is found at the end: the savepoint that was made
-    at the beginning is gone then.
+    SQLAlchemy's own commit and rollback are refused at once. A COMMIT as a statement, or on the
+    driver's own connection, is detected at the end: the savepoint from the beginning is gone then.
     """
 
     def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
@@ -110,25 +109,25 @@ class Guard:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Refuse, within, whatever would end the transaction."""
+        """Refuse, within the ``with``, every call that would end the transaction."""
         self._lent = True
         try:
             yield
         finally:
             self._lent = False
             if not self._is_whole() and not self._connection.closed:
-                # SQLAlchemy takes the transaction for ended and would not roll it back.
+                # SQLAlchemy treats the transaction as ended and would not roll it back.
                 self._connection.invalidate()
 
     def check(self) -> None:
-        """See that the transaction is the one that was begun, and can be committed.
+        """Check that the transaction is still the original one and can be committed.
 
-        On a server it leaves nothing on its session then: once it is committed, a pooler may give
-        the session to another client.
+        On a server this also resets the session: after the commit, a pooler may give the session to
+        another client.
 
-        Raises:
-            LedgerError: It was ended, or its end was refused, be that caught; or a statement in it
-                failed and was not undone.
+        LedgerError is raised if the transaction was ended, or a failed statement was not undone.
+        The error is also raised after a refused attempt to end the transaction, even if the
+        borrower caught the refusal.
         """
         if self._refused is not None:
             self._refuse(self._refused)
@@ -183,23 +182,23 @@ class Guard:
 
 
 def restore_session(connection: Connection) -> None:
-    """Undo the rest of a transaction, and the settings of its session while it was lent.
+    """Undo an open transaction and reset the settings of its session after lending.
 
-    A session that cannot be restored is ended, so that it is not lent again.
+    A session that cannot be restored is closed, so that it is not lent again.
     """
     if connection.closed or connection.invalidated:
         return
     try:
         if connection.dialect.name == "sqlite":
             connection.rollback()
-            # No statement undoes all pragmas. Another connection has the file open before this one
-            # is closed: with the last one SQLite would delete the log by which readers know that
-            # the file is in use.
+            # No statement undoes all pragmas, so the connection is closed. Another connection opens
+            # the file first: with the last connection SQLite deletes the log, by which readers know
+            # that the file is in use.
             with connection.engine.connect() as another:
                 another.exec_driver_sql("PRAGMA user_version")
                 connection.invalidate()
         elif connection.in_transaction():
-            # Send both at once: after the transaction, a pooler lends the session to another
+            # Send both at once: after the transaction, a pooler gives the session to another
             # client.
             driver: Any = connection.connection.driver_connection
             driver.execute(f"ROLLBACK; {_FORGET}")
@@ -211,18 +210,18 @@ _Answer = TypeVar("_Answer")
 
 
 class Database:
-    """A SQLite file or a PostgreSQL database, shared with other processes.
+    """A SQLite file or a PostgreSQL database that several processes share.
 
-    Its methods can be called from any thread. Any error of the database becomes a
-    :class:`LedgerError` that names it; no secret of its URL is in the message or in its causes.
+    Methods can be called from any thread. Any error of the database becomes a :class:`LedgerError`
+    that names the database; neither the message nor its causes contain a secret of the URL.
 
-    `read`, `alone`, `change` and `write` wait if the database cannot be reached, and try again;
-    their statements may by then have been executed, with only the answer lost.
+    `read`, `alone`, `change` and `write` wait while the database cannot be reached, and repeat
+    their statements. A repeated statement may have been executed before, with only the answer lost.
 
-    A write with ``durable=False`` is atomic and seen by everybody, but PostgreSQL answers before
-    its log is synced: a crash of the server may lose it, though nothing durable that was written
-    after it. It is for what its writer repeats, or what is learnt again. SQLite syncs no commit
-    that way.
+    A write with ``durable=False`` is atomic and visible to everybody, but PostgreSQL answers before
+    its log is synced. A crash of the server may lose the write, but no later durable write. Use
+    ``durable=False`` for data that the writer repeats or learns again. SQLite syncs no commit of
+    this kind.
     """
 
     def __init__(
@@ -234,17 +233,11 @@ class Database:
         timeouts: Timeouts,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        """Prepare to open a ledger's database; a SQLite file is made unless it must exist.
+        """Prepare to open a ledger's database; a SQLite file is created unless ``must_exist``.
 
-        Args:
-            url: A ledger's.
-            read_only: Whether nothing is to be written; then it must exist.
-            must_exist: Whether no file is ever made.
-            timeouts: Timeouts of the database.
-            clock: Replaces the database's own clock (ms since the epoch).
-
-        Raises:
-            LedgerError: The URL is not a ledger's.
+        ``read_only`` refuses all writes, and the ledger must exist then. ``clock`` replaces the
+        database's own clock (ms since the epoch). LedgerError is raised for a URL that is not a
+        ledger's.
         """
         parsed = parse_url(url)
         self.name: Final = redact_url(parsed)
@@ -265,10 +258,10 @@ class Database:
         event.listen(self._engine, "checkin", self._close_late)
         if clock is not None:
             take_time_from(self._engine, clock)
-        # A statement alone is its own transaction, which saves PostgreSQL two round trips.
+        # A single statement is its own transaction, which saves PostgreSQL two round trips.
         self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._unawaited = self._alone.execution_options(**{DURABLE: False})
-        # SQLite takes its lock now: a reader that writes later would fail instead of wait.
+        # Lock a SQLite file at the beginning: a reader that writes later would fail, not wait.
         self._begin_writing = (
             "BEGIN IMMEDIATE"
             if self.is_sqlite
@@ -276,19 +269,22 @@ class Database:
         )
 
     def read(self, work: Callable[[Connection], _Answer]) -> _Answer:
-        """Execute statements that only read, each for itself."""
+        """Execute statements that only read, each in its own transaction; return the result."""
         return self._retrying(self._alone.connect, work)
 
     def rows(self, statement: Statement, **values: Any) -> Sequence[Row[Any]]:
-        """All rows that one statement finds."""
+        """Return all rows of one statement."""
         return self.read(lambda connection: execute(connection, statement, values).all())
 
     def scalar(self, statement: Statement, **values: Any) -> Any:
-        """The first column of the first row that one statement finds; None where it finds none."""
+        """Return the first column of a statement's first row; None if there is no row."""
         return self.read(lambda connection: execute(connection, statement, values).scalar())
 
     def alone(self, work: Callable[[Connection], _Answer], *, durable: bool = True) -> _Answer:
-        """Execute one statement that writes; it is durable when this returns, unless not wanted."""
+        """Execute one statement that writes; return its result once the write is durable.
+
+        With ``durable=False`` the write may become durable later.
+        """
         self._refuse_to_write()
         lend = (self._alone if durable else self._unawaited).connect
         return self._retrying(lend, work, writes=True)
@@ -296,7 +292,7 @@ class Database:
     def change(
         self, statement: Statement, values: Mapping[str, Any], *, durable: bool = True
     ) -> int:
-        """Run one statement that writes, as `alone` does; how many rows it changed."""
+        """Run one statement that writes, as `alone` does; return the number of changed rows."""
         return self.alone(
             lambda connection: changed_rows(connection, statement, values), durable=durable
         )
@@ -304,22 +300,22 @@ class Database:
     def write(self, work: Callable[[Connection], _Answer], *, durable: bool = True) -> _Answer:
         """Execute writes within one transaction: durable when this returns, or undone.
 
-        One that need not be durable can still become it: see `make_durable`.
+        `make_durable` makes a transaction that began with ``durable=False`` durable after all.
         """
         self._refuse_to_write()
         return self._retrying(partial(self._transaction, durable=durable), work, writes=True)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Lend a connection for statements that only read, each for itself; without retries."""
+        """Lend a connection for reading statements, each its own transaction; without retries."""
         with self._explained(), self._alone.connect() as connection:
             yield connection
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Lend a connection for statements that read, all of them as of the first one's moment.
+        """Lend a connection whose reads all see the moment of the first statement.
 
-        Rows are streamed, so an answer may be larger than the memory; there are no retries.
+        Rows are streamed, so a result may be larger than the memory; there are no retries.
         """
         begin = f"{REPEATABLE_READ}; {KEEPALIVES}; {limit_locks(self._timeouts)}"
         with self._explained(), self._engine.connect() as connection:
@@ -330,7 +326,7 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """Lend a connection within one transaction: durable at the end, undone by an exception.
 
-        Without retries.
+        There are no retries.
         """
         self._refuse_to_write()
         with self._explained(), self._transaction() as connection:
@@ -338,16 +334,15 @@ class Database:
 
     @contextmanager
     def lend(self, end: Callable[[Connection], None]) -> Iterator[Connection]:
-        """Lend a connection, within one transaction, to the caller's statements.
+        """Lend a connection, within one transaction, for the caller's statements.
 
-        It waits for the database before it begins; the caller repeats statements begun on the
-        connection. An exception of the caller undoes everything, and passes as it is. Statements
-        that would end the transaction are refused while it is lent; savepoints are allowed. ``end``
-        runs last within it.
+        The call waits for an unreachable database before the transaction begins; later the caller
+        repeats failed statements. An exception of the caller undoes everything and is passed on
+        unchanged. Statements that would end the transaction are refused while it is lent;
+        savepoints are allowed. ``end`` runs last within the transaction.
 
-        Raises:
-            UnknownCommitError: The answer to the commit was lost.
-            LedgerError: The database refused the commit; everything is undone.
+        UnknownCommitError is raised if the answer to the commit was lost, and LedgerError if the
+        database refused the commit; everything is undone then.
         """
         self._refuse_to_write()
         thread = threading.get_ident()
@@ -363,16 +358,16 @@ class Database:
             try:
                 connection.commit()
             except SQLAlchemyError as error:
-                # SQLite keeps a transaction open whose commit it has refused.
+                # After a refused commit, SQLite keeps the transaction open.
                 connection.invalidate()
                 with self._explained(LedgerError if is_refusal(error) else UnknownCommitError):
                     raise
 
     def use_write_ahead_log(self) -> None:
-        """Have a SQLite file's readers and its writer not wait for each other; it stays so.
+        """Switch a SQLite file to a write-ahead log, so that readers and the writer do not block.
 
-        Raises:
-            LedgerError: The file is no SQLite database, or its file system cannot do this.
+        The file keeps the mode. LedgerError is raised if the file is not a SQLite database, or if
+        its file system does not support the mode.
         """
         mode = self.read(partial(write_ahead_mode, timeouts=self._timeouts))
         if mode != "wal":
@@ -382,12 +377,12 @@ class Database:
             )
 
     def shorten_log(self) -> int:
-        """Empty a SQLite file's log if nobody reads an old state of it; the bytes that remain."""
+        """Empty a SQLite file's log unless a reader needs it; return the bytes that remain."""
         if not self.is_sqlite:
             return 0
 
         def shorten(connection: Connection) -> None:
-            # Nobody is waited for: meanwhile no other process could write.
+            # Wait for no lock: during a wait no other process could write.
             connection.exec_driver_sql("PRAGMA busy_timeout = 0")
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.invalidate()
@@ -397,17 +392,17 @@ class Database:
         return log.stat().st_size if log.exists() else 0
 
     def close(self) -> None:
-        """Close every connection: one that another thread uses, as soon as it is returned."""
+        """Close every connection; a connection in use by another thread is closed at its return."""
         self._closed = True
         self._engine.dispose()
 
     def _close_late(self, _connection: object, entry: ConnectionPoolEntry) -> None:
-        # A pool that was disposed of keeps returned connections until it is collected.
+        # A disposed pool keeps returned connections until the pool is garbage-collected.
         if self._closed:
             entry.invalidate()
 
     def _begin(self, stack: ExitStack) -> tuple[Connection, Guard]:
-        """Begin a transaction, which ends undone with the stack unless it was committed."""
+        """Begin a transaction that is undone at the end of the stack unless it was committed."""
         with self._explained(retrying=True), ExitStack() as opened:
             connection = opened.enter_context(self._engine.connect())
             opened.callback(restore_session, connection)
@@ -492,15 +487,15 @@ class Database:
                 f" for {self._timeouts.lock_s:g} s; find it in pg_stat_activity, where it may be"
                 " idle in transaction, and end it."
             )
-        said = str(driver_error or error.args[0]).strip().partition("\n")[0].rstrip(".")
+        message = str(driver_error or error.args[0]).strip().partition("\n")[0].rstrip(".")
         for secret in self._secrets:
-            said = said.replace(secret, "***")
+            message = message.replace(secret, "***")
         if isinstance(error, IntegrityError):
             return (
                 f"The ledger {self.name} has refused what was written, and everything in"
-                f" the transaction is undone: {said}."
+                f" the transaction is undone: {message}."
             )
-        return f"The ledger {self.name} cannot be {described(error, said)}."
+        return f"The ledger {self.name} cannot be {described(error, message)}."
 
 
 def changed_rows(
@@ -508,12 +503,12 @@ def changed_rows(
     statement: Statement,
     values: Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> int:
-    """Run a statement that writes; how many rows it changed."""
+    """Run a statement that writes; return the number of changed rows."""
     return execute(connection, statement, values, counted=True).rowcount
 
 
 def make_durable(connection: Connection) -> None:
-    """Have a transaction that was begun with ``durable=False`` be durable when it has ended."""
+    """Make the commit of a transaction durable that was begun with ``durable=False``."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL synchronous_commit TO DEFAULT")
 
@@ -521,8 +516,7 @@ def make_durable(connection: Connection) -> None:
 def lease(lease_ms: int | None) -> dict[str, Any]:
     """Return the value of ``:lease_ms``; None for no lease.
 
-    Raises:
-        LedgerError: It is longer than a lease can be.
+    LedgerError is raised for a lease above `LONGEST_LEASE_MS`.
     """
     if lease_ms is not None and lease_ms > LONGEST_LEASE_MS:
         raise LedgerError(
@@ -533,7 +527,7 @@ def lease(lease_ms: int | None) -> dict[str, Any]:
 
 
 class Store:
-    """A database, and where the times of batches come from."""
+    """Base class of the stores: a database, and the clock for the times of batches."""
 
     def __init__(self, database: Database, clock: WallClock) -> None:
         self._database = database
@@ -546,17 +540,17 @@ class Store:
         statement: Statement,
         values: dict[str, Any] | list[dict[str, Any]],
     ) -> int:
-        """Insert rows that belong to a gate; how many."""
+        """Insert rows that belong to a gate; return their number."""
         with self._under(gate_name):
             return changed_rows(connection, statement, values)
 
     @contextmanager
     def _under(self, gate_name: str) -> Iterator[None]:
-        """Explain an insert under a gate that is not there."""
+        """Raise a `LedgerError` that explains an insert for an undeclared gate."""
         try:
             yield
         except IntegrityError as error:
-            # The gate is all that these tables refer to.
+            # The only foreign key of these tables is the gate.
             raise LedgerError(
                 f"Gate {gate_name!r} is not declared in the ledger {self._database.name}; "
                 "declare it first."
@@ -569,9 +563,9 @@ class Store:
         *,
         durable: bool = True,
     ) -> bool:
-        """Run a statement that changes one row, or none; whether it has.
+        """Run a statement that changes at most one row; return whether a row changed.
 
-        Values that can be called are called for each try, so that a lease begins with that.
+        Callable values are called anew for each try, so that a lease begins with the try.
         """
 
         def change(connection: Connection) -> int:

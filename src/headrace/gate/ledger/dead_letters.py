@@ -1,4 +1,8 @@
-"""The ledger's dead letters: records that cannot be processed, kept until they are resolved."""
+"""Dead letters of the ledger: records that cannot be processed, kept until they are resolved.
+
+A record that cannot be processed belongs to a batch that is ``success``. Passed, rejected and lost
+offsets together are all planned offsets.
+"""
 
 import json
 from base64 import b64decode, b64encode
@@ -22,7 +26,7 @@ from headrace.gate.ledger.transitions import new_call_id
 Headers = tuple[tuple[str, bytes | None], ...]
 
 CLAIM_MS: Final = 120_000
-"""Lease of a dead letter that is being sent (ms): much longer than brokers need to store it."""
+"""Lease of a dead letter that is being sent (ms); brokers store a record in much less time."""
 
 _SQL: Final = statements("dead_letter")
 
@@ -34,7 +38,7 @@ class ClaimedLetters:
     """Dead letters that one sender has claimed.
 
     Attributes:
-        call: The claim's name.
+        call: Id of the claim.
     """
 
     call: str
@@ -44,29 +48,29 @@ class ClaimedLetters:
 def rejected_ranges(connection: Connection, gate_name: str) -> list[Rejected]:
     """Return the ranges of a gate's dead letters, by run, topic, partition and offset.
 
-    Neighbours of one batch with one reason are one range.
+    Neighbouring letters of one batch with one reason are joined.
     """
-    found: list[Rejected] = []
+    ranges: list[Rejected] = []
     for row in execute(connection, _SQL["rejected"], {"gate": gate_name}):
-        one = Rejected(
+        rejected = Rejected(
             row.checkpoint_id,
             row.batch_key,
             OffsetRange(row.topic, row.partition, row.offset, row.offset + 1),
             ErrorReport(row.error_class, row.error_message, ""),
             row.topic_id,
         )
-        if found and found[-1].is_followed_by(one):
-            found[-1] = replace(found[-1], offsets=found[-1].offsets.hull(one.offsets))
+        if ranges and ranges[-1].is_followed_by(rejected):
+            ranges[-1] = replace(ranges[-1], offsets=ranges[-1].offsets.hull(rejected.offsets))
         else:
-            found.append(one)
-    return found
+            ranges.append(rejected)
+    return ranges
 
 
 class DeadLetterStore(Store):
-    """Records that cannot be processed, with the reason and their resolution."""
+    """Records that cannot be processed, with their reasons and resolutions."""
 
     def count_rejected(self, batch_keys: Collection[str]) -> Mapping[str, int]:
-        """Count the dead letters of each batch, by key; batches with none are left out."""
+        """Return the number of dead letters of each batch that has some, by key."""
         return {
             row.batch_key: row.number
             for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE)
@@ -74,7 +78,7 @@ class DeadLetterStore(Store):
         }
 
     def count_bad_values(self, gate_name: str) -> int | None:
-        """Count the records of a gate that could not be decoded; None if it processed another."""
+        """Return the number of a gate's undecodable records; None if any record was processed."""
         values = {"gate": gate_name, "bad_value": BAD_VALUE}
 
         def count(connection: Connection) -> int | None:
@@ -87,7 +91,7 @@ class DeadLetterStore(Store):
         return self._database.read(count)
 
     def fit_counts(self, gate_name: str, limit: int) -> tuple[FitCount, ...]:
-        """Count what could not be decoded in a gate's newest live batches that are a success."""
+        """Return the undecodable records of each of a gate's newest successful live batches."""
         rows = self._database.rows(
             _SQL["fit_counts"], gate=gate_name, bad_value=BAD_VALUE, limit=limit
         )
@@ -104,11 +108,11 @@ class DeadLetterStore(Store):
         until_ms: int | None = None,
         error_class: str | None = None,
     ) -> tuple[DeadLetterRecord, ...]:
-        """The dead letters of one gate or of all, oldest first; of every status if none is named.
+        """Return the dead letters of one gate or of all gates, oldest first.
 
-        Only letters with a higher id than ``after`` (the last one of the previous page), kept at
-        ``since_ms`` or later and before ``until_ms``; the class of the exception is named with its
-        module or without.
+        The letters have one of ``statuses`` (default: every status), and were kept at ``since_ms``
+        or later and before ``until_ms``. Their ids are above ``after``, the last id of the previous
+        page. ``error_class`` names the exception's class with or without its module.
         """
         values = {
             "gate": gate_name,
@@ -123,46 +127,46 @@ class DeadLetterStore(Store):
         statement = _SQL["oldest_of_all" if gate_name is None else "oldest"]
 
         def oldest(connection: Connection) -> list[DeadLetterRecord]:
-            # Each status has an index with its own order; there is none over several.
+            # The index orders the letters of one status, not of several.
             return [
                 letter_from(row)
                 for status in set(statuses or DeadLetterStatus)
                 for row in execute(connection, statement, values | {"status": status}).mappings()
             ]
 
-        found = self._database.read(oldest)
-        return tuple(sorted(found, key=lambda letter: letter.dead_letter_id)[:limit])
+        letters = self._database.read(oldest)
+        return tuple(sorted(letters, key=lambda letter: letter.dead_letter_id)[:limit])
 
     def get(self, dead_letter_id: int) -> DeadLetterRecord | None:
-        """One dead letter, if it is in the ledger."""
+        """Return one dead letter; None if it is not in the ledger."""
         rows = self._database.rows(_SQL["letter"], letter=dead_letter_id)
         return next((letter_from(row._mapping) for row in rows), None)
 
     def values_of(self, numbers: Collection[int]) -> Mapping[int, bytes | None]:
-        """The values of these dead letters, by number."""
+        """Return the values of these dead letters, by number."""
         rows = self._database.rows(_SQL["values"], letters=numbers)
         return {row.dead_letter_id: row.value for row in rows}
 
     @contextmanager
     def claimed(self, dead_letter_ids: Iterable[int]) -> Iterator[ClaimedLetters]:
-        """Claim waiting dead letters within, to send them again.
+        """Claim waiting dead letters, within the ``with``, to send them again.
 
         Letters that are resolved, or that another process is sending, are not claimed. A claim ends
-        with the ``with``, or by itself after two minutes, for its process may have died.
+        with the ``with``. If its process has died, the claim expires after two minutes.
         """
         call = new_call_id()
         wanted, values = sorted(set(dead_letter_ids)), {"call": call, "claim_ms": CLAIM_MS}
 
         def claim(connection: Connection) -> frozenset[int]:
             return frozenset(
-                each
-                for each in wanted
-                if changed_rows(connection, _SQL["claim"], values | {"letter": each})
+                letter
+                for letter in wanted
+                if changed_rows(connection, _SQL["claim"], values | {"letter": letter})
             )
 
         def release(connection: Connection) -> None:
-            for each in wanted:
-                execute(connection, _SQL["release"], values | {"letter": each})
+            for letter in wanted:
+                execute(connection, _SQL["release"], values | {"letter": letter})
 
         try:
             yield ClaimedLetters(call, self._database.write(claim))
@@ -178,7 +182,7 @@ class DeadLetterStore(Store):
         *,
         sent_value: bytes | None = None,
     ) -> bool:
-        """Say that a waiting dead letter was ``sent`` again, and how, or is ``dropped``, and why.
+        """Record that a waiting dead letter was ``sent`` again or is ``dropped``.
 
         Args:
             dead_letter_id: The letter.
@@ -186,10 +190,11 @@ class DeadLetterStore(Store):
             resolution: The target, or the reason.
             claim: Claim of the sender. Default: None, which resolves a letter that nobody is
                 sending.
-            sent_value: The value that was sent instead of its own, which is kept beside it.
+            sent_value: The value that was sent instead of the letter's value, stored beside it.
 
         Returns:
-            Whether it was waiting, and nobody else's; if not, nothing is changed.
+            Whether the letter was waiting and not claimed by another sender; if not, nothing is
+            changed.
 
         Raises:
             LedgerError: The status is ``waiting``.
@@ -213,12 +218,12 @@ class DeadLetterStore(Store):
 def insert_letters(
     connection: Connection, batch_key: str, letters: Sequence[DeadLetter], now_ms: int
 ) -> None:
-    """Keep a batch's rejected records, within the transaction of its success; each record once."""
+    """Insert a batch's dead letters in the caller's transaction; each record once."""
     if letters:
         gate = execute(
             connection, statements("batch")["gate_of"], {"batch": batch_key}
         ).scalar_one()
-        rows = [_letter_row(each, gate, batch_key, now_ms) for each in letters]
+        rows = [_letter_row(letter, gate, batch_key, now_ms) for letter in letters]
         execute(connection, _SQL["new"], rows)
 
 
@@ -240,7 +245,7 @@ def _letter_row(letter: DeadLetter, gate: str, batch_key: str, now_ms: int) -> V
 
 
 def letter_from(row: Mapping[Any, Any]) -> DeadLetterRecord:
-    """The dead letter that a row describes."""
+    """Return the dead letter of a row."""
     letter = DeadLetter(
         topic=row["topic"],
         partition=row["partition"],

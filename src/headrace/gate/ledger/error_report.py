@@ -8,19 +8,20 @@ from typing import Final, NamedTuple
 from headrace.errors import READ, NotProcessedError
 
 MAX_MESSAGE_LENGTH: Final = 4_000
-"""Characters of an exception's message that are kept, from its beginning."""
+"""Maximum stored length of an exception's message (characters), from its beginning."""
 
 QUERY_STOPPED: Final = "QueryStopped"
-"""The class of the error of a batch whose query was stopped on purpose while it ran."""
+"""Error class of a batch whose query was stopped on purpose while the batch ran."""
 
 REJECTED: Final = "Rejected"
-"""The class of the error of a record that the handler rejected."""
+"""Error class of a record that the handler rejected."""
 
 BAD_VALUE: Final = "BadValue"
-"""Class of the error of a record that was rejected because its value could not be decoded."""
+"""Error class of a record that was rejected because its value could not be decoded."""
 
 MAX_TRACE_LENGTH: Final = 16_000
-"""Characters of an exception's trace that are kept, up to its end, where the cause stands."""
+"""Maximum stored length of an exception's trace (characters), up to its end, which has the
+cause."""
 
 
 _FROM_SPARK: Final = {
@@ -43,9 +44,9 @@ class RootCause(NamedTuple):
 
 
 def root_cause(error_class: str, text: str) -> RootCause | None:
-    r"""The last exception of a Python worker behind one of PySpark's, or the last of Java's causes.
+    r"""Return the exception of a Python worker behind PySpark's, or the last of Java's causes.
 
-    None where the exception is not one of those that only wrap others, or says of no other.
+    None if the exception's class does not wrap other exceptions, or the text names no cause.
 
     >>> text = "An error occurred while calling o1.save.\n: a.B: no\n\tat x\nCaused by: c.D: full\n"
     >>> root_cause("py4j.protocol.Py4JJavaError", text)
@@ -62,22 +63,22 @@ def _of_python(text: str) -> RootCause | None:
     raised = next((n for n, line in enumerate(lines) if line and not line[0].isspace()), None)
     if not traceback or raised is None:
         return None
-    found = _PYTHON.fullmatch(lines[raised])
-    if found is None:
+    match = _PYTHON.fullmatch(lines[raised])
+    if match is None:
         return None
-    return RootCause(found[1], _message_up_to_trace(found[2], lines[raised + 1 :]))
+    return RootCause(match[1], _message_up_to_trace(match[2], lines[raised + 1 :]))
 
 
 def _of_java(text: str) -> RootCause | None:
     causes = list(_JAVA.finditer(text))
     if not causes:
         return None
-    found = causes[-1]
-    return RootCause(found[1], _message_up_to_trace(found[2], text[found.end() + 1 :].splitlines()))
+    last = causes[-1]
+    return RootCause(last[1], _message_up_to_trace(last[2], text[last.end() + 1 :].splitlines()))
 
 
 def _message_up_to_trace(first: str | None, following: list[str]) -> str:
-    """A message, which may have several lines, up to the trace behind it."""
+    """Return a message, which may have several lines, without the trace behind it."""
     lines = [first or ""]
     for line in following:
         if line.startswith(_MESSAGE_ENDS):
@@ -96,25 +97,26 @@ def storable(text: str) -> str:
 
 
 _OPEN_TOO_LONG: Final = frozenset({"25P03", "25P04", "57P05"})
-"""SQLSTATEs of PostgreSQL: idle in a transaction, a transaction, or idle without one, each for
-longer than a setting allows."""
+"""SQLSTATEs of PostgreSQL for a session idle in a transaction, a transaction, or an idle session
+that lasted longer than a setting allows."""
 
 _OPEN_TOO_LONG_CLASSES: Final = frozenset(
     {"IdleInTransactionSessionTimeout", "TransactionTimeout", "IdleSessionTimeout"}
 )
-"""The same by the classes of psycopg and psycopg2, which are all that a task leaves."""
+"""Classes of psycopg and psycopg2 for the same errors; the text of a failed task has only the
+class."""
 
 READ_BEFORE: Final = "The transaction was open too long; read and compute before it"
 
 
 def sqlstate_of(error: BaseException | None) -> str | None:
-    """Return the SQLSTATE of an error of a driver of PostgreSQL; None where it has none."""
+    """Return the SQLSTATE of an error of a PostgreSQL driver; None if the error has none."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     return state if isinstance(state, str) else None
 
 
 def was_open_too_long(error: BaseException | None) -> bool:
-    """Whether a server has ended a connection because its transaction was open for too long."""
+    """Return whether a server closed a connection because its transaction was open too long."""
     while error is not None:
         if sqlstate_of(error) in _OPEN_TOO_LONG:
             return True
@@ -123,12 +125,12 @@ def was_open_too_long(error: BaseException | None) -> bool:
 
 
 FAILS_AS_A_WHOLE: Final = "The batch fails as a whole, and all of its parts pass"
-"""The beginning of the message that is kept with a batch that succeeded in parts alone."""
+"""Beginning of the message stored with a batch that succeeded only in parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """Why a batch failed, as text of bounded length that every database can store."""
+    """Error of a batch, as text of bounded length that every database can store."""
 
     error_class: str
     message: str
@@ -136,10 +138,10 @@ class ErrorReport:
 
     @classmethod
     def of(cls, error: "BaseException | ErrorReport") -> "ErrorReport":
-        """Describe an exception, with those that caused it; a report stays as it is.
+        """Describe an exception and its causes; a report is returned unchanged.
 
-        Class and message are those of the root cause if Spark only wraps it, and of the handler's
-        exception, which is its cause, if Headrace says that nothing passes.
+        Class and message are from the root cause if Spark only wraps the cause. For a
+        `NotProcessedError`, both are from the handler's exception.
         """
         if isinstance(error, ErrorReport):
             return error
@@ -149,8 +151,8 @@ class ErrorReport:
         error_class, message = prefix + kind.__qualname__, str(described)
         trace = "".join(described.format())
         if isinstance(error, NotProcessedError) and error.last is not None:
-            of_handler, said = error.last
-            return cls(of_handler, f"{said[: MAX_MESSAGE_LENGTH // 2]}\n{message}", trace)
+            of_handler, last_message = error.last
+            return cls(of_handler, f"{last_message[: MAX_MESSAGE_LENGTH // 2]}\n{message}", trace)
         error_class, message = root_cause(error_class, message) or (error_class, message)
         package, _, name = error_class.rpartition(".")
         in_a_task = package.startswith("psycopg") and name in _OPEN_TOO_LONG_CLASSES
@@ -166,7 +168,7 @@ class ErrorReport:
 
     @property
     def is_of_whole(self) -> bool:
-        """Whether it was raised by the whole of a batch whose parts have all passed."""
+        """Whether the whole batch raised the error, and all of its parts passed."""
         return self.message.startswith(FAILS_AS_A_WHOLE)
 
     def __post_init__(self) -> None:
@@ -183,12 +185,12 @@ _PASSWORD: Final = re.compile(
 
 
 def without_passwords(text: str) -> str:
-    """Return a handler's error with ``***`` for what reads as a password.
+    """Replace passwords in the text of a handler's error by ``***``.
 
     >>> without_passwords("postgresql://app:hunter2@db refused password=hunter2, user=app")
     'postgresql://app:***@db refused password=***, user=app'
     """
-    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", text)
+    return _PASSWORD.sub(lambda match: f"{match[1] or match[2]}***", text)
 
 
 OWNER_GONE: Final = ErrorReport(
@@ -197,7 +199,7 @@ OWNER_GONE: Final = ErrorReport(
     "reported the outcome.",
     "",
 )
-"""Why a batch failed that was abandoned."""
+"""Error of an abandoned batch."""
 
 NOT_RUN_AGAIN: Final = ErrorReport(
     "NotRunAgain",
@@ -205,21 +207,20 @@ NOT_RUN_AGAIN: Final = ErrorReport(
     "another checkpoint; a backfill runs it.",
     "",
 )
-"""Why a batch failed that was interrupted by a stop and not run again."""
+"""Error of a batch that was interrupted by a stop and not run again."""
 
 
 def query_stopped(error: BaseException) -> ErrorReport:
-    """Why a batch is not done whose query was stopped while it ran.
+    """Return the report for a batch whose query was stopped while the batch ran.
 
-    Args:
-        error: The handler's error; its trace is kept.
+    The trace is from the handler's error.
     """
     message = "The query was stopped while this batch ran; it runs again at the next start."
     return ErrorReport(QUERY_STOPPED, message, ErrorReport.of(error).trace)
 
 
 def error_values(error: ErrorReport | None) -> dict[str, str | None]:
-    """Return the columns of ``batch`` that say why a batch failed; None clears them."""
+    """Return the error columns of ``batch``; None clears them."""
     if error is None:
         return dict.fromkeys(("error_class", "error_message", "error_trace"))
     return {

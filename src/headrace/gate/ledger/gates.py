@@ -1,5 +1,9 @@
 """Gates: their declarations, the query that owns each, and their throttles.
 
+A gate has one query: of two queries, both would process every record. The query's planner claims
+the gate with a lease before planning, and each batch begins under the lease in the same statement.
+So a query that has lost its gate begins no batch.
+
 Times are the database's own, so that planners on several machines need no clock in common.
 """
 
@@ -21,19 +25,19 @@ from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import new_call_id
 
 Begun = tuple[int, BatchRecord]
-"""Number of calls of a gate's `begin`, and the batch of the last one, whatever its outcome."""
+"""Number of calls of a gate's `begin`, and the batch of the last call, whatever its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateClaim:
-    """A query that asks for a gate, and how it declares it.
+    """A query that claims a gate, and the gate's declaration.
 
     Attributes:
-        owner: names the run of the query's planner.
-        driver: names the process of the query's program; None where that is not known.
-        read: the reader of the gate that the query was made of; None for one without a `Gate`.
-        described: the query's program, for messages.
-        estimator: the settings of the rate estimator, as text.
+        owner: Name of the planner's run.
+        driver: Name of the process of the query's program; None if unknown.
+        read: The reader of the gate from which the query was made; None without a `Gate`.
+        described: The query's program, for messages.
+        estimator: Settings of the rate estimator, as text.
     """
 
     gate: str
@@ -45,18 +49,18 @@ class GateClaim:
     source: str
     estimator: str
     keeps_interval: bool = False
-    """Whether an interval that is there already stays, as one that is ``auto`` does."""
+    """Whether an existing interval stays, as an ``auto`` interval does."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateQuery:
-    """The query that stands behind a gate: see `GateClaim`. Times are by the database's clock.
+    """The query that owns a gate: see `GateClaim`. Times are by the database's clock.
 
     Attributes:
-        checkpoint: path of its checkpoint, once its program has reported it.
-        checkpoint_id: the identity of its checkpoint, once it has begun a batch.
-        until_ms: when its lease runs out if it is not renewed.
-        begins: number of calls of the gate's `begin` when it claimed the gate.
+        checkpoint: Path of the query's checkpoint, once the query's program has reported the path.
+        checkpoint_id: Identity of the checkpoint, once the query has begun a batch.
+        until_ms: End of the query's lease unless it is renewed.
+        begins: Number of calls of the gate's `begin` when the query claimed the gate.
     """
 
     owner: str
@@ -71,19 +75,19 @@ class GateQuery:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known to have ended: its planner or its program is gone from here."""
+        """Whether the query's planner or program, on this machine, is known to have ended."""
         return is_gone(self.owner) or (self.driver is not None and is_gone(self.driver))
 
 
 _SQL: Final = statements("gate")
 
 _QUERY: Final = tuple(field.name for field in fields(GateQuery))
-"""The columns of the query behind a gate, without their prefix ``query_``."""
+"""Columns of the query that owns a gate, without their prefix ``query_``."""
 
 _THROTTLE: Final = ("throttle_per_s", "throttled_by", "throttle_level", "throttle_origin_per_s")
 _OF_OPERATORS: Final = ("at_ms", "last_action", "hold_action", "limit_action", "stop_action")
 _THROTTLES: Final = ("per_s", "by", "level", "origin_per_s")
-"""As the fields of a `RateLimit`."""
+"""Names of the throttle's values, in the order of the fields of `RateLimit`."""
 
 
 def gate_names(connection: Connection) -> list[str]:
@@ -95,7 +99,7 @@ class GateStore(Store):
     """The gates of a ledger."""
 
     def declare(self, name: str, *, interval_ms: int, source: str, estimator: str) -> None:
-        """Make a gate known, or describe it again; its rate and its history stay."""
+        """Declare a gate, or replace its declaration; its rate and its history stay."""
         values = {
             "gate": name,
             "interval_ms": interval_ms,
@@ -107,16 +111,16 @@ class GateStore(Store):
         self._database.change(_SQL["declare"], values)
 
     def all(self) -> tuple[GateRecord, ...]:
-        """All gates, by name."""
+        """Return all gates, by name."""
         return tuple(GateRecord(**row._asdict()) for row in self._database.rows(_SQL["gates"]))
 
     def get(self, name: str) -> GateRecord | None:
-        """One gate, if it is declared."""
-        found = self._database.rows(_SQL["gates"], gate=name)
-        return GateRecord(**found[0]._asdict()) if found else None
+        """Return one gate; None if the gate is not declared."""
+        rows = self._database.rows(_SQL["gates"], gate=name)
+        return GateRecord(**rows[0]._asdict()) if rows else None
 
     def next_sequence(self, gate_name: str) -> int:
-        """Count one run more of a gate's handler; above every number that was answered before.
+        """Count one more run of a gate's handler; return a number above all earlier numbers.
 
         Raises:
             LedgerError: The gate is not declared.
@@ -139,13 +143,15 @@ class GateStore(Store):
     def claim(
         self, claim: GateClaim, lease_ms: int, *, gone: str | None = None
     ) -> GateQuery | None:
-        """Have a query stand behind a gate, which is declared, or described again, with that.
+        """Make a query the owner of a gate, and declare the gate with the query's settings.
 
-        It can if no other query does: none has claimed the gate, or it has released it, or its
-        lease has run out, or it is ``gone``: known to have ended, which replaces it at once.
+        The claim succeeds if no query owns the gate, the owner has released the gate, or the
+        owner's lease has expired. An owner that is ``gone``, which means known to have ended, is
+        replaced at once.
 
         Returns:
-            None if the gate is the query's now; else the query that has it, and nothing is changed.
+            None if the gate belongs to the query now; else the owning query, and nothing is
+            changed.
         """
         values = {
             "gate": claim.gate,
@@ -166,21 +172,21 @@ class GateStore(Store):
         def claimed(connection: Connection) -> GateQuery | None:
             execute(connection, _SQL["declare_new"], values)
             while not changed_rows(connection, _SQL["claim"], values):
-                found = query_behind(connection, claim.gate)
-                if found is not None:  # else it was released just now
-                    return found
+                query = query_behind(connection, claim.gate)
+                if query is not None:  # Otherwise the gate has just been released.
+                    return query
             return None
 
         return self._database.write(claimed)
 
     def renew(self, gate_name: str, owner: str, lease_ms: int) -> bool:
-        """Keep a gate for as long again; whether it is still the owner's."""
+        """Renew the lease of a gate; return whether the gate still belongs to the owner."""
         values = {"gate": gate_name, "by": owner, "lease_ms": lease_ms}
-        # Losing it makes the lease end one renewal earlier; its owner then renews it again.
+        # A lost renewal only makes the lease end one renewal earlier; the owner renews again.
         return self._changes(_SQL["renew"], values, durable=False)
 
     def release(self, gate_name: str, owner: str) -> bool:
-        """Let the next query have a gate at once; whether it was the owner's."""
+        """Free a gate for the next query; return whether the gate belonged to the owner."""
         return self._changes(_SQL["release"], {"gate": gate_name, "by": owner})
 
     def end(
@@ -191,10 +197,10 @@ class GateStore(Store):
         error: str | None = None,
         owner: str | None = None,
     ) -> bool:
-        """Say how the query of this program behind a gate has ended; the gate is free then.
+        """Record how the query of this program has ended; the gate is free then.
 
-        ``error`` is what ended it, or who has stopped it. Nothing is changed, and the answer is no,
-        where another program's query is behind the gate, or one of another ``owner`` than is named.
+        ``error`` is the error that ended the query, or who stopped it. Returns False, and changes
+        nothing, if the gate belongs to another program's query or to another ``owner``.
         """
         values = {"gate": gate_name, "driver": driver, "how": how.value, "owner": owner}
         return self._changes(
@@ -202,45 +208,48 @@ class GateStore(Store):
         )
 
     def set_checkpoint(self, gate_name: str, owner: str, checkpoint: str) -> None:
-        """Say where the checkpoint is of the query that stands behind a gate."""
+        """Record the path of the checkpoint of the query that owns a gate."""
         values = {"gate": gate_name, "by": owner, "checkpoint": storable(checkpoint)}
         self._database.change(_SQL["set_checkpoint"], values)
 
     def query(self, gate_name: str) -> GateQuery | None:
-        """The query that stands behind a gate; None if none does, or its lease has run out."""
+        """Return the query that owns a gate; None if there is none or its lease has expired."""
         return self.begun_and_query(gate_name)[1]
 
     def last_queries(
         self, names: Collection[str] | None = None
     ) -> Mapping[str, tuple[GateQuery, bool]]:
-        """The query that has not left each of these gates, and whether its lease is in force."""
+        """Return the query that has not released each gate, and whether its lease is in force."""
         rows = self._database.rows(_SQL["last_queries"], names=names)
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
 
     def last_begun(self, gate_name: str) -> Begun | None:
-        """Return the last call of a gate's `begin`; None before the first one."""
+        """Return the last call of a gate's `begin`; None before the first call."""
         return self.begun_and_query(gate_name)[0]
 
     def begun_and_query(self, gate_name: str) -> tuple[Begun | None, GateQuery | None]:
         """Return the answers of `last_begun` and `query` from one consistent read.
 
-        The query that owned the gate at that moment had begun that batch, or none yet.
+        The owner of the gate at that moment had begun that batch, or none yet.
         """
-        found = self._database.rows(_SQL["begun_and_query"], gate=gate_name)
-        if not found:
+        rows = self._database.rows(_SQL["begun_and_query"], gate=gate_name)
+        if not rows:
             return None, None
-        row = found[0]._mapping
+        row = rows[0]._mapping
         return (
             None if row["batch_key"] is None else (row["begins"], batch_from(row)),
-            _query_from(found[0]) if row["query_lives"] else None,
+            _query_from(rows[0]) if row["query_lives"] else None,
         )
 
     def now(self, gate_name: str) -> GateMoment | None:
-        """One gate at this moment, with all that bounds its next batch; None if not declared."""
+        """Return one gate at this moment, with all limits of its next batch, or None.
+
+        The result is None if the gate is not declared.
+        """
         return next(iter(self.all_now(gate_name)), None)
 
     def all_now(self, gate_name: str | None = None) -> tuple[GateMoment, ...]:
-        """All gates at one moment, by name, or one; a statement, however many there are."""
+        """Return all gates, or one gate, at one moment, by name, with a single statement."""
 
         def now(connection: Connection) -> tuple[GateMoment, ...]:
             rows = execute(connection, _SQL["gates_now"], {"gate": gate_name}).all()
@@ -250,12 +259,15 @@ class GateStore(Store):
         return self._database.read(now)
 
     def ceiling(self, gate_name: str) -> str | None:
-        """The largest batch that a gate's handler takes, as text; None where nothing is known."""
+        """Return the largest batch that a gate's handler takes, as text; None if unknown."""
         text: str | None = self._database.scalar(_SQL["ceiling"], gate=gate_name)
         return text
 
     def change_ceiling(self, gate_name: str, before: str | None, after: str | None) -> bool:
-        """Replace a gate's ceiling; False, and nothing is changed, where another one is there."""
+        """Replace a gate's ceiling.
+
+        Return False, and change nothing, if the ceiling is not ``before``.
+        """
         return self._changes(
             _SQL["change_ceiling"], {"gate": gate_name, "before": before, "after": after}
         )
@@ -265,8 +277,8 @@ class GateStore(Store):
     ) -> None:
         """Throttle a gate for the time of a lease; None as its limit ends the throttle.
 
-        A later call replaces it; `pressures` returns this text from now on. A gate that is not
-        declared yet is not throttled: the next call may find it.
+        A later call replaces an earlier one. The text ``pressures`` is stored and returned by
+        `pressures`. An undeclared gate is not throttled; a later call may find the gate declared.
         """
         limits = (None,) * 4 if limit is None else astuple(limit)
         values = dict(zip(_THROTTLES, limits, strict=True))
@@ -276,7 +288,7 @@ class GateStore(Store):
         )
 
     def pressures(self, gate_name: str) -> str | None:
-        """The text that `throttle` was given last; None if there was none."""
+        """Return the text of the last call of `throttle`; None before the first call."""
         text: str | None = self._database.scalar(_SQL["pressures"], gate=gate_name)
         return text
 
@@ -291,23 +303,23 @@ def _now_from(row: Row[Any], operator: OperatorLimits) -> GateMoment:
     throttle = [values.pop(name) for name in _THROTTLE]
     for name in _OF_OPERATORS:
         del values[name]
-    values["has_query"] = bool(row.has_query)  # SQLite has no truth values
+    values["has_query"] = bool(row.has_query)  # SQLite returns a number
     rate_limit = None if row.throttle_per_s is None else RateLimit(*throttle)
     return GateMoment(**values, rate_limit=rate_limit, operator=operator)
 
 
 def refuse_but(connection: Connection, gate_name: str, query: str) -> None:
-    """Raise unless this query owns the gate; its changes are undone then."""
-    found = query_behind(connection, gate_name)
-    if found is None or found.owner != query:
+    """Raise `GateInUseError`, which undoes the transaction, unless this query owns the gate."""
+    owner = query_behind(connection, gate_name)
+    if owner is None or owner.owner != query:
         raise GateInUseError(
             f"The gate {gate_name!r} was taken over by another query"
-            f"{f' ({found.described})' if found is not None else ''}, for this one gave no sign of"
+            f"{f' ({owner.described})' if owner is not None else ''}, for this one gave no sign of"
             " life until its lease had run out; start this query again once that one has ended."
         )
 
 
 def query_behind(connection: Connection, gate_name: str) -> GateQuery | None:
-    """The query that stands behind a gate, or did until its lease ran out."""
+    """Return the query that owns a gate, or owned the gate until its lease expired."""
     row = execute(connection, _SQL["query"], {"gate": gate_name}).one_or_none()
     return None if row is None else _query_from(row)

@@ -26,7 +26,7 @@ _LOCK: Final = statements("gate")["lock"]
 
 
 class HistoryStore(Store):
-    """The losses and the coverage of gates."""
+    """Losses and coverage of gates."""
 
     def record_losses(
         self,
@@ -37,26 +37,29 @@ class HistoryStore(Store):
         batch_key: str | None = None,
         reasons: Mapping[OffsetRange, str] | None = None,
     ) -> None:
-        """Count offsets that were gone from the source before they were read.
+        """Record offsets that were gone from the source before a batch read them.
 
-        A loss is known by its topic, the position it begins at, and the batch that could not read
-        it: recorded again, by a plan or a task that runs again, it is counted once, up to the
-        offset it has reached by then. It has no batch where it was gone before one was planned. The
-        topics' ids, by name, distinguish them from others made before and later under their names.
+        A loss is identified by its topic, its first position, and the batch that could not read the
+        offsets. Tasks run twice, and handlers read their DataFrame twice; a loss that is recorded
+        again counts once, up to the highest reported offset. A loss has no batch if the offsets
+        were gone before a batch was planned. The topics' ids, by name, distinguish topics from
+        earlier and later topics of the same names.
 
         Raises:
-            LedgerError: The gate is not declared, or has no such batch here.
+            LedgerError: The gate is not declared, or has no such batch in this ledger.
         """
         key = {"gate": gate_name, "time_ms": self._clock(), "batch_key": batch_key or ""}
         rows = [
-            key | _loss_row(each, topic_ids or {}, reasons or {}) for each in ranges if each.count
+            key | _loss_row(offsets, topic_ids or {}, reasons or {})
+            for offsets in ranges
+            if offsets.count
         ]
 
         def record(connection: Connection) -> None:
-            # First, for the sum is to be of all losses that anybody has written down.
+            # Lock first: `count_losses` must include the losses of every other process.
             execute(connection, _LOCK, {"gate": gate_name})
-            # Check in the same transaction: a file of that name on another machine is another
-            # ledger.
+            # The batch must be in this ledger: on another machine, a SQLite file of the same name
+            # is another ledger.
             if (
                 batch_key is not None
                 and gate_name
@@ -98,9 +101,9 @@ class HistoryStore(Store):
         self._database.write(withdraw)
 
     def latest_seen(self, gate_name: str) -> dict[tuple[TopicPartition, str | None], int]:
-        """The highest end of each partition that a plan of the gate has seen, by the topic's id.
+        """Return the highest end of each partition in the gate's plans, by partition and topic id.
 
-        A lower bound: the log may have grown since, and pruned batches do not count.
+        The ends are lower bounds: the log may have grown since, and pruned batches do not count.
         """
         return {
             (TopicPartition(row.topic, row.partition), row.topic_id): row.latest
@@ -108,21 +111,22 @@ class HistoryStore(Store):
         }
 
     def losses(self, gate_name: str) -> tuple[Loss, ...]:
-        """Everything a gate has lost, oldest first."""
+        """Return all losses of a gate, oldest first."""
         return tuple(map(_loss_from, self._database.rows(_SQL["losses"], gate=gate_name)))
 
     def losses_of(self, batch_keys: Collection[str]) -> Mapping[str, tuple[Loss, ...]]:
-        """Return the losses of batches, by key; batches that have read everything are left out."""
-        found: dict[str, list[Loss]] = defaultdict(list)
+        """Return the losses of batches, by key; batches without a loss are left out."""
+        by_batch: dict[str, list[Loss]] = defaultdict(list)
         for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE):
             for row in self._database.rows(_SQL["losses_of_batches"], batches=keys):
-                found[row.batch_key].append(_loss_from(row))
-        return {key: tuple(each) for key, each in found.items()}
+                by_batch[row.batch_key].append(_loss_from(row))
+        return {key: tuple(losses) for key, losses in by_batch.items()}
 
     def coverage(self, gate_name: str) -> Iterator[Covered]:
-        """Every range of a gate's batches, by run, topic, the topic's id, partition and offset.
+        """Yield every range of a gate's batches, by run, topic, topic id, partition and offset.
 
-        Pruned ranges are included, with neighbouring ranges as one. All is as of the first row.
+        Pruned ranges are included, with neighbouring ranges joined. All rows are as of the moment
+        of the first row.
         """
         with self._database.snapshot() as connection:
             for row in execute(connection, statements("proof")["coverage"], {"gate": gate_name}):
@@ -135,7 +139,7 @@ class HistoryStore(Store):
                 )
 
     def checkpoints(self, gate_name: str) -> tuple[CheckpointRecord, ...]:
-        """Return what each checkpoint of a gate has planned, by its id and topic."""
+        """Return the plans of each checkpoint of a gate, by checkpoint id and topic."""
         rows = self._database.rows(_SQL["checkpoints"], gate=gate_name)
         return tuple(map(checkpoint_from, rows))
 
@@ -149,28 +153,28 @@ class HistoryStore(Store):
     ) -> tuple[Processed, ...]:
         """Return each gate's progress in each of these partitions, by gate and partition.
 
-        A gate needs every batch that is neither ``success`` nor dropped, whole, and whose dead
-        letters are not all resolved. It needs its last batch, which the engine may ask for
-        again after a crash (left out without ``keeps_last``), and the offsets that its newest run
-        has not read yet. Once a run has begun in a partition, it needs nothing from below that for
-        itself. Offsets that one answer calls done stay so, unless a fresh checkpoint, or an old
-        copy of one, has the gate begin below. Gates in ``without`` are not asked; where no gate has
-        read the topic or journal, the answer is empty.
+        A gate needs every batch that is neither ``success`` nor dropped as a whole, and every batch
+        with an unresolved dead letter. A gate needs the unread offsets of its newest run, and, with
+        ``keeps_last``, its last batch: the engine may request that batch again after a crash. Once
+        a run has begun in a partition, the gate needs no lower offsets for new batches. Offsets
+        reported as done stay so, unless a fresh checkpoint, or an old copy of a checkpoint, begins
+        below. Gates in ``without`` are left out. The result is empty if no gate has read the topic
+        or journal.
 
-        Its cost grows with the batches that are open or dead, not with the history.
+        The cost grows with the open and dead batches, not with the history.
         """
         wanted = sorted(set(partitions))
 
         def processed(connection: Connection) -> tuple[Processed, ...]:
             of_topic = {"topic_id": topic_id}
-            # First, and then the batches: one that ends meanwhile was begun before, and one that
-            # begins meanwhile goes on at a position, or above.
-            found = execute(connection, _SQL["positions"], of_topic)
-            positions = {row.gate: offsets_in(row.until_offsets) for row in found}
+            # Read the positions before the batches. A batch that ends in between had begun before;
+            # a batch that begins in between starts at a position, or above.
+            rows = execute(connection, _SQL["positions"], of_topic)
+            positions = {row.gate: offsets_in(row.until_offsets) for row in rows}
             return tuple(
-                each
+                progress
                 for name in sorted(positions.keys() - set(without))
-                for each in _processed_by_gate(
+                for progress in _processed_by_gate(
                     connection, name, of_topic, positions[name], wanted, keeps_last=keeps_last
                 )
             )
@@ -178,26 +182,28 @@ class HistoryStore(Store):
         return self._database.read(processed)
 
     def reached(self, topic_id: str) -> dict[int, int]:
-        """Return the highest offset that a gate has begun to read up to, by partition of an id.
+        """Return the highest offset that a gate has begun to read, by partition of a topic id.
 
-        A gate that went back to a fresh checkpoint counts with that one alone.
+        For a gate that restarted with a fresh checkpoint, only the fresh checkpoint counts.
         """
-        found: dict[int, int] = {}
+        highest: dict[int, int] = {}
         for row in self._database.rows(_SQL["positions"], topic_id=topic_id):
             for partition, until in offsets_in(row.until_offsets).items():
-                found[partition] = max(until, found.get(partition, 0))
-        return found
+                highest[partition] = max(until, highest.get(partition, 0))
+        return highest
 
     def prune(self, before_ms: int, *, rows_at_once: int = ROWS_AT_ONCE) -> tuple[int, int]:
-        """Delete batches and rate samples of all gates that ended before this time; how many.
+        """Delete batches and rate samples that ended before a time; return both numbers.
 
-        A batch goes with its dead letters, once it is ``success`` or was dropped, and they are all
-        resolved. Anything else is open, and never deleted,
-        whatever its age; nor is a gate's newest batch: were it forgotten, an engine that repeats it
-        after a crash would process it twice; nor is a batch that overlaps with another one of its
-        run: the overlap would be forgotten. Losses are kept, and so is which offsets the deleted
-        batches had read. Each of its transactions is short, so that no batch waits for it. After a
-        transaction whose answer was lost in an outage, the rows are deleted but not counted.
+        A batch is deleted with its dead letters, once the batch is ``success`` or dropped and all
+        its letters are resolved. Open batches are never deleted, whatever their age. A gate's
+        newest batch stays: an engine that repeats a forgotten batch after a crash would process it
+        twice. A batch that overlaps with another batch of its run stays too, so that the overlap
+        stays visible.
+
+        Losses are kept, and so are the ranges of deleted batches. Each transaction is short, so
+        that no batch waits for the pruning. If the answer of a transaction is lost in an outage,
+        its deleted rows are not counted.
         """
         batches = rates = 0
         for gate_row in self._database.rows(statements("gate")["gates"]):
@@ -207,7 +213,7 @@ class HistoryStore(Store):
 
 
 def lost_records(losses: Iterable[Loss]) -> int:
-    """Count the lost offsets; those that several rows name count once, as tasks may write them."""
+    """Count the lost offsets; offsets in several rows, as tasks may write them, count once."""
     by_topic: dict[str | None, list[OffsetRange]] = defaultdict(list)
     for loss in losses:
         by_topic[loss.topic_id].append(loss.offsets)
@@ -225,19 +231,22 @@ def _processed_by_gate(
     keeps_last: bool,
 ) -> Iterator[Processed]:
     """Yield the progress of one gate in each partition."""
-    found = {each: Processed(gate_name, each, positions.get(each, 0)) for each in partitions}
+    progress = {
+        partition: Processed(gate_name, partition, positions.get(partition, 0))
+        for partition in partitions
+    }
     for name in ("last_ranges", "open_ranges") if keeps_last else ("open_ranges",):
         for row in execute(connection, _SQL[name], {"gate": gate_name} | of_topic):
-            known = found.get(row.partition)
-            if known is not None and row.start_offset <= known.until:
-                found[row.partition] = Processed(
+            reached = progress.get(row.partition)
+            if reached is not None and row.start_offset <= reached.until:
+                progress[row.partition] = Processed(
                     gate_name,
                     row.partition,
                     row.start_offset,
                     row.batch_key,
                     Status(row.status),
                 )
-    yield from found.values()
+    yield from progress.values()
 
 
 def _loss_row(

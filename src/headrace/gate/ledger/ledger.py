@@ -1,4 +1,4 @@
-"""The ledger: the one place where planner, driver, command line and other applications meet."""
+"""The ledger: the store that planner, driver, command line and other applications share."""
 
 import threading
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ _SQL: Final = statements("ledger")
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
-# An arbitrary unique number: it names the lock under which PostgreSQL's schema changes.
+# Arbitrary unique number of the lock under which PostgreSQL's schema changes.
 _MIGRATION_LOCK: Final = 0x48_45_41_44_47_41_54_45
 
 # Alembic keeps its state in globals.
@@ -38,25 +38,25 @@ _one_upgrade_at_a_time = threading.Lock()
 
 
 class Ledger:
-    """Gates, batches, dead letters, receivers, signals: in a database that processes share.
+    """Database of gates, batches, dead letters, receivers and signals that processes share.
 
-    Every method of its stores is one transaction (``history.prune`` is several): durable when it
-    returns, without effect when it raises. Each raises :class:`LedgerError` when the database
-    cannot be read or written, whatever the cause. They can be called from any thread, and from
-    several processes at once.
+    Every method of the stores is one transaction (``history.prune`` is several): durable when it
+    returns, without effect when it raises. A method raises :class:`LedgerError` when the database
+    cannot be read or written. Methods can be called from any thread, and from several processes at
+    once.
 
-    A ledger with a retry timeout waits where the database cannot be reached, cuts the connection or
-    is locked by somebody else, and repeats the call: whether it had been done, with only the answer
-    lost, or not, the answer and what is in the ledger are the same. `HistoryStore.coverage` is not
-    repeated, nor are the caller's statements in a `BatchStore.transaction`. After the timeout, or
-    without one, a write whose answer was lost may have had its effect.
+    With a retry timeout, a ledger waits and then repeats a call if the database cannot be reached,
+    cuts the connection or is locked by another client. The result is the same, whether the first
+    call had no effect or only its answer was lost. `HistoryStore.coverage` is not repeated, nor are
+    the caller's statements in a `BatchStore.transaction`. After the timeout, or without one, a
+    write whose answer was lost may have had its effect.
 
     The status of a batch changes only by the transitions of
-    :mod:`headrace.gate.ledger.transitions`, each by compare-and-set: of two callers that try the
-    same one, one gets True. A batch has one owner, for as long as the owner renews its lease.
-    Leases are measured by the database's clock alone, so the clocks of the processes may differ. A
-    lease that ends further ahead than a lease can be long has run out: it was written before the
-    database's clock was set back.
+    :mod:`headrace.gate.ledger.transitions`, each by compare-and-set: if two callers try the same
+    transition, only one gets True. A batch has one owner, for as long as the owner renews its
+    lease. Leases are measured by the database's clock alone, so the clocks of the processes may
+    differ. A lease that ends further ahead than a lease can be long has expired: it was written
+    before the database's clock was set back.
 
     ::
 
@@ -64,22 +64,22 @@ class Ledger:
             ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
             batch = ledger.batches.begin(planned)  # before any of its data is read
             ledger.batches.succeed(batch.batch_key)  # or: fail(batch.batch_key, error)
-            ledger.rates.history("orders")  # what the estimator made of it
+            ledger.rates.history("orders")  # the rates learnt from the batch
 
     Attributes:
-        batches: Planned batches of gates, and their outcome.
-        controls: Operators' settings in force: pauses, limits, drains.
-        gates: Gates as declared, the query behind each, and what throttles it.
-        rates: The rate in force, and the samples that it was learnt from.
+        batches: Planned batches of gates, and their outcomes.
+        operator_limits: Operators' settings in force: pauses, limits, drains.
+        gates: Declared gates, the query that owns each, and their throttles.
+        rates: The rates in force, and the samples from which they were learnt.
         dead_letters: Records that cannot be processed.
-        history: Losses, coverage, checkpoints, and the pruning of what is old.
+        history: Losses, coverage, checkpoints, and the pruning of old rows.
         receivers: The receivers of each gate.
         signals: The signals between the stages of a flow.
-        sink_outages: The sinks that gates wait for.
+        sink_outages: Outages of the sinks for which gates wait.
         outputs: The attempts to write batches into topics.
-        proofs: The proof of each gate; and the offsets that it has lost or skipped.
+        proofs: The proof of each gate, and its lost or skipped offsets.
         repairs: Operators' actions on failures.
-        moments: All gates at one moment, and the history of one.
+        moments: All gates at one moment, and the history of one gate.
     """
 
     def __init__(self, database: Database, clock: WallClock) -> None:
@@ -108,33 +108,33 @@ class Ledger:
         database_clock: WallClock | None = None,
         timeouts: Timeouts = NO_RETRIES,
     ) -> Self:
-        """Open a ledger; several processes may do so at the same time, the first time too.
+        """Open a ledger. Several processes may open, and create, the same ledger at once.
 
         Args:
             url: ``sqlite:///file.db`` (its folder must exist) or ``postgresql://...``.
-            create: Create the ledger if there is none, and bring an older one up to date. If False,
-                nothing is ever written, and the right to read is enough.
+            create: Create the ledger if there is none, and upgrade an older one. If False, nothing
+                is ever written, and the right to read is enough.
             clock: Clock for the times of batches.
-            database_clock: Replaces the database's own clock, by which leases are measured; for
+            database_clock: Replacement for the database's own clock, which measures leases; for
                 tests.
             timeouts: Timeouts of each call, and of opening.
 
         Raises:
             LedgerError: The URL is not a ledger's, the database cannot be reached or used, or, with
                 ``create=False``, holds no ledger.
-            LedgerSchemaError: The ledger is a newer Headrace's, or its tables are somebody else's;
-                with ``create=False``, also an older Headrace's.
+            LedgerSchemaError: The ledger has a newer Headrace's schema, or another program's
+                tables; with ``create=False``, also an older Headrace's schema.
         """
         database = Database(url, read_only=not create, timeouts=timeouts, clock=database_clock)
         return cls._prepared(database, clock, create=create)
 
     @classmethod
     def join(cls, url: str, *, timeouts: Timeouts = NO_RETRIES) -> Self:
-        """Open a ledger that others keep, to write into it: it is neither created nor upgraded.
+        """Open another process's ledger for writing, without creating or upgrading the ledger.
 
         Raises:
             LedgerError: The database cannot be reached or used, or holds no ledger.
-            LedgerSchemaError: The ledger is of another Headrace's version.
+            LedgerSchemaError: The ledger has the schema of another version of Headrace.
         """
         database = Database(url, read_only=False, must_exist=True, timeouts=timeouts)
         return cls._prepared(database, wall_clock_ms, create=False)
@@ -150,16 +150,16 @@ class Ledger:
 
     @property
     def url(self) -> str:
-        """The complete URL: never show it, for it may hold a password."""
+        """The complete URL; never show it, because it may contain a password."""
         return self._database.url
 
     def database_time_ms(self) -> int:
-        """The time by the database's clock, by which leases are measured (ms since the epoch)."""
+        """Return the time of the database's clock, which measures leases (ms since the epoch)."""
         now_ms: int = self._database.scalar(_SQL["now"])
         return now_ms
 
     def shorten_log(self) -> int:
-        """Empty the ``-wal`` of a SQLite file; the bytes that another process's snapshot needs."""
+        """Empty a SQLite file's ``-wal``; return the bytes that another process still reads."""
         return self._database.shorten_log()
 
     def close(self) -> None:
@@ -177,43 +177,41 @@ class Ledger:
 
 
 def _prepare(database: Database) -> None:
-    """Make the tables, or bring them up to date; one process at a time, the others wait.
+    """Create or upgrade the tables; one process at a time, the others wait.
 
-    Raises:
-        LedgerError: The database cannot be read or written.
-        LedgerSchemaError: A newer Headrace made the tables, or something else did.
+    LedgerError is raised if the database cannot be read or written, and LedgerSchemaError if a
+    newer Headrace or another program made the tables.
     """
-    found = _found_version(database)
+    version = _found_version(database)
     if database.is_sqlite:
         database.use_write_ahead_log()
-    if found == SCHEMA_VERSION:
+    if version == SCHEMA_VERSION:
         return
 
     def upgrade(connection: Connection) -> None:
         if not database.is_sqlite:
-            # Another process may take its time to make the tables.
+            # Another process may need longer than `lock_timeout` to make the tables.
             connection.exec_driver_sql("SET LOCAL lock_timeout TO DEFAULT")
             connection.execute(
                 text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
             )
-        _upgrade(connection)  # which does nothing where another process has just done it
+        _upgrade(connection)  # without effect if another process has just upgraded
 
     database.write(upgrade)
 
 
 def _check(database: Database) -> None:
-    """See that the tables can be read as they are; nothing is changed.
+    """Check that the tables have this version's schema, without changing anything.
 
-    Raises:
-        LedgerError: The database cannot be read, or holds no ledger.
-        LedgerSchemaError: The ledger's version is not this one, or something else made the tables.
+    LedgerError is raised if the database cannot be read or holds no ledger, and LedgerSchemaError
+    for another version, or the tables of another program.
     """
-    found = _found_version(database)
-    if found is None:
+    version = _found_version(database)
+    if version is None:
         raise NoLedgerError(f"There is no ledger in {database.name}; {OTHER_LEDGER}.")
-    if found != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise LedgerSchemaError(
-            f"The ledger {database.name} has schema {found}, and this Headrace reads schema "
+            f"The ledger {database.name} has schema {version}, and this Headrace reads schema "
             f"{SCHEMA_VERSION}; start a gated query with it, which brings the ledger up to date."
         )
 
@@ -228,9 +226,9 @@ def _found_version(database: Database) -> str | None:
         _refuse_strangers(database, tables)
         return None
 
-    found = database.read(version)
-    _refuse_others(database, found)
-    return found
+    schema = database.read(version)
+    _refuse_others(database, schema)
+    return schema
 
 
 def _refuse_strangers(database: Database, tables: Iterable[str]) -> None:
@@ -253,7 +251,7 @@ def _refuse_others(database: Database, found: str | None) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
-    # Alembic is slow to import, and a ledger that is up to date does without.
+    # Alembic is slow to import, and a ledger that is up to date does not need Alembic.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 

@@ -1,6 +1,7 @@
-"""All gates at one moment, what has changed since another, and what they add up to.
+"""All gates at one moment, the changes since another moment, and totals of batches.
 
-Status, pages and metrics read it: a few statements, however many gates there are.
+Status, pages and metrics read these: a few statements, however many gates there are. The dashboard
+reads the revision twice a second, and only the changed gates after that.
 """
 
 import json
@@ -31,34 +32,34 @@ Names = Collection[str] | None
 """Names of gates; None for all of them."""
 
 OpenBatches = Mapping[tuple[str, Status], tuple[int, int]]
-"""Number of batches of a gate that have one status, and since when the oldest (ms)."""
+"""Number of a gate's batches with one status, and the oldest created time (ms), by gate and
+status."""
 
 
 BUCKETS_MS: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
-"""The upper bounds of a batch's duration that are told apart (ms); longer ones are one bucket."""
+"""Upper bounds of the buckets of a batch's duration (ms); longer durations are one more bucket."""
 
 
 Kind = tuple[str, str, int]
-"""What batches have in common: their status, their reason, and the place in `BUCKETS_MS` of how
-long they took, which is -1 for those that say nothing."""
+"""Group of batches: their status, their reason, and the index in `BUCKETS_MS` of their duration,
+or -1 without a duration."""
 
 Sums = tuple[int, ...]
-"""Number of batches, their records (offsets where these were not counted), those of them that are
-dead letters, repeated runs, and total duration (ms) of those in a bucket."""
+"""Totals of a group of batches: batches, records (offsets if records were not counted), dead
+letters, repeated runs, and duration of the batches with a bucket (ms)."""
 
 Counts = dict[Kind, Sums]
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """State of all gates that is compared with the previous one, to see what has changed.
+    """State of all gates, for comparison with the previous state.
 
     Attributes:
-        gates: Value of each gate, by name, that differs whenever something about the gate has
-            changed.
+        gates: Value of each gate, by name, that differs after every change of the gate.
         unresolved: Unresolved failures of each gate; gates with none are left out.
-        elsewhere: Another one whenever a receiver or a stage of a flow has reported.
-        acted: The number of the newest action of an operator; None before the first.
+        elsewhere: Value that differs after each report of a receiver or of a flow's stage.
+        acted: Number of the newest action of an operator; None before the first.
     """
 
     gates: Mapping[str, tuple[Any, ...]]
@@ -72,12 +73,12 @@ class SeriesPoint:
     """Activity of a gate in one time bucket.
 
     Attributes:
-        time_ms: When the first batch of it was planned (ms since the epoch).
-        lag: The highest lag of its batches; None where none was known.
+        time_ms: Time of the first batch's plan (ms since the epoch).
+        lag: Highest lag of the batches; None if unknown.
         duration_ms: Longest duration of a batch; None if none has ended.
-        rate_per_s: The lowest rate that was in force; None where there was none.
+        rate_per_s: Lowest rate that was in force; None if there was none.
         capacity_per_s: Processing rate (records/s); None if none was reported.
-        checkpoint_id: The identity of their checkpoint; of several, one.
+        checkpoint_id: Identity of the batches' checkpoint; of several, one.
     """
 
     time_ms: int
@@ -92,10 +93,13 @@ class SeriesPoint:
 
 
 class MomentStore(Store):
-    """All gates of a ledger at one moment, and the history of one, at the cost of what is shown."""
+    """All gates of a ledger at one moment, and the history of one gate.
+
+    A method's cost depends on the rows that it returns, not on the length of the history.
+    """
 
     def revision(self) -> Revision:
-        """Read the revision of all gates: four statements, however many gates there are."""
+        """Read the revision of all gates, with four statements for any number of gates."""
         rows = self._database.rows(_SQL["revision"])
         elsewhere = tuple(self._database.rows(_SQL["elsewhere"])[0])
         return Revision(
@@ -108,9 +112,9 @@ class MomentStore(Store):
     def newest_batches(
         self, names: Names, limit: int
     ) -> Mapping[str, tuple[tuple[BatchRecord, ...], tuple[RateSample, ...]]]:
-        """The last batches of the live stream of each gate, and rate samples, newest first.
+        """Return the newest live batches and rate samples of each gate, newest first.
 
-        Two statements, however many gates there are; those without a batch are left out.
+        This takes two statements for any number of gates. Gates without a batch are left out.
         """
         of = {"names": names, "skip": limit - 1}
         batches: dict[str, list[BatchRecord]] = defaultdict(list)
@@ -120,47 +124,47 @@ class MomentStore(Store):
         for row in self._database.rows(_SQL["newest_samples"], **of):
             samples[row.gate].append(RateSample(**row._asdict()))
         return {
-            name: (tuple(found[:limit]), tuple(samples[name][:limit]))
-            for name, found in batches.items()
+            name: (tuple(records[:limit]), tuple(samples[name][:limit]))
+            for name, records in batches.items()
         }
 
     def newest_ranges(self, names: Names) -> Mapping[str, tuple[PlannedRange, ...]]:
-        """The ranges of each gate's newest batch, by topic, partition and offset."""
-        found: dict[str, list[PlannedRange]] = defaultdict(list)
+        """Return the ranges of each gate's newest batch, by topic, partition and offset."""
+        by_gate: dict[str, list[PlannedRange]] = defaultdict(list)
         for row in self._database.rows(_SQL["newest_ranges"], names=names):
-            found[row.name].append(range_from(row[1:]))
-        return {name: tuple(ranges) for name, ranges in found.items()}
+            by_gate[row.name].append(range_from(row[1:]))
+        return {name: tuple(ranges) for name, ranges in by_gate.items()}
 
     def unresolved(self, names: Names) -> Mapping[str, Unresolved]:
-        """Count the unresolved batches and records of each gate that has some."""
+        """Return the numbers of unresolved batches and records of each gate that has some."""
         counts = defaultdict[str, Counter[str]](Counter)
         for name in ("count_unresolved", "count_letters"):
             for row in self._database.rows(_SQL[name], names=names, query_stopped=QUERY_STOPPED):
                 counts[row.gate][row.status] = row.number
         return {
             name: Unresolved(
-                failed=found[Status.FAILED] + found[Status.BACKFILLING],
-                dead=found[Status.DEAD],
-                letters=found["waiting"],
+                failed=numbers[Status.FAILED] + numbers[Status.BACKFILLING],
+                dead=numbers[Status.DEAD],
+                letters=numbers["waiting"],
             )
-            for name, found in counts.items()
+            for name, numbers in counts.items()
         }
 
     def isolating(self, names: Names) -> Mapping[str, BatchRecord]:
-        """The newest batch of each gate that is run in parts now, live or in a backfill.
+        """Return the newest batch of each gate that is now run in parts, live or in a backfill.
 
-        A batch that a crash has left so counts too, until it is taken over.
+        A batch that a crash has interrupted counts too, until another process takes it over.
         """
         rows = self._database.rows(_SQL["in_parts"], names=names)
-        found = [batch_from(row._mapping) for row in rows]
-        return {each.gate: each for each in sorted(found, key=lambda it: it.created_time_ms)}
+        batches = [batch_from(row._mapping) for row in rows]
+        return {batch.gate: batch for batch in sorted(batches, key=lambda it: it.created_time_ms)}
 
     def with_details(self, names: Names) -> set[str]:
-        """Gates that have ever lost a record, or kept a dead letter."""
+        """Return the gates that have ever lost a record, or kept a dead letter."""
         return {row.name for row in self._database.rows(_SQL["with_details"], names=names)}
 
     def receivers(self, names: Names = None) -> tuple[ReceiverRecord, ...]:
-        """The receivers of gates, by journal and lane; also receivers not seen lately."""
+        """Return the receivers of gates, by journal and lane, even if not seen lately."""
         return receiver_records(
             self._database.rows(statements("receiver")["receivers"], names=names)
         )
@@ -174,7 +178,7 @@ class MomentStore(Store):
             gate_name: The gate.
             since_ms: Start (ms since the epoch).
             until_ms: End, excluded.
-            bucket_ms: Length of a bucket (ms); 1 gives each batch a point of its own.
+            bucket_ms: Length of a bucket (ms); 1 gives each batch its own point.
         """
         values = {
             "gate": gate_name,
@@ -190,18 +194,18 @@ class MomentStore(Store):
         buckets = sorted(sampled)
         place = 0
         for row in self._database.rows(_SQL["series"], **values):
-            # A sample is written when its batch has ended: the first one from then on is the
-            # batch's own, or one of the same stretch.
+            # A sample is written at its batch's end: the first sample at or after the batch's time
+            # is the batch's own, or a sample of the same bucket.
             while place < len(buckets) and buckets[place] < row.time_ms // bucket_ms * bucket_ms:
                 place += 1
             sample = sampled[buckets[place]] if place < len(buckets) else None
             durations = [row.duration_ms, None if sample is None else sample.duration_ms]
-            known = [each for each in durations if each is not None]
+            measured = [duration for duration in durations if duration is not None]
             points.append(
                 SeriesPoint(
                     time_ms=row.time_ms,
                     lag=row.lag,
-                    duration_ms=max(known) if known and row.duration_ms is not None else None,
+                    duration_ms=max(measured) if measured and row.duration_ms is not None else None,
                     records=int(row.records),
                     rate_per_s=row.rate_per_s,
                     capacity_per_s=None if sample is None else sample.capacity_per_s,
@@ -213,44 +217,46 @@ class MomentStore(Store):
         return tuple(points)
 
     def oldest_ms(self, gate_name: str, since_ms: int = 0) -> int | None:
-        """When the oldest batch of a gate since then was planned; None where there is none."""
+        """Return the created time of the oldest batch of a gate since a time, or None."""
         oldest: int | None = self._database.scalar(
             _SQL["oldest"], gate=gate_name, since_ms=since_ms
         )
         return oldest
 
     def open_batches(self) -> OpenBatches:
-        """The batches that are not done."""
+        """Return the unfinished batches, counted by gate and status."""
         rows = self._database.rows(_SQL["open_batches"])
         return {(row.gate, Status(row.status)): (row.number, row.oldest_ms) for row in rows}
 
     def waiting_letters(self) -> Mapping[str, int]:
-        """Count the waiting dead letters of each gate that has some."""
+        """Return the number of waiting dead letters of each gate that has some."""
         return {row.gate: row.number for row in self._database.rows(_SQL["count_letters"])}
 
     def counts(self, bounds: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, bool], Counts]:
-        """Count each gate's batches created at a time or later: old ones (True), and others.
+        """Return the counts of each gate's batches, for old batches (True) and newer ones (False).
 
-        ``bounds`` are the gates, each with that time, and the one before which they are old (ms).
+        ``bounds`` lists gates, each with the earliest created time to count, and the time before
+        which a batch is old (ms).
         """
-        found = defaultdict[tuple[str, bool], Counts](dict)
+        by_gate = defaultdict[tuple[str, bool], Counts](dict)
         for row in self._database.rows(_SQL["counts"], bounds=json.dumps(bounds)):
-            found[row.gate, bool(row.is_old)] |= _counts([row[2:]])
-        return found
+            by_gate[row.gate, bool(row.is_old)] |= _counts([row[2:]])
+        return by_gate
 
     def partitions(self) -> Sequence[Any]:
-        """The partitions that each gate's newest batch reads.
+        """Return the partitions that each gate's newest batch reads.
 
-        Rows of gate, topic, partition, up to where it reads, where the log ended, and topic id.
+        A row has the gate, the topic, the partition, the end of the batch's range, the log's end at
+        the time of the plan, and the topic id.
         """
         return self._database.rows(_SQL["partitions"])
 
     def newest_at_ms(self, gate_name: str, checkpoint_id: str, limit: int) -> int:
-        """When the offset at which a gate goes on reading was the newest, as batches saw it (ms).
+        """Return when the offset at which a gate continues was the newest of its log (ms).
 
-        It is the time of the last batch that was planned when no more was there than has been
-        planned since. Where none of the last ``limit`` batches of the checkpoint was, it is the
-        time of the oldest of them: it was then or earlier.
+        That is the time of the last plan at which the log had no more offsets than have been
+        planned since. If the last ``limit`` batches of the checkpoint have no such plan, the result
+        is the time of the oldest of these batches: an upper bound.
         """
         values = {"gate": gate_name, "checkpoint_id": checkpoint_id, "limit": limit}
         row: Any = self._database.rows(_SQL["newest_at"], **values)[0]
@@ -259,27 +265,29 @@ class MomentStore(Store):
 
 
 def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) -> None:
-    """Keep the counts of these batches in a gate's row, before they are deleted.
+    """Add the counts of these batches to their gate's row, before the batches are deleted.
 
-    So the totals of a gate never fall, which a monitoring system would take for a restart.
+    Without this, the totals of a gate would fall, and a monitoring system would see a restart.
     """
     values = {"gate": gate_name, "keys": keys}
-    known = pruned_counts(execute(connection, _SQL["pruned_totals"], values).scalar())
-    add_up(known, _counts(execute(connection, _SQL["counts_of"], values)))
-    totals = json.dumps([[*kind, *sums] for kind, sums in known.items()], separators=(",", ":"))
+    totals_so_far = pruned_counts(execute(connection, _SQL["pruned_totals"], values).scalar())
+    add_up(totals_so_far, _counts(execute(connection, _SQL["counts_of"], values)))
+    totals = json.dumps(
+        [[*kind, *sums] for kind, sums in totals_so_far.items()], separators=(",", ":")
+    )
     execute(connection, _SQL["keep_pruned_totals"], {"gate": gate_name, "totals": totals})
 
 
 def pruned_counts(totals: str | None) -> Counts:
-    """The counts of deleted batches, from their text."""
+    """Return the counts of deleted batches from their text."""
     return _counts(json.loads(totals or "[]"))
 
 
 def add_up(counts: Counts, more: Counts) -> None:
-    """Add counts to others."""
+    """Add counts to the first counts, in place."""
     for kind, sums in more.items():
         before = counts.get(kind, (0,) * len(sums))
-        counts[kind] = tuple(one + other for one, other in zip(before, sums, strict=True))
+        counts[kind] = tuple(total + added for total, added in zip(before, sums, strict=True))
 
 
 def _counts(rows: Iterable[Any]) -> Counts:

@@ -1,6 +1,11 @@
-"""Operators' actions on running gates, one row each; a gate's row refers to those in force.
+"""Operators' actions on running gates, one row each; a gate's row refers to the actions in force.
 
-A gate's planner reads them in the query that reads its rate. Times are the database's own.
+A gate's planner reads the references in the query that reads its rate, and the few actions in force
+by key. No row is overwritten, so the history of operators' actions is complete. The planner records
+in an action's row that it has seen the action. Without this, a drain could not report when the
+query can be stopped: an earlier plan might still begin a batch.
+
+Times are the database's own.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,18 +28,18 @@ from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import Status, new_call_id
 
 MOST_BY: Final = 100
-"""The longest name of who did it (characters)."""
+"""Maximum length of an operator's name (characters)."""
 
 MOST_WHY: Final = 500
-"""The longest reason (characters)."""
+"""Maximum length of a reason (characters)."""
 
 _SQL: Final = statements("action")
 
 _CONTROLS: Final = statements("gate")["controls"]
 
 RESTART_LASTS_MS: Final = 86_400_000
-"""How long a `restart` waits for a start with a new checkpoint (ms): one that was forgotten must
-not read everything again when a checkpoint is lost months later."""
+"""Time for which a `restart` waits for a start with a new checkpoint (ms). A forgotten restart
+must not read everything again when a checkpoint is lost months later."""
 
 _PUT_IN_FORCE: Final = {
     OperatorActionKind.PAUSE: _SQL["hold"],
@@ -45,27 +50,27 @@ _PUT_IN_FORCE: Final = {
     OperatorActionKind.STOP: _SQL["stop"],
     OperatorActionKind.LIFT_CEILING: _SQL["lift_ceiling"],
 }
-"""What a planner obeys at its next plan; other kinds are only written down."""
+"""Statements for the kinds of actions that a planner obeys at its next plan; other kinds are
+only recorded."""
 
 
 class OperatorLimitStore(Store):
     """Operators' settings for each gate. A setting stays in force until an operator changes it.
 
-    The gate's planner obeys at its next plan, whichever process that runs in, and after a restart
-    too. Batches that are begun already, and backfills, are not touched. Each method that changes a
-    setting keeps a row of it, even if nothing changes by it, and returns the settings in force
-    then.
+    The gate's planner obeys a setting at its next plan, in any process, and after a restart too.
+    Batches that have begun, and backfills, are not affected. Each method that changes a setting
+    adds a row, even if nothing changes, and returns the settings then in force.
 
-    Each raises `LedgerError` for a gate that is not declared, and `OptionError` for a name or a
+    A method raises `LedgerError` for an undeclared gate. It raises `OptionError` for a name or
     reason that is too long, or a limit out of its range.
     """
 
     def pause(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
-        """Have a gate plan no batch with records; a drain becomes a pause."""
+        """Stop planning batches with records for a gate; a drain becomes a pause."""
         return self._do(gate_name, OperatorActionKind.PAUSE, by, why)
 
     def drain(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
-        """Have a gate plan no batch with records, to stop its query when begun batches are done."""
+        """Plan no more batches with records, to stop the query when its begun batches end."""
         return self._do(gate_name, OperatorActionKind.DRAIN, by, why)
 
     def resume(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
@@ -80,16 +85,16 @@ class OperatorLimitStore(Store):
         why: str = "",
         until_ms: int | None = None,
     ) -> OperatorLimits:
-        """Cap the rate of a gate, instead of a limit that is in force.
+        """Cap the rate of a gate; the cap replaces a limit that is in force.
 
         Args:
             gate_name: The gate.
-            records_per_s: The cap over all its partitions (records/s); above 0. Below 1 it counts
-                as 1; the floor of each partition, ``minRatePerPartition``, is stronger.
+            records_per_s: The cap over all partitions (records/s); above 0. A cap below 1 counts as
+                1. The floor of each partition, ``minRatePerPartition``, takes precedence.
             by: The operator.
-            why: Why.
-            until_ms: When it ends by itself, by the ledger's clock (`Ledger.database_time_ms`). One
-                that is over has no effect. Default: None, when `unlimit` is called.
+            why: The reason.
+            until_ms: End of the cap by the ledger's clock (`Ledger.database_time_ms`). An end in
+                the past has no effect. Default: None, until `unlimit` is called.
         """
         require_number("A limit", records_per_s, "records/s", above=True)
         if until_ms is not None:
@@ -108,63 +113,65 @@ class OperatorLimitStore(Store):
         return self._do(gate_name, OperatorActionKind.UNLIMIT, by, why)
 
     def stop(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
-        """Have the query that stands behind a gate end once its batch is done.
+        """End the query that owns a gate once the query's current batch is finished.
 
-        It plans no batch more, and its process ends it. The next query is not touched.
+        The planner plans no further batch, and the query's process ends the query. The next query
+        is not affected.
         """
         return self._do(gate_name, OperatorActionKind.STOP, by, why)
 
     def to_stop(self, gate_names: Collection[str]) -> list[str]:
-        """Those of these gates whose query an operator has asked to end."""
+        """Return the names of these gates whose query an operator has asked to end."""
         return [row.name for row in self._database.rows(_SQL["to_stop"], names=gate_names)]
 
     def withdraw_stop(self, gate_name: str) -> None:
-        """Forget the stop of a query that has ended, before the next one starts.
+        """Delete the stop of a query that has ended, before the next query starts.
 
-        Its planner forgets it too when it claims the gate, but the process looks for stops earlier.
+        The planner also deletes the stop when it claims the gate, but the process looks for stops
+        earlier.
         """
         self._database.change(_SQL["withdraw_stop"], {"gate": gate_name})
 
     def lift_ceiling(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
-        """Forget that batches of a gate have failed for their size; a limit stays."""
+        """Remove the size ceiling that a gate learnt from failed batches; a limit stays."""
         return self._do(gate_name, OperatorActionKind.LIFT_CEILING, by, why)
 
     def adopt(self, gate_name: str, target: str, by: str, why: str) -> OperatorLimits:
-        """Allow the next start a checkpoint of another ledger, or an older one, by its id."""
+        """Allow the next start to use a checkpoint of another or an older ledger, by its id."""
         return self._do(gate_name, OperatorActionKind.ADOPT, by, why, target=target)
 
     def restart(self, gate_name: str, by: str, why: str) -> OperatorLimits:
-        """Have the next start with a new checkpoint, within a day, begin by ``startingOffsets``."""
+        """Make the next start with a new checkpoint, within a day, begin by ``startingOffsets``."""
         return self._do(gate_name, OperatorActionKind.RESTART, by, why)
 
     def continued(self, gate_name: str, why: str) -> None:
-        """Write down that a query with a new checkpoint goes on from the ledger's position."""
+        """Record that a query with a new checkpoint continues from the ledger's position."""
         self._do(gate_name, OperatorActionKind.CONTINUED, "headrace", why[:MOST_WHY])
 
     def new_checkpoints(self, names: Collection[str] | None = None) -> Mapping[str, str]:
-        """Return what `continued` was told at the last start of each gate with a new checkpoint."""
+        """Return the reason of the last `continued` of each gate with a new checkpoint."""
         rows = self._database.rows(_SQL["continued"], names=names)
         return {row.gate: row.why for row in rows}
 
     def for_the_start(self, gate_name: str) -> tuple[OperatorAction, ...]:
-        """Return what `adopt`, `restart` and `continued` wrote, and no start has seen yet."""
+        """Return the `adopt`, `restart` and `continued` actions that no start has seen yet."""
         rows = self._database.rows(
             _SQL["for_the_start"], gate=gate_name, restart_lasts_ms=RESTART_LASTS_MS
         )
         return tuple(_action(row.gate, tuple(row)) for row in rows)
 
     def start_obeyed(self, gate_name: str) -> None:
-        """Write down that a query has started, and needs no `adopt` any more."""
+        """Record that a query has started, and needs no `adopt` any more."""
         self._database.change(_SQL["start_obeyed"], {"gate": gate_name})
 
     def restarted(self, gate_name: str) -> None:
-        """Write down that a query has begun a checkpoint by `restart`, so no other one does."""
+        """Record that a query has begun a checkpoint by `restart`, so that no other query does."""
         self._database.change(_SQL["restarted"], {"gate": gate_name})
 
     def of(self, gate_name: str) -> OperatorLimits:
         """Return the settings in force for a gate; none for a gate that is not declared."""
-        found = self._in_force(gate=gate_name)
-        return found.get(gate_name) or OperatorLimits(gate_name, self._clock())
+        by_name = self._in_force(gate=gate_name)
+        return by_name.get(gate_name) or OperatorLimits(gate_name, self._clock())
 
     def all(self, names: Collection[str] | None = None) -> Mapping[str, OperatorLimits]:
         """Return the settings in force for these gates, by name, from one consistent read."""
@@ -178,20 +185,20 @@ class OperatorLimitStore(Store):
     def history(
         self, gate_name: str | None, limit: int = 100, *, before: int | None = None
     ) -> tuple[OperatorAction, ...]:
-        """Return the operators' actions on a gate, or on all gates, the newest first.
+        """Return the operators' actions on a gate, or on all gates, newest first.
 
-        With ``before``, only the actions with a lower number.
+        With ``before``, only actions with a lower number are returned.
         """
         rows = self._database.rows(_SQL["history"], gate=gate_name, before=before, limit=limit)
         return tuple(_action(row.gate, tuple(row)) for row in rows)
 
     def open_batches(self, gate_name: str) -> Mapping[Status, int]:
-        """Count a gate's open batches, by status; dead ones are not open."""
+        """Return the number of a gate's open batches, by status; dead batches are not open."""
         rows = self._database.rows(_SQL["open_batches"], gate=gate_name)
         return {Status(row.status): row.number for row in rows}
 
     def mark_seen(self, gate_name: str, newest: int) -> None:
-        """Write down that a gate's planner plans by its actions up to this one's number."""
+        """Record that a gate's planner obeys its actions up to this number."""
         self._database.change(
             _SQL["mark_seen"], {"gate": gate_name, "newest": newest, "kinds": _PUT_IN_FORCE}
         )
@@ -219,14 +226,14 @@ class OperatorLimitStore(Store):
         }
 
         def do(connection: Connection) -> OperatorLimits:
-            # First, so that of two calls the later row is the one in force.
+            # Lock first: of two concurrent calls, the later row must be in force.
             if execute(connection, statements("gate")["lock"], values).scalar() is None:
                 raise LedgerError(
                     f"Gate {gate_name!r} is not declared in the ledger {self._database.name};"
                     " `headrace status` lists those that are."
                 )
             number = execute(connection, _SQL["new"], values).scalar()
-            # Without a number this call was made before, and its answer was lost.
+            # There is no number if this call was made before, and its answer was lost.
             if number is not None and kind in _PUT_IN_FORCE:
                 execute(connection, _PUT_IN_FORCE[kind], {"gate": gate_name, "number": number})
             rows = execute(connection, _CONTROLS, {"gate": gate_name}).all()
@@ -238,14 +245,11 @@ class OperatorLimitStore(Store):
 def in_force(connection: Connection, rows: Sequence[Row[Any]]) -> dict[str, OperatorLimits]:
     """Return the settings in force by gate, from rows of `controls` or `gates_now`.
 
-    Few gates have any, and their actions are read apart: as columns they would make each row twice
-    as wide.
-
-    Raises:
-        LedgerError: One of the actions is of no known kind.
+    Few gates have actions in force, so a second query reads the actions: as columns, the actions
+    would make each row twice as wide. LedgerError is raised for an action of an unknown kind.
     """
-    found: dict[str, OperatorLimits] = {}
-    numbers = {each for row in rows for each in _referred(row) if each is not None}
+    by_gate: dict[str, OperatorLimits] = {}
+    numbers = {number for row in rows for number in _referred(row) if number is not None}
     actions = {
         row.action_id: _action(row.gate, tuple(row))
         for some in some_at_once(list(numbers), ROWS_AT_ONCE)
@@ -255,8 +259,8 @@ def in_force(connection: Connection, rows: Sequence[Row[Any]]) -> dict[str, Oper
         hold, limit, stop = map(actions.get, _referred(row))
         if limit is not None and limit.until_ms is not None and limit.until_ms <= row.at_ms:
             limit = None
-        found[row.name] = OperatorLimits(row.name, row.at_ms, hold, limit, row.last_action, stop)
-    return found
+        by_gate[row.name] = OperatorLimits(row.name, row.at_ms, hold, limit, row.last_action, stop)
+    return by_gate
 
 
 def _referred(row: Row[Any]) -> tuple[int | None, ...]:
@@ -264,18 +268,18 @@ def _referred(row: Row[Any]) -> tuple[int | None, ...]:
 
 
 def _action(gate_name: str, values: Sequence[Any]) -> OperatorAction:
-    number, of, kind, *others = values
+    number, of, kind, *details = values
     if kind not in set(OperatorActionKind):
         raise LedgerError(
             f"Action {number} on gate {gate_name!r} is {kind!r}, which is none of"
             f" {', '.join(OperatorActionKind)}, so its row was changed or damaged; restore the"
             " ledger from a copy."
         )
-    return OperatorAction(number, of, OperatorActionKind(kind), *others)
+    return OperatorAction(number, of, OperatorActionKind(kind), *details)
 
 
 def operator_text(what: str, text: str, least: int, most: int) -> str:
-    """Return an operator's text on one line; `OptionError` for too few characters or too many."""
+    """Return an operator's text on one line; raise `OptionError` for a wrong length."""
     text = " ".join(storable(text).split())
     if not least <= len(text) <= most:
         raise OptionError(f"{what} has {len(text)} characters; give {least} to {most}.")

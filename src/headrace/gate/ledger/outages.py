@@ -1,4 +1,4 @@
-"""Errors of both databases: which of them waiting may cure, and the remedy of each."""
+"""Classification of both databases' errors: outages, which waiting may cure, and remedies."""
 
 import re
 import sqlite3
@@ -27,7 +27,7 @@ _REASONS: Final = {
 }
 
 _OF_AN_ADDRESS: Final = frozenset({"host", "hostaddr", "port", "dbname", "user", "connect_timeout"})
-"""Options of PostgreSQL's client that say where a server is, and for whom it is asked."""
+"""Options of PostgreSQL's client that address a server and name a database and a user."""
 
 SET_FOR_THE_ROLE: Final = (
     "take the options out of the URL and set them for the role, as ALTER ROLE headrace SET"
@@ -56,26 +56,27 @@ SQLSTATES: Final = {
     "58000": "see its server's log",
     "58030": "see the disk of its server",
 }
-"""Outages of PostgreSQL by the beginning of their SQLSTATE, each with its remedy; an error with any
-other state is permanent. https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+"""Outages of PostgreSQL by the beginning of their SQLSTATE, each with its remedy; an error with
+any other state is permanent. https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 
 _SQLITE_OUTAGES: Final = (
     *("SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR_READ", "SQLITE_IOERR_WRITE"),
-    *("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_SHMSIZE"),  # the latter: no room to open a file
+    *("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_SHMSIZE"),  # SHMSIZE: no disk space to open a file
 )
 """Outages of SQLite by the beginning of their name. https://www.sqlite.org/rescode.html"""
 
 _FULL_SERVER: Final = re.compile(
     "too many clients|too many connections|remaining connection slots|no more connections allowed"
 )
-"""Texts of state 53300 while connecting, where libpq hides the state: PostgreSQL's, PgBouncer's."""
+"""Texts of state 53300 from PostgreSQL and PgBouncer during a login, where libpq hides the
+state."""
 
 _REFUSED_BY_A_POOLER: Final = {
     "unsupported startup parameter": SET_FOR_THE_ROLE,
     "transaction blocks not allowed": "have the pooler lend its connections for transactions or"
     " sessions, as with PgBouncer's pool_mode = transaction",
 }
-"""Texts of PgBouncer's that no waiting cures, each with its remedy; their states are outages'."""
+"""Permanent errors of PgBouncer, each with its remedy; their SQLSTATEs alone look like outages."""
 
 _UNKNOWN: Final = frozenset({"40003"})
 
@@ -85,9 +86,9 @@ _CONNECTION_EXCEPTION: Final = "08"
 
 
 def is_outage(error: SQLAlchemyError) -> bool:
-    """Whether waiting may cure an error: the database is away, full, read-only or locked.
+    """Return whether waiting may cure an error: an unreachable, full, read-only or locked database.
 
-    Not so if a server is there and refuses: a wrong password, a database that does not exist.
+    False if a reachable server refuses: a wrong password, a database that does not exist.
     """
     if not isinstance(error, DBAPIError):
         return is_of_the_pool(error)
@@ -102,30 +103,30 @@ def is_outage(error: SQLAlchemyError) -> bool:
 
 
 def was_cut(error: SQLAlchemyError) -> bool:
-    """Whether a connection was lost that had been made, with perhaps only the answer."""
+    """Return whether an established connection was lost, perhaps with only the answer."""
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
 def is_of_the_pool(error: SQLAlchemyError) -> bool:
-    """Whether the pool had no connection in time, or each new connection was cut at once."""
+    """Return whether the pool had no connection in time, or each new one was cut at once."""
     return isinstance(error, PoolTimeoutError) or type(error) is InvalidRequestError
 
 
 def remedy(error: BaseException | None) -> str | None:
-    """The remedy of an outage of PostgreSQL, perhaps empty; None where it is no outage."""
+    """Return the remedy of an outage of PostgreSQL, perhaps empty; None for other errors."""
     state = sqlstate_of(error) or ("53300" if _FULL_SERVER.search(str(error)) else "")
     return next((advice for key, advice in SQLSTATES.items() if state.startswith(key)), None)
 
 
 def advice_on_a_pooler(said: str) -> str | None:
-    """The remedy for what a pooler refuses; None where no pooler has."""
+    """Return the remedy for a pooler's refusal; None for other texts."""
     return next((advice for text, advice in _REFUSED_BY_A_POOLER.items() if text in said), None)
 
 
 def is_refusal(error: SQLAlchemyError) -> bool:
-    """Whether the database has answered a commit with an error, so that everything is undone.
+    """Return whether the database answered a commit with an error and so undid everything.
 
-    Not so if it ended the connection, or says that the outcome of the commit is unknown.
+    False if the database ended the connection, or reports an unknown outcome of the commit.
     """
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
@@ -139,23 +140,23 @@ def is_refusal(error: SQLAlchemyError) -> bool:
 
 
 def is_locked_by_others(error: BaseException | None) -> bool:
-    """Whether a driver's error says that another transaction was waited for too long."""
+    """Return whether a driver's error reports too long a wait for another transaction."""
     return is_busy(error) or sqlstate_of(error) in _LOCKED
 
 
 def sqlite_reason(error: BaseException | None, timeouts: Timeouts) -> str | None:
-    """Explain a SQLite error and its remedy; None if its own text must do."""
+    """Return a SQLite error's explanation with a remedy; None to show SQLite's own text."""
     reason = _REASONS.get(_sqlite_cause(error))
     return reason and reason.format(lock_s=timeouts.lock_s)
 
 
 def is_busy(error: BaseException | None) -> bool:
-    """Whether another process kept a file locked for longer than SQLite waits."""
+    """Return whether another process kept a file locked for longer than SQLite waits."""
     return _sqlite_cause(error) == "SQLITE_BUSY"
 
 
 def _sqlite_cause(error: BaseException | None) -> str:
-    """SQLite's name of the cause, such as ``SQLITE_BUSY``; nothing for any other error."""
+    """Return SQLite's name of the cause, such as ``SQLITE_BUSY``; "" for any other error."""
     name = _sqlite_name(error) if isinstance(error, sqlite3.Error) else ""
     return "_".join(name.split("_")[:2])  # SQLITE_READONLY_DIRECTORY is a SQLITE_READONLY
 
@@ -166,34 +167,34 @@ def _sqlite_name(error: sqlite3.Error) -> str:
 
 
 def sqlstate_of(error: BaseException | None) -> str | None:
-    """The SQLSTATE of an error of PostgreSQL's driver; None where the server said nothing."""
+    """Return the SQLSTATE of a PostgreSQL driver's error; None if the server sent no error."""
     state: str | None = getattr(error, "sqlstate", None)
     return state
 
 
 def answers(options: Mapping[str, Any]) -> bool:
-    """Whether a server is there and accepts connections; it is asked as a stranger would ask.
+    """Return whether a server accepts connections, as seen without a login.
 
-    So without TLS's conditions, which its certificate may not meet, and without a secret.
+    The request has no condition on TLS, which the server's certificate may not meet, and no secret.
     """
     from psycopg import conninfo, pq  # noqa: PLC0415  (a server's driver)
 
-    address = {name: each for name, each in options.items() if name in _OF_AN_ADDRESS and each}
+    address = {name: value for name, value in options.items() if name in _OF_AN_ADDRESS and value}
     stranger = conninfo.make_conninfo(**address, sslmode="prefer").encode()
     return pq.PGconn.ping(stranger) == pq.Ping.OK
 
 
 def refuses(error: Any) -> bool:
-    """Whether a server answers where none could be connected to, and does not want us.
+    """Return whether a server that cannot be connected to is running, and refuses the login.
 
-    libpq does not tell the code of an error while connecting, and its text may be in any language.
-    But it can ask a server whether it accepts connections, without logging in.
+    libpq does not report the code of an error during a login, and its text may be in any language.
+    But libpq can ask a server, without a login, whether it accepts connections.
     """
     from psycopg import conninfo, pq  # noqa: PLC0415  (a server's driver)
 
-    if error.pgconn is None:  # the time was over, or there was no address, before a server was met
+    if error.pgconn is None:  # There was a timeout, or no address, before any server answered.
         return False
-    # Without the rights of the session: a standby that cannot write yet belongs to a failover.
+    # Leave out target_session_attrs: a standby that is not writable yet is part of a failover.
     options = {
         option.keyword.decode(): option.val.decode()
         for option in error.pgconn.info
@@ -201,9 +202,9 @@ def refuses(error: Any) -> bool:
     }
     if not answers(options):
         return False
-    asked = conninfo.make_conninfo(**options).encode()
-    # The server may be reachable again by now, and then accepts the connection.
-    connection = pq.PGconn.connect(asked)
+    address = conninfo.make_conninfo(**options).encode()
+    # The server may accept the connection by now.
+    connection = pq.PGconn.connect(address)
     try:
         return connection.status != pq.ConnStatus.OK
     finally:
@@ -211,7 +212,7 @@ def refuses(error: Any) -> bool:
 
 
 def described(error: SQLAlchemyError, said: str) -> str:
-    """Say that a database cannot be reached, or not be used, and the remedy."""
+    """Return the end of a message about an unreachable or unusable database, with a remedy."""
     advice, is_lost = None, is_of_the_pool(error)
     if isinstance(error, DBAPIError):
         advice = remedy(error.orig)

@@ -1,6 +1,6 @@
-"""A ledger on a PostgreSQL server: how it is opened, perhaps through a pooler, and its sessions.
+"""A ledger on a PostgreSQL server, perhaps behind a pooler: its engine and its sessions.
 
-Code that needs the driver imports it locally: a ledger in a file does without.
+Functions import the driver locally, because a ledger in a SQLite file needs no driver.
 """
 
 import re
@@ -27,7 +27,7 @@ from headrace.gate.ledger.connection import A_PASSWORD, PASSWORD_FROM, Timeouts
 from headrace.gate.ledger.outages import SET_FOR_THE_ROLE, answers, refuses, sqlstate_of
 
 UNUSED_S: Final = 15
-"""Time that a connection to a server is kept without a use, if there is another one (s)."""
+"""Time for which a second connection to a server is kept without a use (s)."""
 
 _SILENCE: Final = {
     "keepalives_idle": 15,
@@ -35,8 +35,8 @@ _SILENCE: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""Keepalives that detect a dead PostgreSQL machine within half a minute, where TCP alone would wait
-for hours. Settings of libpq, in s and ms; the URL's own override them."""
+"""Keepalives that detect a dead PostgreSQL machine within half a minute; TCP alone would wait
+for hours. Settings of libpq, in s and ms; the URL's own settings override them."""
 
 KEEPALIVES: Final = (
     "SELECT set_config('tcp_keepalives_idle', '15', true),"
@@ -44,40 +44,39 @@ KEEPALIVES: Final = (
     " set_config('tcp_keepalives_count', '3', true),"
     " set_config('tcp_user_timeout', '30s', true)"
 )
-"""Lets PostgreSQL end, within half a minute, the transaction of a machine that is gone without a
-word, and unlock its rows; by itself it would find out after hours. Until the transaction's end."""
+"""Statement that makes PostgreSQL end the transaction of a vanished machine within half a
+minute, and unlock its rows; by default this takes hours. It applies until the transaction's end."""
 
 UNAWAITED: Final = "SELECT set_config('synchronous_commit', 'off', true)"
-"""Has PostgreSQL answer this transaction's commit before its log is synced. Until its end."""
+"""Statement that makes PostgreSQL answer this transaction's commit before its log is synced."""
 
 READ_COMMITTED: Final = "SET transaction_isolation = 'read committed'"
-"""Has PostgreSQL execute this transaction so, whatever the default is. Until its end."""
+"""Statement that sets the isolation of this transaction, whatever the default is."""
 
 REPEATABLE_READ: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-"""Has PostgreSQL read, in this transaction, everything as of its first statement."""
+"""Statement that makes all reads of this transaction see the moment of its first statement."""
 
 DURABLE: Final = "headrace_durable"
-"""The option of a statement alone that says whether its commit waits for the log's sync."""
+"""Option of a statement outside of a transaction: whether its commit waits for the log's sync."""
 
 _IDLE: Final = 0
-"""PostgreSQL's driver: no transaction is open on the connection, or no pipeline."""
+"""Status of PostgreSQL's driver: the connection has no open transaction, or no pipeline."""
 
 _MOVED: Final = "25006"
 
 
 def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
-    """Make the engine of a server's database; nothing is connected yet.
+    """Return the engine of a server's database, without connecting.
 
-    Between the server and us may be a pooler, which gives each transaction any of its sessions.
-    Nothing is left on a session: no setting, and no statement that is prepared.
+    A pooler between the server and this process may give each transaction another session. So
+    nothing is left on a session: no setting, and no prepared statement.
 
-    Raises:
-        LedgerError: There is no function of the name that ``password_from`` gives.
-        SetupError: The driver is not installed.
+    LedgerError is raised if the function named by ``password_from`` does not exist, and SetupError
+    if the driver is not installed.
     """
     settings: dict[str, Any] = {"connect_timeout": timeouts.connect_s, **_SILENCE}
     has_several = isinstance(url.query.get("host"), tuple)
-    if has_several:  # after a failover another one is written
+    if has_several:  # After a failover, another host is the primary.
         settings["target_session_attrs"] = "read-write"
     name = url.query.get(PASSWORD_FROM)
     url = url.difference_update_query([PASSWORD_FROM])
@@ -88,8 +87,8 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
     }
     arguments |= {name: value for name, value in settings.items() if name not in url.query}
     with needs_extra("postgresql", "A ledger in PostgreSQL"):
-        # The one that was used last, so that those which are not needed any more stay unused.
-        # Its transactions are READ COMMITTED, whatever the default of the database is.
+        # LIFO lends the most recently used connection, so superfluous connections stay unused.
+        # Transactions are READ COMMITTED, whatever the default of the database is.
         engine = sqlalchemy.create_engine(
             url,
             connect_args=arguments,
@@ -111,9 +110,9 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
 
 
 def _ask_for_passwords(engine: Engine, name: str) -> None:
-    """Have each login use the password that a function of the program returns then.
+    """Fetch the password of each login from a function of the program.
 
-    A token of a cloud is good for minutes, and only while a connection is made.
+    A cloud's token is valid for minutes, and only needed while a connection is made.
     """
     setting, driver = f"{PASSWORD_FROM} of the ledger URL", engine.dialect.loaded_dbapi
     try:
@@ -124,20 +123,21 @@ def _ask_for_passwords(engine: Engine, name: str) -> None:
     @event.listens_for(engine, "do_connect")
     def ask(_dialect: object, _entry: object, _positional: object, named: dict[str, Any]) -> None:
         password, raised = call(setting, name, function)
-        if raised:  # what it asks may be away for a while: an outage, as a server's
+        if raised:  # The function's own service may be down: an outage, like the server's.
             raise driver.OperationalError(raised)
         if not isinstance(password, str) or not re.fullmatch("[^\0\ud800-\udfff]+", password):
-            what = "no password" if isinstance(password, str) else f"a {type(password).__name__}"
+            defect = "no password" if isinstance(password, str) else f"a {type(password).__name__}"
             raise LedgerError(
-                f"{name}, of {setting}, returned {what}; it must return {A_PASSWORD}."
+                f"{name}, of {setting}, returned {defect}; it must return {A_PASSWORD}."
             )
         named["password"] = password
 
 
 def _wait_for_each_host(engine: Engine) -> None:
-    """Take a refusal for an outage while one of several hosts is away: that one may accept us.
+    """Treat a refusal as an outage while one of several hosts is unreachable.
 
-    The driver raises what the last host said alone.
+    The unreachable host may accept the login later. The driver only raises the error of the last
+    host.
     """
     driver = engine.dialect.loaded_dbapi
 
@@ -155,9 +155,9 @@ def _wait_for_each_host(engine: Engine) -> None:
 
 
 def limit_locks(timeouts: Timeouts) -> str:
-    """The statement that gives a transaction of the ledger's in PostgreSQL its ``lock_s``.
+    """Return the statement that sets ``lock_timeout`` of a transaction to ``lock_s``.
 
-    Until the transaction's end, and unless the server or the URL says something else.
+    It applies until the transaction's end, unless the server or the URL sets another timeout.
     """
     return (
         f"SELECT set_config('lock_timeout', '{round(timeouts.lock_s * 1000)}ms', true)"
@@ -166,7 +166,7 @@ def limit_locks(timeouts: Timeouts) -> str:
 
 
 def _limit_statements_alone(engine: Engine, limit: str) -> None:
-    """Give each statement that is a transaction alone its ``lock_s``, in the same round trip."""
+    """Apply ``lock_s`` to each statement outside of a transaction, in the same round trip."""
     driver = engine.dialect.loaded_dbapi
 
     @event.listens_for(engine, "do_execute")
@@ -175,7 +175,7 @@ def _limit_statements_alone(engine: Engine, limit: str) -> None:
         is_alone = connection.autocommit and connection.info.transaction_status == _IDLE
         if not is_alone or statement.startswith("BEGIN"):
             return False
-        with ExitStack() as sent:  # what is sent up to its end is one transaction
+        with ExitStack() as sent:  # The statements of one pipeline are one transaction.
             sent.enter_context(connection.pipeline())
             try:
                 connection.execute(READ_COMMITTED)
@@ -184,22 +184,23 @@ def _limit_statements_alone(engine: Engine, limit: str) -> None:
                     connection.execute(UNAWAITED)
                 engine.dialect.do_execute(cursor, statement, parameters, context)
             except (driver.Error, IndexError) as error:
-                # Otherwise the driver logs a second error, of the end, on a connection that is cut.
+                # Otherwise the driver logs a second error when the pipeline of a cut connection
+                # ends.
                 with suppress(driver.Error, IndexError):
                     sent.close()
-                if isinstance(error, IndexError):  # psycopg's, which lost count of the answers
+                if isinstance(error, IndexError):  # psycopg lost count of the answers.
                     connection.close()
                     raise driver.OperationalError("the answers were cut off") from error
                 if connection.info.pipeline_status != _IDLE:
-                    connection.close()  # it cannot leave the pipeline
+                    connection.close()  # The connection cannot leave the pipeline.
                 raise
         return True
 
 
 def _refuse_ignored_schema(engine: Engine, url: URL) -> None:
-    """Have no connection on which a pooler has ignored the schema that the URL's options name.
+    """Refuse a connection on which a pooler has ignored the schema of the URL's options.
 
-    The ledger would be another one, or would be recreated.
+    Headrace would read another ledger, or create one.
     """
     options = str(url.query.get("options", ""))
     wanted = re.search(r"(?:-c\s*|--)search_path=((?:\\.|[^\s\\])*)", options)
@@ -209,24 +210,24 @@ def _refuse_ignored_schema(engine: Engine, url: URL) -> None:
 
     @event.listens_for(engine, "connect")
     def compare(connection: Any, _: object) -> None:
-        (found,) = connection.execute("SELECT current_setting('search_path')").fetchone()
+        (current,) = connection.execute("SELECT current_setting('search_path')").fetchone()
         connection.rollback()
-        if found != search_path:
+        if current != search_path:
             raise LedgerError(
                 f"The ledger's URL asks for the search_path {search_path!r}, and a pooler between"
-                f" here and the server has ignored it: it is {found!r}; {SET_FOR_THE_ROLE}."
+                f" here and the server has ignored it: it is {current!r}; {SET_FOR_THE_ROLE}."
             )
 
 
 def _refuse_other_encodings(engine: Engine) -> None:
-    """Have no connection to a database that cannot store every character.
+    """Refuse a connection to a database that cannot store every character.
 
-    The text of an error or of an operator's reason has any, and would be refused when it is kept.
+    An error's or an operator's text may have any character, and the database would refuse the row.
     """
 
     @event.listens_for(engine, "connect")
     def compare(connection: Any, _: object) -> None:
-        # The server tells it when it accepts a connection, so that this asks nothing.
+        # The server reports its encoding when it accepts a connection: no round trip.
         encoding = connection.info.parameter_status("server_encoding")
         if encoding not in {None, "UTF8"}:
             name = connection.info.dbname
@@ -238,18 +239,18 @@ def _refuse_other_encodings(engine: Engine) -> None:
 
 
 def _close_unused(engine: Engine, clock: Clock) -> None:
-    """Keep open what is in use all the time: one connection, if its threads seldom meet.
+    """Close additional connections that were unused for `UNUSED_S`.
 
-    One that was needed for a moment, beside another, is closed when it was unused for a while.
+    If the threads seldom meet, a single connection is always in use and stays open.
     """
     unused: dict[ConnectionPoolEntry, float] = {}
-    changing = threading.RLock()  # closing one calls `closed`
+    changing = threading.RLock()  # Closing a connection calls `closed` in the same thread.
 
     @event.listens_for(engine, "checkin")
     def returned(_connection: object, entry: ConnectionPoolEntry) -> None:
         now_s = clock.monotonic()
         with changing:
-            for old in [each for each, since_s in unused.items() if now_s - since_s > UNUSED_S]:
+            for old in [late for late, since_s in unused.items() if now_s - since_s > UNUSED_S]:
                 del unused[old]
                 old.close()
             unused[entry] = now_s
@@ -258,7 +259,7 @@ def _close_unused(engine: Engine, clock: Clock) -> None:
     def lent(connection: Any, entry: ConnectionPoolEntry, _: object) -> None:
         with changing:
             unused.pop(entry, None)
-        if connection.closed:  # just now, by another thread
+        if connection.closed:  # Another thread has just closed the connection.
             raise DisconnectionError
 
     @event.listens_for(engine, "close")
@@ -268,11 +269,11 @@ def _close_unused(engine: Engine, clock: Clock) -> None:
 
 
 def _replace_what_was_cut(engine: Engine) -> None:
-    """Have a connection that a restart of the server has cut replaced before it is used.
+    """Replace a connection that a restart of the server has cut, before its next use.
 
-    SQLAlchemy's own way asks the server before each use, which would be eight of a batch's round
-    trips. A server that ends a connection says so on it: only a connection with unexpected input
-    needs to be asked.
+    SQLAlchemy's pre-ping asks the server before each use: eight more round trips for a batch. A
+    server that ends a connection sends its reason, so only a connection with unread input is
+    pinged.
     """
 
     @event.listens_for(engine, "checkout")
@@ -285,14 +286,14 @@ def _replace_what_was_cut(engine: Engine) -> None:
 
 
 def has_spoken(connection: Any) -> bool:
-    """Whether a server has sent something that nobody has read, such as why it ends a session."""
+    """Return whether a server has sent unread data, such as the reason for ending a session."""
     waiting = select.poll()
     waiting.register(connection.fileno(), select.POLLIN)
     return bool(waiting.poll(0))
 
 
 def _leave_standbys(engine: Engine) -> None:
-    """Drop all connections after an error of a server that became a standby: others can write."""
+    """Drop all connections after an error of a server that has become a standby."""
 
     @event.listens_for(engine, "handle_error")
     def leave(context: Any) -> None:

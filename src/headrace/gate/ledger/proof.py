@@ -1,7 +1,12 @@
 """The proof that a gate leaves no offset out, from one moment of its ledger.
 
-A run is what one checkpoint reads. The ranges of its batches follow each other from where the
-checkpoint began to where it stands; a gap or an overlap between them is a defect.
+A run is the batches of one checkpoint. Their ranges follow each other from the checkpoint's start
+to its end; a gap or an overlap between them is a defect. The database compares the ranges in window
+functions, and all rows are read as of one moment.
+
+Skipped and lost offsets are one account. A skip between two checkpoints follows from their rows, so
+nothing is written when it happens. Accepted ranges have a table of their own. So a loss that grows
+later is not accepted with its first offsets, and no count of losses changes.
 """
 
 from collections import Counter, defaultdict
@@ -28,48 +33,54 @@ class FindingKind(StrEnum):
     """Kinds of findings about a range, the worst first."""
 
     GAP = "gap"
-    """No batch reads it, though batches of its run read offsets before and behind it."""
+    """No batch reads the range, though batches of the same run read offsets before and behind
+    it."""
     OVERLAP = "overlap"
-    """Two batches of one run read it."""
+    """Two batches of one run read the range."""
     MISSING = "missing"
-    """Its checkpoint has planned it, before or behind all batches that are there: one is gone."""
+    """The checkpoint has planned the range before or behind all batches in the ledger: a batch
+    is gone."""
     OPEN = "open"
-    """It has not been processed yet: ``in_progress``, ``failed`` or ``backfilling``."""
+    """The range is not processed yet: ``in_progress``, ``failed`` or ``backfilling``."""
     DEAD = "dead"
-    """It cannot be processed; the batch's error says why."""
+    """The range cannot be processed; the batch's error has the reason."""
     REJECTED = "rejected"
-    """Its batch is ``success`` without it: the handler rejected it, and a dead letter has it."""
+    """The batch is ``success`` without the range: the handler rejected the records, and dead
+    letters keep them."""
     LOST = "lost"
-    """It was gone from the source before it was read, by its batch where one had been planned."""
+    """The range was gone from the source before a batch read it."""
     SKIPPED = "skipped"
-    """It lies between the ranges of two runs, and neither reads it."""
+    """The range lies between the ranges of two runs, and neither reads it."""
     READ_AGAIN = "read again"
-    """Two runs read it: the later one began with a checkpoint of its own."""
+    """Two runs read the range: the later run began with a checkpoint of its own."""
 
 
 _KINDS: Final = tuple(FindingKind)
 
 DEFECTS: Final = frozenset({FindingKind.GAP, FindingKind.OVERLAP, FindingKind.MISSING})
-"""Defects, which Headrace never causes, whatever fails: the ledger or the checkpoint is not the one
-that the gate has used, or not whole."""
+"""Kinds that Headrace never causes, whatever fails. The ledger or the checkpoint is incomplete,
+or does not belong to the gate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to be said of a range of one partition.
+    """A statement about a range of one partition.
 
     Attributes:
-        checkpoint_id: Checkpoint; of two, the one that begins at the higher offset. None for a loss
-            that is not within what one checkpoint has read.
-        batch_key: The batch: of a gap the one behind it, of an overlap the one that begins last;
-            None where it was pruned. Of a loss the one that could not read it; None where it was
-            gone before one was planned.
-        other: The batch before a gap or in an overlap, or the other run; None if pruned or further.
-        error: Why a batch is dead or failed, or its handler rejected a record, without the trace.
-        topic_id: Tells the topic from one that was recreated under its name, where that is known.
-        reason: Why a batch could not read it.
-        accepted: Why what was lost or skipped need not be processed, with who says so.
-        resolution: Why a dead batch need not be processed, with who says so.
+        checkpoint_id: Checkpoint of the range; of two, the checkpoint that begins at the higher
+            offset. None for a loss outside of the ranges of a single checkpoint.
+        batch_key: The batch: behind a gap, or the batch of an overlap that begins last. For a loss,
+            the batch that could not read the range. None if the batch was pruned, or the range was
+            gone before a batch was planned.
+        other: The batch before a gap or in an overlap, or the other run. None if that batch was
+            pruned, or is not a neighbour.
+        error: Error of a dead, failed or rejected range, without the trace.
+        topic_id: Id that distinguishes the topic from a recreated topic of the same name; None if
+            unknown.
+        reason: Reason why a batch could not read the range.
+        accepted: Reason why a lost or skipped range need not be processed, with the operator's
+            name.
+        resolution: Reason why a dead batch need not be processed, with the operator's name.
     """
 
     kind: FindingKind
@@ -86,7 +97,7 @@ class Finding:
 
     @property
     def interrupted(self) -> bool:
-        """Whether its batch is open because its query was stopped; its next start runs it."""
+        """Whether a stop of the query left the batch open; the query's next start runs it."""
         return was_interrupted(self.status, self.error)
 
 
@@ -94,17 +105,19 @@ class Finding:
 class Span:
     """Range of a partition that one run has read, from its first to its last offset.
 
-    Each count is one of offsets; without an overlap they add up to those of ``offsets``.
+    Every count is a number of offsets. Without an overlap the counts add up to the count of
+    ``offsets``.
 
     Attributes:
-        since_ms: When the first of its batches was planned; None where they are all pruned.
-        processed: In batches that succeeded, could read them and did not reject them.
-        pruned: In batches that are deleted as old: ``success``, or ``dead`` and resolved.
-        open: In batches that are not done.
-        dead: In batches that are dead, or rejected by the handler.
-        lost: Gone before they were read.
-        missing: Nobody accounts for them.
-        topic_id: Tells the topic from one that was recreated under its name, where that is known.
+        since_ms: Time of the plan of the run's first batch; None if all batches are pruned.
+        processed: In batches that succeeded, without lost and rejected offsets.
+        pruned: In batches deleted as old: ``success``, or ``dead`` and resolved.
+        open: In unfinished batches.
+        dead: In dead batches, or rejected by the handler.
+        lost: Gone before a batch read them.
+        missing: In no batch.
+        topic_id: Id that distinguishes the topic from a recreated topic of the same name; None if
+            unknown.
     """
 
     checkpoint_id: str
@@ -125,9 +138,9 @@ class Verdict(StrEnum):
     PROVEN = "proven"
     """Every offset from the first to the last is processed, or explained as dead or lost."""
     OPEN = "open"
-    """There is neither a gap nor an overlap, but some batches are not done."""
+    """There is neither a gap nor an overlap, but some batches are not finished."""
     SKIPPED = "skipped"
-    """A range between two runs is read by neither, and nobody has accepted that."""
+    """Neither of two runs reads a range between them, and nobody has accepted the skip."""
     BROKEN = "broken"
     """There is a defect."""
     EMPTY = "empty"
@@ -138,9 +151,9 @@ class Verdict(StrEnum):
 class Verification:
     """Verification of one gate.
 
-    Spans are by run (the earliest first), topic and partition; findings the worst first, then by
-    topic, partition, offset and run. A contradiction is a sentence about what the ledger has and
-    the checkpoint or the source has not, or the other way round.
+    Spans are by run (the earliest first), topic and partition. Findings are by kind (the worst
+    first), topic, partition, offset and run. A contradiction is a sentence about a difference
+    between the ledger and the checkpoint or the source.
     """
 
     spans: tuple[Span, ...]
@@ -162,23 +175,23 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Offsets that a gate will not read, and nobody has accepted. A count is one of offsets."""
+    """Offsets that a gate will not read and nobody has accepted. A count is a number of offsets."""
 
     lost: int = 0
     skipped: int = 0
     ranges: tuple[tuple[str | None, OffsetRange], ...] = ()
-    """All of it, each with the topic's id."""
+    """All missed ranges, each with the topic's id."""
 
     @property
     def offsets(self) -> int:
-        """Number of offsets, lost and skipped."""
+        """Number of lost and skipped offsets."""
         return self.lost + self.skipped
 
 
-# A topic's id, or None, and a partition; a place is those with a checkpoint's id before them.
+# A lane is a topic's id, or None, and a partition; a place is a checkpoint's id and a lane.
 _Lane = tuple[str | None, TopicPartition]
 _Place = tuple[str | None, str | None, TopicPartition]
-_Row = Any  # of a statement here: its columns are the names of its labels
+_Row = Any  # A row of a statement of this module; its attributes are the statement's labels.
 _Rows = Iterable[_Row]
 _Merged = Mapping[_Lane, Sequence[OffsetRange]]
 _Cover = Mapping[TopicPartition, Sequence[OffsetRange]]
@@ -187,13 +200,13 @@ _SQL: Final = statements("proof")
 
 
 class ProofStore(Store):
-    """The proof of gates, and what they have missed."""
+    """The proofs of gates, and their missed offsets."""
 
     def verify(self, gate_name: str) -> Verification:
-        """Prove the outcome of everything that a gate has read.
+        """Prove the outcome of every offset that a gate has read.
 
-        The right to read is enough. It may be done while the gate runs: all is read as of one
-        moment. Memory is taken by spans and findings, not by history.
+        The right to read is enough. The gate may run meanwhile: all rows are read as of one moment.
+        Memory grows with spans and findings, not with the history.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -202,20 +215,20 @@ class ProofStore(Store):
             return _proven(connection, {"gate": gate_name})
 
     def missed(self, gate_name: str) -> Missed:
-        """Return the offsets that one gate has missed."""
+        """Return the missed offsets of one gate."""
         return self.all_missed(gate_name).get(gate_name, Missed())
 
     def all_missed(self, gate_name: str | None = None) -> Mapping[str, Missed]:
-        """Return what each gate has missed, or only this one; those that missed none are left out.
+        """Return the missed offsets of each gate, or of one; gates without any are left out.
 
-        It does not look at the batches, so it takes no longer for a long history.
+        The query does not read batches, so a long history takes no longer.
         """
-        losses, runs, known = (
+        losses, runs, acceptances = (
             _by_gate(self._database.rows(_SQL[name], gate=gate_name))
             for name in ("losses", "several_runs", "accepted")
         )
         by_gate = {
-            name: _missed_from(losses[name], runs[name], known[name])
+            name: _missed_from(losses[name], runs[name], acceptances[name])
             for name in sorted({*losses, *runs})
         }
         return {name: missed for name, missed in by_gate.items() if missed.offsets}
@@ -224,7 +237,7 @@ class ProofStore(Store):
 def extended(
     verification: Verification, findings: Iterable[Finding], contradictions: Iterable[str]
 ) -> Verification:
-    """Add the findings of a comparison with something outside of the ledger."""
+    """Return a verification with the additional findings of a comparison outside of the ledger."""
     return replace(
         verification,
         findings=tuple(sorted((*verification.findings, *findings), key=_severity)),
@@ -245,15 +258,15 @@ def _proven(connection: Connection, values: Mapping[str, Any]) -> Verification:
     losses = execute(connection, _SQL["losses"], values).all()
     unread = _merged(row for row in losses if not row.batch_key)
     rows = execute(connection, _SQL["uneven"], values).all()
-    done = _done_parts(connection, rows)
+    finished = _done_parts(connection, rows)
     for row in rows:
         of_row = _offsets(row)
-        left = of_row.subtract(done[row.batch_key].get(of_row.topic_partition, ()))
+        left = of_row.subtract(finished[row.batch_key].get(of_row.topic_partition, ()))
         passed = of_row.count - sum(piece.count for piece in left)
         own = counts[row.checkpoint_id, _topic_id(row), of_row.topic_partition]
         own["processed"] += passed
         own["dead" if row.status == Status.DEAD else "open"] -= passed
-    uneven = _uneven(rows, done)
+    uneven = _uneven(rows, finished)
     findings = list(_explained([*uneven, *_ends(runs, spans), *_between(runs)], unread))
     for finding in findings:
         if finding.kind is FindingKind.GAP:
@@ -271,18 +284,20 @@ def _proven(connection: Connection, values: Mapping[str, Any]) -> Verification:
 
 
 def _done_parts(connection: Connection, rows: _Rows) -> Mapping[str, _Cover]:
-    """Return what is done of batches that are run in parts and are no success, by key."""
-    done: dict[str, _Cover] = defaultdict(dict)
+    """Return the finished ranges of unfinished batches that are run in parts, by key."""
+    finished: dict[str, _Cover] = defaultdict(dict)
     for row in {row.batch_key: row for row in rows}.values():
         if row.progress is not None and row.status != Status.SUCCESS:
             planned = [planned.offsets for planned in ranges_of(connection, row.batch_key)]
             parts = Progress.from_text(row.progress, row.planned_records, row.batch_key)
-            done[row.batch_key] = merge(r for part in parts.done for r in part_of(planned, part))
-    return done
+            finished[row.batch_key] = merge(
+                r for part in parts.done for r in part_of(planned, part)
+            )
+    return finished
 
 
 def _uneven(rows: _Rows, done: Mapping[str, _Cover]) -> Iterator[Finding]:
-    """Yield the gaps and overlaps before these ranges, and what of them is not processed."""
+    """Yield the gaps and overlaps before these ranges, and the ranges' unprocessed offsets."""
     for row in rows:
         offsets, reached = _offsets(row), row.reached
         it = Finding(FindingKind.OPEN, offsets, row.checkpoint_id, row.batch_key)
@@ -309,7 +324,7 @@ def _uneven(rows: _Rows, done: Mapping[str, _Cover]) -> Iterator[Finding]:
 
 
 def _ends(runs: Iterable[Span], spans: Mapping[_Place, Span]) -> Iterator[Finding]:
-    """Yield what a checkpoint has planned before and behind all batches that are there."""
+    """Yield the ranges that a checkpoint planned before and behind all batches of the ledger."""
     for run in runs:
         cover = [spans[_place(run)].offsets] if _place(run) in spans else []
         for rest in run.offsets.subtract(cover):
@@ -317,7 +332,7 @@ def _ends(runs: Iterable[Span], spans: Mapping[_Place, Span]) -> Iterator[Findin
 
 
 def _between(runs: Iterable[Span]) -> Iterator[Finding]:
-    """Yield the ranges skipped between runs, and the ranges read by two of them."""
+    """Yield the ranges skipped between runs, and the ranges read by two runs."""
     by_offset = sorted(runs, key=lambda run: (run.topic_id or "", run.offsets))
     for (topic_id, _), same in groupby(by_offset, key=_lane):
         so_far = RangeSequence()
@@ -334,7 +349,7 @@ def _between(runs: Iterable[Span]) -> Iterator[Finding]:
 
 
 def _explained(findings: Iterable[Finding], unread: _Merged) -> Iterator[Finding]:
-    """Yield the findings; ranges that losses explain become lost."""
+    """Yield the findings; ranges within losses become ``lost``."""
     for finding in findings:
         is_gap = finding.kind is FindingKind.GAP
         if not is_gap and finding.kind not in {FindingKind.MISSING, FindingKind.SKIPPED}:
@@ -349,7 +364,7 @@ def _explained(findings: Iterable[Finding], unread: _Merged) -> Iterator[Finding
 
 
 def _lost_outside(runs: Iterable[Span], unread: _Merged) -> Iterator[Finding]:
-    """Yield the losses before or behind all that was planned."""
+    """Yield the losses before or behind all planned ranges."""
     planned: dict[_Lane, OffsetRange] = {}
     for run in runs:
         planned[_lane(run)] = planned.get(_lane(run), run.offsets).hull(run.offsets)
@@ -362,7 +377,7 @@ def _lost_outside(runs: Iterable[Span], unread: _Merged) -> Iterator[Finding]:
 def _not_processed(
     losses: _Rows, rejected: Iterable[Rejected], counts: Mapping[_Place, Counter[str]]
 ) -> Iterator[Finding]:
-    """Yield what batches that succeeded could not read, or rejected; and count it as that."""
+    """Yield the lost and rejected ranges of successful batches, and update the counts."""
     seen: dict[_Place, list[OffsetRange]] = defaultdict(list)
     for row in losses:
         it = Finding(FindingKind.LOST, _offsets(row), row.checkpoint_id, row.batch_key)
@@ -384,7 +399,7 @@ def _not_processed(
 
 
 def _with_acceptance(findings: Iterable[Finding], acceptances: _Rows) -> Iterator[Finding]:
-    """The same findings; of what was lost or skipped the part that was accepted says so."""
+    """Yield the findings, with the acceptance of accepted lost or skipped ranges."""
     by_lane: dict[_Lane, list[_Row]] = defaultdict(list)
     for row in acceptances:
         by_lane[_topic_id(row), _offsets(row).topic_partition].append(row)
@@ -419,7 +434,7 @@ def _missed_from(losses: Sequence[_Row], runs: _Rows, acceptances: _Rows) -> Mis
 
 
 def _runs(rows: _Rows) -> Iterator[Span]:
-    """What each checkpoint has planned, from its first to its last offset in each partition."""
+    """Yield the planned offsets of each checkpoint, from first to last, by partition."""
     for row in rows:
         untils = offsets_in(row.until_offsets)
         for partition, start in offsets_in(row.start_offsets).items():
@@ -428,7 +443,7 @@ def _runs(rows: _Rows) -> Iterator[Span]:
 
 
 def _merged(rows: _Rows) -> _Merged:
-    """Ranges by topic id and partition: offsets that several name are there once, in order."""
+    """Return the merged ranges of the rows, in order, by topic id and partition."""
     by_topic: dict[str | None, list[OffsetRange]] = defaultdict(list)
     for row in rows:
         by_topic[_topic_id(row)].append(_offsets(row))

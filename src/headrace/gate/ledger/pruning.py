@@ -16,14 +16,14 @@ _SQL: Final = statements("history")
 Key = TypeVar("Key")
 
 ROWS_AT_ONCE: Final = 100
-"""Batches, or rate samples, that one transaction deletes: some 10 ms. And keys in one statement, of
-which each database has a limit of its own, far above this."""
+"""Maximum number of batches or rate samples that one transaction deletes, which takes some 10
+ms. Also the maximum number of keys in one statement; the databases' own limits are far higher."""
 
 _BEFORE_ALL_MS: Final = -(2**63)
 
 
 def prune_batches(database: Database, gate: str, before_ms: int, at_once: int) -> int:
-    """Delete the old batches of a gate, some at a time; how many."""
+    """Delete the old batches of a gate in several transactions; return their number."""
     deleted, after_ms = 0, _BEFORE_ALL_MS
     while True:
         old = {"gate": gate, "before_ms": before_ms, "after_ms": after_ms, "limit": at_once}
@@ -35,21 +35,27 @@ def prune_batches(database: Database, gate: str, before_ms: int, at_once: int) -
 
 
 def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
-    """Delete some batches; how many, and when the last one was created if there may be more."""
+    """Delete some batches.
+
+    Returns:
+        The number of deleted batches, and the last created time if there may be more.
+    """
     execute(connection, statements("gate")["lock"], old)
-    found = execute(connection, _SQL["old_batches"], old).all()
-    last_ms = found[-1].created_time_ms if len(found) == old["limit"] else None
-    keys = [row.batch_key for row in found]
-    known = execute(connection, _SQL["pruned"], old).all()
+    rows = execute(connection, _SQL["old_batches"], old).all()
+    last_ms = rows[-1].created_time_ms if len(rows) == old["limit"] else None
+    keys = [row.batch_key for row in rows]
+    pruned_ranges = execute(connection, _SQL["pruned"], old).all()
     own = [
         (*row, key)
         for key, *row in map(tuple, execute(connection, _SQL["old_ranges"], {"keys": keys}))
     ]
-    read_twice = _read_twice([*((*row, None) for row in known), *own])
+    read_twice = _read_twice([*((*row, None) for row in pruned_ranges), *own])
     closed = [key for key in keys if key not in read_twice]
     if closed:
         _remember(
-            connection, old["gate"], [*known, *(r for *r, key in own if key not in read_twice)]
+            connection,
+            old["gate"],
+            [*pruned_ranges, *(r for *r, key in own if key not in read_twice)],
         )
         count_pruned(connection, old["gate"], closed)
         execute(connection, _SQL["delete_batches"], {"keys": closed})
@@ -57,28 +63,28 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
 
 
 def some_at_once(keys: Sequence[Key], at_once: int) -> Iterator[Sequence[Key]]:
-    """All of them, so many at a time."""
+    """Yield the keys in groups of at most ``at_once``."""
     for first in range(0, len(keys), at_once):
         yield keys[first : first + at_once]
 
 
 def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
-    """The batches that overlap with another one, or a pruned one (None)."""
-    found: set[str | None] = set()
+    """Return the batches that overlap with another batch, or with a pruned range (None)."""
+    overlapping: set[str | None] = set()
     at: list[Any] = []
     reached, last = 0, None
-    for *place, start, until, batch in sorted(ranges, key=lambda each: each[:-1]):
+    for *place, start, until, batch in sorted(ranges, key=lambda item: item[:-1]):
         if place != at:
             at, reached, last = place, start, None
         if start < reached:
-            found |= {batch, last}
+            overlapping |= {batch, last}
         if until > reached:
             reached, last = until, batch
-    return {batch for batch in found if batch is not None}
+    return {batch for batch in overlapping if batch is not None}
 
 
 def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]) -> None:
-    """Keep that these ranges, all that there are, have been read."""
+    """Replace the gate's pruned ranges by these ranges, with neighbours joined."""
     rows: list[list[Any]] = []
     for *place, start, until in sorted(map(tuple, ranges)):
         if rows and rows[-1][:-2] == place and rows[-1][-1] == start:
@@ -90,7 +96,7 @@ def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]
 
 
 def prune_rates(database: Database, gate: str, before_ms: int, at_once: int) -> int:
-    """Delete the old rate samples of a gate, some at a time; how many."""
+    """Delete the old rate samples of a gate in several transactions; return their number."""
     deleted = 0
     values = {"gate": gate, "before_ms": before_ms, "limit": at_once}
     while True:

@@ -22,10 +22,10 @@ _SQL: Final = statements("rate")
 
 
 class RateStore(Store):
-    """The rates of gates, and the samples that they were learnt from."""
+    """The rates of gates, and the samples from which they were learnt."""
 
     def current(self, gate_name: str) -> float | None:
-        """The gate's current rate, in records per second; None while none has been learnt."""
+        """Return the gate's current rate, in records per second; None before a rate is learnt."""
         rate_per_s: float | None = self._database.scalar(_SQL["current"], gate=gate_name)
         return rate_per_s
 
@@ -39,21 +39,22 @@ class RateStore(Store):
         batch_cost: str | None = None,
         interval_ms: int | None = None,
     ) -> None:
-        """Record the engine's report of a batch that it has done with, in one transaction.
+        """Store the engine's report of a finished batch, in one transaction.
 
         A batch that is ``in_progress`` becomes ``success`` (transition D); a batch that the gate's
-        own handler has ended already stays as it is. Only the first is durable when this returns:
-        a crash of the database's server may lose what was learnt from one batch.
+        own handler has ended stays unchanged. Only this transition is durable when the call
+        returns: a crash of the database's server may lose the sample of one batch.
 
         Args:
             batch_key: The batch.
-            query_batch_id: The engine's own number for it.
-            start_time_ms: When it began (ms since the epoch).
-            sample: The result of a batch: its new rate is put in force, unless it is None; and a
-                batch that it names gets its number of records, if any were read. A sample is kept
-                once: the same one again changes nothing.
+            query_batch_id: The engine's own number for the batch.
+            start_time_ms: Start of the batch (ms since the epoch).
+            sample: The result of a batch. Its new rate, unless None, is put in force. The batch
+                that the sample names gets its number of records, if any were read. A sample is
+                stored once: the same sample again changes nothing.
             batch_cost: The new known cost of a batch, with a sample; None: no news.
-            interval_ms: The gate's interval from now on, with a sample; None to leave it.
+            interval_ms: The gate's interval from now on, with a sample; None leaves the interval
+                unchanged.
 
         Raises:
             LedgerError: The rate is not a positive number, or the gate is not declared.
@@ -73,12 +74,12 @@ class RateStore(Store):
             if sample is not None:
                 status = self._publish(connection, sample, batch_cost, interval_ms)
                 if sample.batch_key == batch_key and status not in {None, Status.IN_PROGRESS}:
-                    return  # the usual one: its handler has ended it
+                    return  # The usual case: the batch's handler has ended the batch.
             execute(connection, statements("batch")["attach"], attached | self._leased(None))
             if changed_rows(connection, SUCCEED.statement, ended):
                 make_durable(connection)
 
-        # What is learnt is learnt again from the next batch; the end of a batch is not.
+        # A lost sample is learnt again from the next batch; a lost end of a batch is not.
         self._database.write(report, durable=False)
 
     def _publish(
@@ -88,8 +89,8 @@ class RateStore(Store):
         batch_cost: str | None,
         interval_ms: int | None,
     ) -> str | None:
-        """Put a sample's rate in force; the status of its batch, where records were counted."""
-        # First: it locks the gate's row, so that the next report for this gate waits for this one.
+        """Put a sample's rate in force; return the status of its batch if records were counted."""
+        # Update the gate's row first: the lock makes the gate's next report wait for this one.
         values = _values(sample, batch_cost, interval_ms)
         execute(connection, _SQL["put_in_force"], values)
         self._insert_under(sample.gate, connection, _SQL["keep_sample"], values)
@@ -101,23 +102,26 @@ class RateStore(Store):
     def history(
         self, gate_name: str, limit: int = 100, *, before_ms: int | None = None
     ) -> tuple[RateSample, ...]:
-        """A gate's last rate samples, newest first; up to ``before_ms``, if it is set."""
+        """Return a gate's last rate samples, newest first; up to ``before_ms``, if it is set."""
         rows = self._database.rows(_SQL["newest"], gate=gate_name, before_ms=before_ms, limit=limit)
         return tuple(RateSample(**row._asdict()) for row in rows)
 
     def reported_ms(self, batches: Iterable[BatchRecord]) -> dict[str, int]:
-        """The time of batches, with plan and commit, by key; without those not yet reported."""
+        """Return the processing time of batches (ms), with plan and commit, by key.
+
+        Batches that are not reported yet are left out.
+        """
         by_gate = defaultdict[str, list[BatchRecord]](list)
-        for each in batches:
-            by_gate[each.gate].append(each)
+        for batch in batches:
+            by_gate[batch.gate].append(batch)
         return {
             row.batch_key: row.processing_delay_ms
             for gate_name, own in by_gate.items()
-            for keys in some_at_once([each.batch_key for each in own], ROWS_AT_ONCE)
+            for keys in some_at_once([batch.batch_key for batch in own], ROWS_AT_ONCE)
             for row in self._database.rows(
                 _SQL["reported_ms"],
                 gate=gate_name,
-                since_ms=min(each.created_time_ms for each in own),
+                since_ms=min(batch.created_time_ms for batch in own),
                 batches=keys,
             )
         }
@@ -141,27 +145,27 @@ def _refuse_no_rate(sample: RateSample) -> None:
 
 
 class SinkOutageStore(Store):
-    """Outages of the sinks that gates wait for, at most one per gate."""
+    """Outages of the sinks for which gates wait, at most one per gate."""
 
     def get(self, gate_name: str) -> SinkOutage | None:
-        """The outage of a gate's sink; None where it is there, as far as is known."""
+        """Return the outage of a gate's sink; None if no outage is known."""
         return SinkOutage.from_text(self._database.scalar(_SQL["outage"], gate=gate_name))
 
     def keep(self, gate_name: str, outage: SinkOutage) -> None:
-        """Record one more failed run; this clears a request for a run."""
+        """Store one more failed run; this clears an operator's request for a run."""
         text = storable(outage.to_text())
         self._database.change(_SQL["keep_outage"], {"gate": gate_name, "text": text})
 
     def end(self, gate_name: str, *, by_law: bool = False) -> float | None:
-        """End the outage. Return the new rate (records/s), or None where it goes on as it is.
+        """End the outage. Return the gate's new rate (records/s), or None if the rate stays.
 
         Args:
             gate_name: The gate.
-            by_law: Whether the gate's law decides the rate with which it goes on.
+            by_law: Whether the gate's law sets the rate after the outage.
         """
 
-        # The law decides the number, and this only stores it: durable with the end of the outage,
-        # for the planner of another process, or of this one after a crash, is to obey it.
+        # The law computes the rate, and this transaction stores it with the end of the outage: the
+        # planner runs in another process, and must obey the rate even after a crash.
         def end(connection: Connection) -> float | None:
             gone = execute(connection, _SQL["end_outage"], {"gate": gate_name}).one_or_none()
             if not by_law or gone is None or gone.rate_per_s is None:
@@ -173,5 +177,5 @@ class SinkOutageStore(Store):
         return self._database.write(end)
 
     def is_asked(self, gate_name: str) -> bool:
-        """Whether an operator wants the waiting batch to be run at once."""
+        """Return whether an operator wants the waiting batch to be run at once."""
         return bool(self._database.scalar(_SQL["is_asked"], gate=gate_name))

@@ -1,4 +1,4 @@
-"""The receivers that a ledger knows: each has a lane, and says once a second how it fares."""
+"""Receivers in the ledger: each has a lane, and sends a heartbeat with a report every second."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,10 +11,12 @@ from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.statements import execute, offsets_in, statements
 
 PRESENT_MS: Final = 10_000
-"""A receiver that was not seen for so long does not count: it has died, or cannot reach us."""
+"""Time without a heartbeat after which a receiver does not count (ms): it has died, or cannot
+reach the ledger."""
 
 REMEMBERED_MS: Final = 24 * 3_600_000
-"""Time for which a receiver that ended without deregistering is kept, to be looked into."""
+"""Time for which the row of a receiver that ended without deregistering is kept (ms), for
+diagnosis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +24,24 @@ class ReceiverReport:
     """Report of a receiver about itself.
 
     Attributes:
-        gate: Gate whose rate it follows.
-        journal_id: The journal that it writes.
-        lane: The lane of it; a lane has one receiver at a time.
+        gate: Gate whose rate the receiver follows.
+        journal_id: The journal that the receiver writes.
+        lane: Lane of the journal; a lane has one receiver at a time.
         journal: The journal's name, for people.
-        owner: The process; another one that takes the lane has another.
-        started_ms: When it began (ms since the epoch).
-        limit_per_s: Highest rate that it admits (records/s); None is no limit.
-        most_per_s: Highest rate that it admits whatever its gate's rate is (records/s); None for
-            none.
-        records_per_s: Rate of records that it has lately made durable (records/s).
-        records: Number of records that it has made durable since it began.
-        bytes: Their keys, values and headers.
-        buffered_bytes: The memory that records take which are not durable yet.
-        waiting_records: Number of them that wait for the limit.
-        refusing: Why its senders wait whatever the limit, in a sentence; None if they need not.
-        rejected: Number of requests and senders that it has rejected since it began, by kind, such
-            as ``HTTP 429``.
+        owner: The receiver's process; another process that takes over the lane is another owner.
+        started_ms: Start of the receiver (ms since the epoch).
+        limit_per_s: Highest rate that the receiver admits (records/s); None is no limit.
+        most_per_s: Highest rate that the receiver admits whatever its gate's rate is (records/s);
+            None for none.
+        records_per_s: Rate of records that the receiver has lately made durable (records/s).
+        records: Number of records made durable since the start.
+        bytes: Size of their keys, values and headers.
+        buffered_bytes: Memory of the records that are not durable yet.
+        waiting_records: Number of buffered records that wait for the limit.
+        refusing: Reason, in a sentence, why senders wait whatever the limit is; None if they need
+            not.
+        rejected: Number of rejected requests and senders since the start, by kind, such as ``HTTP
+            429``.
     """
 
     gate: str
@@ -63,13 +66,13 @@ class ReceiverRecord(ReceiverReport):
     """A row of ``receiver``.
 
     Attributes:
-        seen_ms: When that was said (ms since the epoch).
+        seen_ms: Time of the last heartbeat (ms since the epoch).
     """
 
     seen_ms: int
 
     def is_present(self, now_ms: int) -> bool:
-        """Whether it counts among the receivers of its gate."""
+        """Return whether the receiver counts among the receivers of its gate."""
         return now_ms - self.seen_ms <= PRESENT_MS
 
 
@@ -78,8 +81,8 @@ class StreamRate:
     """State that the receivers of a gate share.
 
     Attributes:
-        rate_per_s: The gate's rate in force (records/s); None while none was learnt.
-        interval_ms: The gate's interval; None while it is not declared.
+        rate_per_s: The gate's rate in force (records/s); None before a rate is learnt.
+        interval_ms: The gate's interval; None if the gate is not declared.
         receivers: Active receivers.
         begun: Offset up to which the gate has begun to read, by the lanes of one journal.
         waits: Whether the gate waits for its sink, and admits nothing.
@@ -96,13 +99,13 @@ _SQL: Final = statements("receiver")
 
 
 class ReceiverStore(Store):
-    """The receivers of a gate, which need not be declared yet: they may be there before its query.
+    """Receivers of gates. A gate need not be declared yet: receivers may start before its query.
 
-    When a receiver was seen is compared with each process's own clock, as leases are.
+    The time of a receiver's heartbeat is compared with each process's own clock.
     """
 
     def heartbeat(self, report: ReceiverReport) -> None:
-        """Record a receiver's heartbeat and report; it has its lane alone."""
+        """Store a receiver's heartbeat and report; a receiver is the only one in its lane."""
         values = asdict(report) | {"rejected": json.dumps(dict(report.rejected))}
 
         def heartbeat(connection: Connection) -> None:
@@ -115,12 +118,12 @@ class ReceiverStore(Store):
         self._database.write(heartbeat, durable=False)
 
     def deregister(self, report: ReceiverReport) -> None:
-        """Forget a receiver that ends, unless another one has its lane by now."""
+        """Delete the row of a receiver that ends, unless another one has taken over the lane."""
         names = ("gate", "journal_id", "lane", "owner")
         self._database.change(_SQL["deregister"], {name: getattr(report, name) for name in names})
 
     def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
-        """Return the state that the receivers of a gate share, and its progress in this journal."""
+        """Return the shared state of a gate's receivers, with its progress in this journal."""
 
         def stream_rate(connection: Connection) -> StreamRate:
             since_ms = self._clock() - PRESENT_MS
@@ -137,7 +140,7 @@ class ReceiverStore(Store):
 
 
 def receiver_records(rows: Iterable[Row[Any]]) -> tuple[ReceiverRecord, ...]:
-    """The records of rows of ``receiver``."""
+    """Return the records of rows of ``receiver``."""
     return tuple(
         ReceiverRecord(**(row._asdict() | {"rejected": json.loads(row.rejected)})) for row in rows
     )

@@ -1,4 +1,9 @@
-"""Values that the ledger stores and returns. Times are ms since the epoch."""
+"""Values that the ledger stores and returns. Times are ms since the epoch.
+
+A batch's key is a hash of its gate, its checkpoint id and its ranges. Every run of the same ranges
+has the same key, and no other batch has this key. So a sink that writes under the key writes once.
+The key includes the topic's id: the same offsets of a recreated topic are another batch.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,19 +29,15 @@ def batch_key(
     ranges: Iterable[OffsetRange],
     topic_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Name the batch of a gate that reads these ranges, with 32 hexadecimal digits.
+    """Return the key of the batch of a gate that reads these ranges: 32 hexadecimal digits.
 
-    A pure function, so that everyone who knows a batch's ranges knows its row in the ledger: the
-    planner from its plan, the listener from the start and end offsets of a progress event. The
-    order of the ranges makes no difference, and empty ranges are as if they were not there.
+    The function is pure, so every process that knows a batch's ranges finds its row in the ledger.
+    The planner knows the ranges from its plan, the listener from the offsets of a progress event.
+    The order of the ranges makes no difference, and empty ranges are ignored.
 
-    Args:
-        gate: The gate's name.
-        checkpoint_id: The checkpoint's identity. A fresh checkpoint reads the same offsets again on
-            purpose, and that is another batch.
-        ranges: Ranges of the batch.
-        topic_ids: Known ids of topics, by name. A topic that was deleted and recreated has the same
-            offsets once more, and those are another batch.
+    A fresh ``checkpoint_id`` reads the same offsets again on purpose, as another batch.
+    ``topic_ids`` has the known ids of topics, by name: a recreated topic has the same offsets
+    again, in other batches.
     """
     read = sorted((r.topic, r.partition, r.start, r.until) for r in ranges if r.count)
     ids = sorted((topic, topic_ids[topic]) for topic in {r[0] for r in read} & topic_ids.keys())
@@ -46,7 +47,9 @@ def batch_key(
 
 
 def part_key(batch: str, path: str) -> str:
-    """The key of a part of a batch; the batch's own of the whole.
+    """Return the key of a part of a batch; the batch's own key for the whole.
+
+    The separator is a point, because sinks also name folders after keys.
 
     >>> part_key("5d41", ""), part_key("5d41", "01")
     ('5d41', '5d41.01')
@@ -55,7 +58,7 @@ def part_key(batch: str, path: str) -> str:
 
 
 def part_of(key: str) -> tuple[str, str]:
-    """The batch that a key is of, and the part of it: the opposite of `part_key`."""
+    """Return the batch and the part of a key: the inverse of `part_key`."""
     batch, _, path = key.partition(".")
     return batch, path
 
@@ -70,18 +73,20 @@ class PlannedRange:
     reason: str | None = None
     """Limit that determined the partition's range."""
     topic_id: str | None = None
-    """Id that distinguishes the topic from a later one of its name, if the broker reports it."""
+    """Id that distinguishes the topic from a recreated topic of the same name; None if unknown."""
 
 
 def without(
     planned: Sequence[PlannedRange], cover: Iterable[OffsetRange]
 ) -> tuple[PlannedRange, ...]:
-    """Return what of these ranges is not among others."""
+    """Return the offsets of planned ranges that are outside of a cover."""
     merged = merge(cover)
     return tuple(
-        replace(one, offsets=left)
-        for one in planned
-        for left in one.offsets.subtract(merged.get(one.offsets.topic_partition, ()))
+        replace(planned_range, offsets=left)
+        for planned_range in planned
+        for left in planned_range.offsets.subtract(
+            merged.get(planned_range.offsets.topic_partition, ())
+        )
     )
 
 
@@ -91,18 +96,18 @@ class PlannedBatch:
 
     gate: str
     checkpoint_id: str
-    """The identity that a fresh checkpoint gets: see :func:`headrace.gate.ledger.batch_key`."""
+    """Identity of the checkpoint: see :func:`headrace.gate.ledger.batch_key`."""
     ranges: tuple[PlannedRange, ...]
     reason: str
     """Limit that determined the size of the batch."""
     bootstrap_servers: str
     """Brokers from which the ranges can be read again."""
     lag: int | None = None
-    """Offsets not yet read, over all partitions, before this batch."""
+    """Unread offsets of all partitions before this batch."""
     rate_per_s: float | None = None
-    """The rate that was in force."""
+    """Rate that was in force."""
     bytes: int | None = None
-    """About how many bytes it is; None where the records' sizes were not measured."""
+    """Approximate size of the batch; None if the records' sizes were not measured."""
 
     @property
     def batch_key(self) -> str:
@@ -117,7 +122,7 @@ class PlannedBatch:
 
     @property
     def records(self) -> int:
-        """Offsets in all ranges: an upper bound of the records, for compaction leaves gaps."""
+        """Offsets in all ranges: an upper bound of the records, because compaction leaves gaps."""
         return sum(planned.offsets.count for planned in self.ranges)
 
 
@@ -130,50 +135,51 @@ class BatchRecord:
     checkpoint_id: str
     status: Status
     attempts: int
-    """Number of times it was begun."""
+    """Number of attempts begun."""
     created_time_ms: int
-    """When it was planned; above the created time of the gate's batch before it."""
+    """Time of the plan; above the created time of the gate's previous batch."""
     reason: str
     planned_records: int
     lag: int | None
     rate_per_s: float | None
     query_batch_id: int | None = None
-    """The engine's own number for it, once the engine has run it."""
+    """The engine's own number for the batch, once the engine has run the batch."""
     start_time_ms: int | None = None
-    """When its latest attempt began to be processed."""
+    """Start of the newest attempt."""
     end_time_ms: int | None = None
-    """When its latest attempt succeeded or failed."""
+    """End of the newest attempt that succeeded or failed."""
     records: int | None = None
     """Records processed, once they have been counted."""
     error: ErrorReport | None = None
-    """Why its latest attempt to end failed."""
+    """Error of the newest attempt that failed."""
     owner: str | None = None
-    """Owner that runs it: one run of a query, or of a backfill; None while it has none."""
+    """Owner that runs the batch: one run of a query, or of a backfill; None if there is no
+    owner."""
     lease_until_ms: int | None = None
-    """End of the owner's lease; after that, anyone may claim it."""
+    """End of the owner's lease; afterwards any process may claim the batch."""
     resolution: str | None = None
-    """Reason for which a dead batch needs no attention any more."""
+    """Reason why a dead batch no longer needs attention."""
     backfills: int = 0
-    """Number of failed backfills of it; each counts as an attempt, too."""
+    """Number of failed backfills of the batch; each also counts as an attempt."""
     outcome_unknown: bool = False
-    """Whether it may be in its sink though it failed: one of its runs was interrupted, by a crash
-    or by a stop. If not, each run that failed has raised by itself."""
+    """Whether a failed batch may be in its sink, because a crash or a stop interrupted one of
+    its runs. If False, every failed run has raised by itself."""
     planned_bytes: int | None = None
-    """About how many bytes it is, as planned; None where the records' sizes were not measured."""
+    """Approximate planned size; None if the records' sizes were not measured."""
     retry_ms: int | None = None
-    """When an operator asked that its next backfill be not waited for; it was, if that is later
-    than its end."""
+    """Time at which an operator asked for the next backfill at once. A time after the batch's
+    end is in force."""
     progress: str | None = None
-    """What was done of its parts (`Progress`), as text; None while it is run as a whole."""
+    """Finished and open parts (`Progress`), as text; None while the batch is run as a whole."""
     done_records: int = 0
-    """Offsets that are done by its progress."""
+    """Number of offsets finished according to ``progress``."""
 
     @property
     def parts(self) -> Progress:
-        """What was done of its parts.
+        """Progress of the batch's parts.
 
         Raises:
-            LedgerError: The text is none, or of another batch.
+            LedgerError: The text is not a progress, or belongs to another batch.
         """
         if self.progress is None:
             return Progress()
@@ -181,35 +187,35 @@ class BatchRecord:
 
     @property
     def records_left(self) -> int:
-        """Offsets that are not done."""
+        """Number of unfinished offsets."""
         return 0 if self.status is Status.SUCCESS else self.planned_records - self.done_records
 
     def open_ranges(self, planned: Sequence[PlannedRange]) -> tuple[PlannedRange, ...]:
-        """Return what of its ranges is not done.
+        """Return the unfinished offsets of the batch's ranges.
 
         Raises:
-            LedgerError: Its progress is none.
+            LedgerError: The text of ``progress`` is not a progress.
         """
-        offsets = [one.offsets for one in planned]
+        offsets = [planned_range.offsets for planned_range in planned]
         return without(planned, (r for part in self.parts.done for r in ranges_of(offsets, part)))
 
     @property
     def interrupted(self) -> bool:
-        """Whether its query was stopped on purpose while it ran, and its next start runs it."""
+        """Whether a stop of the query interrupted the batch; the query's next start runs it."""
         return was_interrupted(self.status, self.error)
 
 
 def was_interrupted(status: Status | None, error: ErrorReport | None) -> bool:
-    """Whether a batch that stands so failed because its query was stopped while it ran."""
+    """Return whether a batch with this status and error failed because its query was stopped."""
     return status is Status.FAILED and error is not None and error.error_class == QUERY_STOPPED
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """Everything that the owner of a batch needs to run it, from one consistent read.
+    """Data that the owner of a batch needs to run it, from one consistent read.
 
-    Its ranges are by topic, partition and offset. The sequence numbers this run of the gate's
-    handler, above every number before.
+    Ranges are by topic, partition and offset. The sequence numbers this run of the gate's handler;
+    the number is above every earlier number.
     """
 
     batch: BatchRecord
@@ -224,77 +230,79 @@ class GateRecord:
     name: str
     interval_ms: int
     source: str
-    """The kind of source it admits from, such as ``kafka``."""
+    """Kind of source from which the gate admits records, such as ``kafka``."""
     estimator: str
     created_ms: int
     rate_per_s: float | None
-    """The rate learnt last; None while there is none."""
+    """Newest learnt rate; None before the first."""
     rate_time_ms: int | None
-    """When that was learnt."""
+    """Time at which the rate was learnt."""
     batch_cost: str | None = None
     """Known cost of a batch (`SourceCost`), as text; None while it is unknown."""
     size_ceiling: str | None = None
-    """The largest batch that its handler takes (`SizeCeiling`), as text; None while no batch has
-    failed for its size."""
+    """Largest batch that the handler takes (`SizeCeiling`), as text; None if no batch has failed
+    because of its size."""
     ended_ms: int | None = None
-    """When its last query ended and said so; None while one runs, or where none has said so."""
+    """End of the gate's last query, as its program reported; None while a query runs, or if no
+    query has reported an end."""
     ended: str | None = None
-    """Way that it ended, a `QueryEnd`."""
+    """How the last query ended: a `QueryEnd`."""
     ended_error: str | None = None
-    """The first line of the error that ended it; of a query that was stopped, by whom and why."""
+    """First line of the error that ended the query; for a stopped query, who stopped it and why."""
     sink_outage: str | None = None
-    """State of the sink that its batch waits for, as text."""
+    """State of the sink for which the gate's batch waits, as text."""
     gate_id: str = ""
-    """Made with the row, so that a checkpoint knows the ledger that it was run with."""
+    """Random id of the row; a checkpoint stores it, and so knows the ledger of its query."""
 
     @property
     def waits(self) -> SinkOutage | None:
-        """The outage of its sink; None where that is there, as far as is known."""
+        """Outage of the gate's sink; None if no outage is known."""
         return SinkOutage.from_text(self.sink_outage)
 
 
 class QueryEnd(StrEnum):
-    """Way that a query ended, as its program reported."""
+    """Way in which a query ended, as its program reported."""
 
     FINISHED = "finished"
-    """By itself, with a trigger that ends once all available records are read, such as
+    """The query ended by itself: its trigger ends once all available records are read, such as
     ``availableNow``."""
     STOPPED = "stopped"
-    """Its program has stopped it, or has ended."""
+    """The query's program stopped the query, or ended."""
     FAILED = "failed"
-    """By an exception."""
+    """The query ended by an exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateMoment(GateRecord):
-    """A gate at one moment, with what is in force for it then, and its newest batch."""
+    """A gate at one moment, with its settings in force and its newest batch."""
 
     lost_offsets: int
     pruned_totals: str | None
-    """Counts of its deleted batches, as text: see `headrace.gate.ledger.moments.pruned_counts`."""
+    """Counts of deleted batches, as text: see `headrace.gate.ledger.moments.pruned_counts`."""
     reported: str | None
-    """The batch that the rate was learnt from; None before the first report."""
+    """The batch from which the rate was learnt; None before the first report."""
     begins: int
-    """How often the engine has asked for a batch; it falls only where an older ledger is back."""
+    """Number of the engine's requests for a batch; a lower number means that an older ledger was
+    restored."""
     has_query: bool
-    """Whether a query stands behind it."""
+    """Whether a query owns the gate."""
     rate_limit: RateLimit | None
-    """Rate limit set by a downstream stage; None while it is not throttled."""
+    """Rate limit set by a downstream stage; None without a throttle."""
     operator: OperatorLimits
     """Operators' settings in force."""
     capacity_per_s: float | None
     """Processing rate of the last reported batch."""
     planned_ms: int | None
-    """When the newest batch was planned; it and all that follows is None without one."""
+    """Time of the newest batch's plan; this and all later fields are None without a batch."""
     checkpoint_id: str | None
     position: int | None
-    """Number of offsets that its checkpoint has planned so far."""
+    """Number of offsets that the batch's checkpoint has planned so far."""
     lag: int | None
     planned: int | None
 
     @property
     def ceiling(self) -> SizeCeiling | None:
-        """The largest batch that its handler takes; None while no batch has failed for its size."""
+        """Largest batch that the handler takes; None if no batch has failed because of its size."""
         return known_ceiling(self.size_ceiling)
 
 
@@ -305,36 +313,38 @@ class RateSample:
     gate: str
     time_ms: int
     rate_per_s: float | None
-    """The new rate; None where the law gave none, and the current rate stays in force."""
+    """New rate; None if the law returned no rate, and the current rate stays in force."""
     records: int
     processing_delay_ms: int
     scheduling_delay_ms: int
     processing_rate_per_s: float | None = None
     proportional: float | None = None
-    """The law's terms as they were subtracted from the rate before, in records per second."""
+    """The law's terms that were subtracted from the previous rate, in records per second."""
     integral: float | None = None
     derivative: float | None = None
     query_batch_id: int | None = None
     batch_key: str | None = None
-    """The batch it was measured on, whose number of records is written with it."""
+    """The measured batch; its number of records is stored with the sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A row of ``lost``: offsets that were gone from the source before they were read."""
+    """A row of ``lost``: offsets that were gone from the source before a batch read them."""
 
     gate: str
     time_ms: int
     offsets: OffsetRange
-    """From the position that was lost to the first offset there was to read."""
+    """Offsets from the lost position to the first readable offset."""
     topic_id: str | None = None
-    """Tells the topic from one recreated under its name; None where the broker gave none."""
+    """Id that distinguishes the topic from a recreated topic of the same name; None if the
+    broker reports no id."""
     batch_key: str | None = None
-    """The batch that could not read them; None where they were gone before one was planned."""
+    """The batch that could not read the offsets; None if they were gone before a batch was
+    planned."""
     reason: str | None = None
-    """Why they could not be read."""
+    """Reason why the offsets could not be read."""
     checkpoint_id: str | None = None
-    """The run of that batch; None where its row was pruned, or there is none."""
+    """Checkpoint of the batch; None if there is no batch, or its row was pruned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,19 +353,20 @@ class Covered:
 
     checkpoint_id: str
     batch_key: str | None
-    """The batch; None where its row was pruned, and the range was processed."""
+    """The batch; None if its row was pruned, and the range was processed."""
     status: Status
     offsets: OffsetRange
     topic_id: str | None = None
-    """Tells a topic from one recreated under its name; None where the broker gives none."""
+    """Id that distinguishes the topic from a recreated topic of the same name; None if the
+    broker reports no id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
     """Numbers of a gate's unresolved failures.
 
-    Batches that a backfill is to take, or has; batches that are dead as a whole, and were not
-    dropped; dead letters that wait.
+    Counted are batches that wait for a backfill or are in one (``failed``), dead batches that were
+    not dropped (``dead``), and waiting dead letters (``letters``).
     """
 
     failed: int = 0
@@ -370,13 +381,13 @@ class Processed:
     Attributes:
         gate: The gate.
         partition: The partition, or the lane.
-        until: The first offset that it still needs; it has done with those below, or begins behind
-            them. 0 where its newest run has read nothing of the partition, whose beginning is then
-            where it may begin.
-        batch_key: The batch that begins there and may have to be read again. None where
-            there is none, and the next batch begins there.
-        status: Status of that batch. If ``success``, it is the gate's last one, which the engine
-            asks for once more if it crashed before it could note the end.
+        until: First offset that the gate still needs. Lower offsets are done, or below the gate's
+            start. 0 if the gate's newest run has read nothing of the partition, and so may begin at
+            its beginning.
+        batch_key: The batch that begins at ``until`` and may have to be read again. None if the
+            next batch begins there.
+        status: Status of that batch. If ``success``, the batch is the gate's last one. After a
+            crash before the end was recorded, the engine requests this batch again.
     """
 
     gate: str
@@ -396,7 +407,7 @@ class DeadLetterStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that cannot be processed, whole, and why."""
+    """A whole record that cannot be processed, and the error."""
 
     topic: str
     partition: int
@@ -404,10 +415,10 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] | None
-    """In their order; None where they were not read."""
+    """Headers in their order; None if they were not read."""
     timestamp_ms: int
     timestamp_type: int
-    """Kafka's: 0 where the producer set the time, 1 where the broker did."""
+    """Kafka's timestamp type: 0 if the producer set the time, 1 if the broker did."""
     error: ErrorReport
 
 
@@ -421,10 +432,11 @@ class Rejected:
     error: ErrorReport
     """The reason, without a trace."""
     topic_id: str | None = None
-    """Tells the topic from one recreated under its name; None where the broker gave none."""
+    """Id that distinguishes the topic from a recreated topic of the same name; None if the
+    broker reports no id."""
 
     def is_followed_by(self, other: "Rejected") -> bool:
-        """Whether another range begins where this ends, of the same batch for the same reason."""
+        """Return whether another range continues this one, for the same batch and reason."""
         mine, following = self.offsets, other.offsets
         return (
             (mine.topic_partition, mine.until) == (following.topic_partition, following.start)
@@ -439,30 +451,30 @@ class DeadLetterRecord:
 
     dead_letter_id: int
     batch_key: str
-    """The batch that it is of."""
+    """The batch of the record."""
     gate: str
     letter: DeadLetter
     created_ms: int
     status: DeadLetterStatus
     resolved_ms: int | None
-    """When it was sent or dropped."""
+    """Time at which the letter was sent or dropped."""
     resolution: str | None
-    """Target that it was sent to, or the reason it was dropped."""
+    """Target of a sent letter, or the reason for a drop."""
     sent_value: bytes | None = None
-    """Value that was sent instead of the letter's; None if that itself was sent."""
+    """Value that was sent instead of the letter's value; None if the letter's value was sent."""
 
 
 _OF_BATCH: Final = frozenset(field.name for field in fields(BatchRecord))
 
 
 def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
-    """Return the batch of a row of ``batch``; columns beside it are left out."""
+    """Return the batch of a row of ``batch``; additional columns are ignored."""
     values: dict[str, Any] = {name: value for name, value in row.items() if name in _OF_BATCH}
     error = None
     if row["error_class"] is not None:
         error = ErrorReport(row["error_class"], row["error_message"], row["error_trace"])
     values["status"] = Status(values["status"])
-    values["outcome_unknown"] = bool(values["outcome_unknown"])  # SQLite has no such type
+    values["outcome_unknown"] = bool(values["outcome_unknown"])  # SQLite returns a number
     return BatchRecord(**values, error=error)
 
 
@@ -474,7 +486,7 @@ def range_from(row: Sequence[Any]) -> PlannedRange:
 
 def range_rows(batch: PlannedBatch) -> list[dict[str, Any]]:
     """Return a row of ``batch_range`` for each range of a batch that has offsets."""
-    key = batch.batch_key  # worked out of all ranges
+    key = batch.batch_key  # computed once, from all ranges
     return [
         {
             "batch_key": key,

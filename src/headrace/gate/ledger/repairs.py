@@ -1,4 +1,8 @@
-"""Operators' actions on failures, one row each with who, when and why; and similar failures."""
+"""Operators' actions on failures, one row each with who, when and why; and groups of failures.
+
+An action and its row are one transaction, so there is no action without its reason. Sending dead
+letters takes longer than a transaction, so its row is written first.
+"""
 
 import shlex
 from collections.abc import Callable, Collection, Sequence
@@ -19,7 +23,7 @@ from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import new_call_id
 
 MOST_AT_ONCE: Final = 10_000
-"""Batches or records that one action may be about."""
+"""Maximum number of batches or records of one action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,13 @@ class AlikeBatches:
     """Unresolved batches of a gate that failed with the same class of exception.
 
     Attributes:
-        error_class: The exception's class with its module; None where a batch has no error.
-        message: The message of one of them.
-        messages: How many messages there are among them.
+        error_class: The exception's class with its module; None if the batches have no error.
+        message: The message of one of the batches.
+        messages: Number of different messages.
         status: ``failed``, ``backfilling`` or ``dead``.
-        records: Total of their offsets.
-        oldest_ms: When the oldest of them was planned.
-        key: The key of one of them.
+        records: Total number of offsets.
+        oldest_ms: Time of the oldest batch's plan.
+        key: The key of one of the batches.
     """
 
     gate: str
@@ -50,7 +54,7 @@ class AlikeBatches:
 
 @dataclass(frozen=True, slots=True)
 class AlikeLetters:
-    """Dead letters of a gate that wait, with the same class of exception: see `AlikeBatches`."""
+    """Waiting dead letters of a gate with the same class of exception: see `AlikeBatches`."""
 
     gate: str
     error_class: str
@@ -71,27 +75,27 @@ _NOTHING: Final = "nothing to change"
 class RepairStore(Store):
     """Operators' actions on failures, each in one transaction with the row that says who and why.
 
-    Each method that changes something raises `OptionError` for a name or a reason that is empty or
-    too long, and `LedgerError` for a gate that is not declared.
+    A method that changes something raises `OptionError` for a name or reason that is empty or too
+    long, and `LedgerError` for an undeclared gate.
     """
 
     def retry(self, gate_name: str, keys: Collection[str], by: str, why: str) -> int:
-        """Have failed batches not wait for their next backfill; how many of them had failed.
+        """Backfill failed batches without further waiting; return how many of them had failed.
 
-        The gate's own process runs them next, whatever its schedule and its spare rate.
+        The gate's own process runs these batches next, whatever its schedule and its spare rate.
         """
 
         def retry(connection: Connection) -> int:
             now_ms = self._clock()
             values = [{"batch": key, "gate": gate_name, "now_ms": now_ms} for key in sorted(keys)]
-            return sum(changed_rows(connection, _SQL["retry"], each) for each in values)
+            return sum(changed_rows(connection, _SQL["retry"], row_values) for row_values in values)
 
         target = _listed("batch", keys)
         row = self._row(gate_name, OperatorActionKind.RETRY, target, by, why)
         return self._do(gate_name, row, retry)
 
     def retry_sink(self, gate_name: str, by: str, why: str) -> int:
-        """Have the batch that waits for its sink run at once; 0 if none waits."""
+        """Run the batch that waits for its sink at once; return 0 if none waits."""
 
         def retry(connection: Connection) -> int:
             return changed_rows(connection, statements("rate")["run_at_once"], {"gate": gate_name})
@@ -101,7 +105,7 @@ class RepairStore(Store):
         return self._do(gate_name, row, retry)
 
     def drop_batch(self, gate_name: str, key: str, by: str, why: str) -> int:
-        """Resolve a dead batch without processing it; 0 if it is not dead, or was dropped."""
+        """Drop a dead batch, without processing it; return 0 if it is not dead, or was dropped."""
 
         def drop(connection: Connection) -> int:
             reason = f"{why.strip()} ({by})"
@@ -113,7 +117,7 @@ class RepairStore(Store):
         return self._do(gate_name, row, drop)
 
     def drop_letters(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
-        """Resolve dead letters without processing them; how many of them waited."""
+        """Drop dead letters, without processing them. Return how many were waiting."""
 
         def drop(connection: Connection) -> int:
             values = {
@@ -124,11 +128,11 @@ class RepairStore(Store):
                 "call": new_call_id(),
             }
             return sum(
-                changed_rows(connection, RESOLVE, values | {"letter": each})
-                for each in sorted(letters)
+                changed_rows(connection, RESOLVE, values | {"letter": letter})
+                for letter in sorted(letters)
             )
 
-        target = _listed("dead letter", [str(each) for each in letters])
+        target = _listed("dead letter", [str(letter) for letter in letters])
         row = self._row(gate_name, OperatorActionKind.DROP_LETTERS, target, by, why)
         return self._do(gate_name, row, drop)
 
@@ -137,14 +141,15 @@ class RepairStore(Store):
 
         Args:
             gate_name: The gate.
-            missed: What the gate has missed, by `ProofStore.missed`.
-            records: Number of offsets, as they were shown: only those are accepted.
-            by: The person who accepts it.
-            why: The reason, in their words.
+            missed: The gate's missed offsets, from `ProofStore.missed`.
+            records: The number of offsets that the operator has seen; it must equal the number in
+                ``missed``.
+            by: The person who accepts the offsets.
+            why: The reason, in the person's words.
 
         Raises:
-            OptionError: It has missed another number of offsets, or none; or the name or the reason
-                is empty, or too long.
+            OptionError: The gate has missed another number of offsets, or none; or the name or the
+                reason is empty, or too long.
             LedgerError: The gate is not declared.
         """
         if records != missed.offsets:
@@ -179,8 +184,8 @@ class RepairStore(Store):
         self._database.write(accept)
 
     def begin_send(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
-        """Write down that dead letters are about to be sent; the number for `end_send`."""
-        target = _listed("dead letter", [str(each) for each in letters])
+        """Record that dead letters are about to be sent; return the number for `end_send`."""
+        target = _listed("dead letter", [str(letter) for letter in letters])
         row = self._row(gate_name, OperatorActionKind.SEND, target, by, why)
 
         return self._database.write(lambda connection: self._written(gate_name, connection, row)[0])
@@ -192,9 +197,9 @@ class RepairStore(Store):
     def alike_batches(
         self, gate_name: str | None, limit: int = 100, *, skip: int = 0
     ) -> tuple[AlikeBatches, ...]:
-        """Groups of unresolved batches, the group with the oldest batch first, of one gate or all.
+        """Return groups of unresolved batches of one gate or of all gates.
 
-        The first ``skip`` groups are left out.
+        The group with the oldest batch is the first. The first ``skip`` groups are left out.
         """
         rows = self._database.rows(
             _SQL["alike_batches"],
@@ -208,9 +213,9 @@ class RepairStore(Store):
     def alike_letters(
         self, gate_name: str | None, limit: int = 100, *, skip: int = 0
     ) -> tuple[AlikeLetters, ...]:
-        """Groups of waiting dead letters, the group with the oldest first, of one gate or all.
+        """Return groups of waiting dead letters of one gate or of all gates.
 
-        The first ``skip`` groups are left out.
+        The group with the oldest letter is the first. The first ``skip`` groups are left out.
         """
         rows = self._database.rows(_SQL["alike_letters"], gate=gate_name, limit=limit, skip=skip)
         return tuple(AlikeLetters(**row._asdict()) for row in rows)
@@ -218,14 +223,14 @@ class RepairStore(Store):
     def letters_of(
         self, batch_key: str, limit: int = 100, *, skip: int = 0
     ) -> tuple[DeadLetterRecord, ...]:
-        """The dead letters of one batch, of any status, oldest first, from ``skip`` on."""
+        """Return the dead letters of one batch, of any status, oldest first, from ``skip`` on."""
         rows = self._database.rows(_SQL["letters_of"], batch=batch_key, limit=limit, skip=skip)
         return tuple(letter_from(row._mapping) for row in rows)
 
     def _row(
         self, gate_name: str, kind: OperatorActionKind, target: str, by: str, why: str
     ) -> dict[str, Any]:
-        """A row of an action that has no outcome yet; its name or reason may be refused."""
+        """Check the name and the reason of an action; return its row, without an outcome."""
         return {
             "gate": gate_name,
             "kind": kind,
@@ -240,11 +245,11 @@ class RepairStore(Store):
     def _do(self, gate_name: str, row: dict[str, Any], work: Callable[[Connection], int]) -> int:
         def do(connection: Connection) -> int:
             number, outcome = self._written(gate_name, connection, row)
-            if outcome is not None:  # this call was made before, and its answer was lost
+            if outcome is not None:  # This call was made before, and its answer was lost.
                 return int(outcome.removesuffix(_CHANGED)) if outcome != _NOTHING else 0
             changed = work(connection)
-            what = f"{changed}{_CHANGED}" if changed else _NOTHING
-            execute(connection, _SQL["outcome"], {"number": number, "what": what})
+            outcome_text = f"{changed}{_CHANGED}" if changed else _NOTHING
+            execute(connection, _SQL["outcome"], {"number": number, "what": outcome_text})
             return changed
 
         return self._database.write(do)
@@ -252,7 +257,7 @@ class RepairStore(Store):
     def _written(
         self, gate_name: str, connection: Connection, row: dict[str, Any]
     ) -> tuple[int, str | None]:
-        """Write an action's row, once for a call; its number, and the outcome that it has."""
+        """Write an action's row, once per call; return its number and its outcome so far."""
         with self._under(gate_name):
             execute(connection, _SQL["new"], row)
         written = execute(connection, _SQL["written"], row).one()
@@ -260,7 +265,7 @@ class RepairStore(Store):
 
 
 def _listed(noun: str, names: Collection[str]) -> str:
-    """List the subjects of an action, in words."""
+    """Return the subjects of an action, in words."""
     if not 0 < len(names) <= MOST_AT_ONCE:
         raise OptionError(
             f"The action is about {len(names)}; choose from 1 to {MOST_AT_ONCE:,} at once."

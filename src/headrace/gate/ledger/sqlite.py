@@ -1,4 +1,4 @@
-"""A ledger in a SQLite file: how it is opened, and what it refuses."""
+"""A ledger in a SQLite file: its engine, its settings, and refused paths."""
 
 import sqlite3
 from pathlib import Path
@@ -22,16 +22,15 @@ _RETRY_S: Final = 0.01
 def sqlite_engine(
     url: URL, timeouts: Timeouts, *, read_only: bool, must_exist: bool = False
 ) -> Engine:
-    """Make the engine of a file; the first connection makes the file, unless it must exist.
+    """Return the engine of a file; its first connection creates the file unless ``must_exist``.
 
-    Raises:
-        LedgerError: There cannot be a file at this path; or there is none, and it must exist, as
-            with ``read_only``.
+    LedgerError is raised if there cannot be a file at this path, or if the file is missing and must
+    exist (``must_exist`` or ``read_only``).
     """
     path = Path(str(url.database))
     _check(path, must_exist=read_only or must_exist)
     if read_only:
-        # A connection for each read, because how to open the file depends on who else has it open.
+        # Open a connection for each read: the mode depends on other processes' use of the file.
         return sqlalchemy.create_engine(
             url,
             creator=lambda: _reader(path, timeouts.lock_s),
@@ -48,17 +47,16 @@ def sqlite_engine(
 
 
 def write_ahead_mode(connection: Connection, timeouts: Timeouts) -> str:
-    """Switch a file to a write-ahead log; the mode that it has then, ``wal`` if that was possible.
+    """Switch a file to a write-ahead log; return the resulting mode, ``wal`` if supported.
 
-    Raises:
-        OperationalError: Another process kept the file locked.
+    OperationalError is raised if another process keeps the file locked.
     """
     deadline = timeouts.clock.monotonic() + timeouts.lock_s
     while True:
         try:
             mode: str = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
         except OperationalError as error:
-            # SQLite does not wait by itself here for another process that writes.
+            # This pragma does not wait for another process that writes.
             if not is_busy(error.orig) or timeouts.clock.monotonic() > deadline:
                 raise
             timeouts.clock.sleep(_RETRY_S)
@@ -70,7 +68,7 @@ OTHER_LEDGER: Final = (
     "a gated query makes it when it starts, and --ledger or HEADRACE_LEDGER names another one to a"
     " command"
 )
-"""Advice if there is no ledger."""
+"""Advice in errors about a missing ledger."""
 
 
 def _check(path: Path, *, must_exist: bool) -> None:
@@ -90,26 +88,25 @@ def _check(path: Path, *, must_exist: bool) -> None:
 
 
 def _writer(path: Path, lock_s: float) -> sqlite3.Connection:
-    """Open a file to write it; it is never made, not even where it was deleted just now."""
+    """Open an existing file for writing; a deleted file is never recreated."""
     uri = f"file:{quote(str(path))}?mode=rw"
     return sqlite3.connect(uri, uri=True, timeout=lock_s, check_same_thread=False)
 
 
 def _reader(path: Path, lock_s: float) -> sqlite3.Connection:
-    """Open a file to read it, and change nothing.
+    """Open a file for reading, without changing anything.
 
-    Beside a database with a write-ahead log even a reader makes files, and it leaves them to a
-    writer who perhaps may not write them. Therefore, without a log, and so without another process
-    that has the file open, it is read as it lies there; this user then needs no right to write,
-    either.
+    Beside a database with a write-ahead log, even a reader creates files, which a later writer may
+    have no right to write. So without a log, and therefore without another process that has the
+    file open, the file is opened as immutable. The user then needs no right to write.
     """
-    how = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
-    return sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=lock_s)
+    mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
+    return sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, timeout=lock_s)
 
 
 LOG_BYTES: Final = 4_194_304
-"""Size to which SQLite cuts a write-ahead log back once no reader needs more of it (bytes); about
-the size at which SQLite moves the log into the file."""
+"""Size to which SQLite truncates a write-ahead log after its last reader (bytes); about the size
+at which SQLite moves the log into the file."""
 
 
 def _configure(connection: sqlite3.Connection, _: object) -> None:
@@ -130,7 +127,7 @@ def _keep_to_the_file(engine: Engine, path: Path) -> None:
     @event.listens_for(engine, "do_connect")
     @event.listens_for(engine, "checkout")
     def refuse_another(*_: object) -> None:
-        # SQLite goes on with a file that was deleted, and its writes are lost with it.
+        # SQLite keeps using a deleted file, and would lose all writes with the file.
         if opened is not None and _identity(path) != opened:
             raise LedgerError(
                 f"The ledger {path} was deleted or replaced while it was open; put it back, unless "
@@ -139,9 +136,9 @@ def _keep_to_the_file(engine: Engine, path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Identity of a file (device and inode), to detect a replacement; None if it is missing."""
+    """Return a file's device and inode, which reveal a replacement; None if it is missing."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -1,25 +1,25 @@
 """The ledger's statements: written by name in the files of ``sql/``, for both databases.
 
-A file has one topic. Each statement begins with ``-- name: NAME``, and comments that say what it
+A file has one topic. Each statement begins with ``-- name: NAME``, and comments that state its
 guarantees. Values are bound, as ``:name``; a value is never part of a statement's text.
 
-``{now}`` is the database's time (ms since the epoch), while the statement runs. ``{expired}`` says
-that the lease of a batch is not in force: it has run out, or it ends further ahead than any lease
-can, so it was written before the clock was set back. ``{unresolved}`` says that a batch needs
-somebody: it has failed, was not dropped, and is not run again by the next start of its query.
-``{locked}`` locks the rows that are read until the transaction ends; a SQLite file has one writer
+``{now}`` is the database's time (ms since the epoch) while the statement runs. ``{expired}`` is
+true if the lease of a batch is not in force. Such a lease has expired, or ends further ahead than
+any lease can, because the clock was set back. ``{unresolved}`` is true for a failed, backfilling or
+dead batch that was not dropped and that the next start of its query does not run again.
+``{locked}`` locks the selected rows until the transaction ends; a SQLite file has one writer
 anyway.
 
-``{merge(a, b)}`` joins two JSON maps, of which the second wins. ``{item(a, n)}`` is the number at a
-place of a JSON list, and ``{word(a, n)}`` the text there. ``{rows(:bounds)}`` are the elements of a
-list, each of them ``bound.value``.
+``{merge(a, b)}`` joins two JSON maps; values of the second map win. ``{item(a, n)}`` is the number
+at a place of a JSON list, and ``{word(a, n)}`` the text there. ``{rows(:bounds)}`` are the elements
+of a list, each of them ``bound.value``.
 
-``-- part: NAME`` names lines that several statements of a file have in common; they stand where
-``{NAME}`` does.
+``-- part: NAME`` names lines that several statements of a file have in common; ``{NAME}`` in a
+statement is replaced by these lines.
 
-A line that ends with ``--? name`` is left out where that value is None. So a list of one gate and
-of all is one statement, and the database still sees only the conditions that are meant, and takes
-their index. ``IN :names`` binds a list.
+A line that ends with ``--? name`` is left out if that value is None. So one statement lists the
+rows of one gate or of all gates. The database sees only the conditions in use, and uses their
+index. ``IN :names`` binds a list.
 """
 
 import json
@@ -70,7 +70,7 @@ _MACROS: Final = {
     },
     r"\{locked\}": {"sqlite": "", "postgresql": "FOR NO KEY UPDATE"},
 }
-"""Where the databases differ, by pattern."""
+"""Replacements of each pattern, by database."""
 
 _EXPIRED: Final = "(lease_until_ms <= {now} OR lease_until_ms > {now} + {longest})"
 _UNRESOLVED: Final = """(batch.status IN ('failed', 'backfilling', 'dead')
@@ -83,13 +83,13 @@ _ALL_COLUMNS: Final = re.compile(r"(SELECT |RETURNING |\.)\*")
 
 
 class Statement:
-    """One statement of a file; it is bound to values by `execute`."""
+    """One statement of a file in ``sql/``; `execute` binds it to values."""
 
     def __init__(self, name: str, lines: Sequence[str]) -> None:
         self.name: Final = name
         self._lines: Final = tuple(lines)
         self.optional: Final = frozenset(
-            found[1] for line in lines if (found := _OPTIONAL.search(line))
+            match[1] for line in lines if (match := _OPTIONAL.search(line))
         )
         self.lists: Final = frozenset(_LIST.findall("\n".join(lines)))
         self._names_columns: Final = not _ALL_COLUMNS.search("\n".join(lines))
@@ -100,7 +100,7 @@ class Statement:
         return f"Statement({self.name!r})"
 
     def on(self, dialect: str, given: Iterable[str] = ()) -> TextClause:
-        """Return the text for a database, with the optional lines of these values."""
+        """Return the SQL for a database, with the optional lines of these values."""
         key = dialect, self.optional.intersection(given)
         made = self._made.get(key)
         if made is None:
@@ -114,15 +114,16 @@ class Statement:
         values: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
         options: Mapping[str, Any] | None,
     ) -> CursorResult[Any]:
-        """Run it, and keep the columns of its answer: SQLAlchemy works them out anew for a text.
+        """Run the statement, and cache the columns of its result.
 
-        Not where a column of a newer schema may come between them.
+        SQLAlchemy would compute the columns again for each text. A statement with ``*`` is not
+        cached, because a newer schema may add a column.
         """
         key = connection.dialect.name, self.optional.intersection(given)
-        known = self._answered.get(key)
-        sent = self.on(*key) if known is None else known
+        cached = self._answered.get(key)
+        sent = self.on(*key) if cached is None else cached
         result = connection.execute(sent, values, execution_options=options)
-        if known is None and result.returns_rows and self._names_columns:
+        if cached is None and result.returns_rows and self._names_columns:
             self._answered[key] = self.on(*key).columns(*map(column, result.keys()))
         return result
 
@@ -144,7 +145,7 @@ class Statement:
 def statements(topic: str) -> Mapping[str, Statement]:
     """Return the statements of a file of ``sql/``, by name."""
     text = (FOLDER / f"{topic}.sql").read_text()
-    found = dict[str, Statement]()
+    by_name = dict[str, Statement]()
     parts = dict[str, str]()
     for kind, name, body in re.findall(
         r"^-- (name|part): (\w+)\n(.*?)(?=^-- (?:name|part): |\Z)", text, re.M | re.S
@@ -155,12 +156,12 @@ def statements(topic: str) -> Mapping[str, Statement]:
         if kind == "part":
             parts[name] = lines
         else:
-            found[name] = Statement(f"{topic}.{name}", lines.splitlines())
-    return found
+            by_name[name] = Statement(f"{topic}.{name}", lines.splitlines())
+    return by_name
 
 
 def _lines(body: str) -> list[str]:
-    """Return the lines of a statement that are sent; a colon in a comment binds nothing."""
+    """Return the lines of a statement without comments, where a colon would bind a value."""
     return [line for line in body.splitlines() if line.strip() and not line.startswith("-- ")]
 
 
@@ -171,26 +172,23 @@ def execute(
     *,
     counted: bool = False,
 ) -> CursorResult[Any]:
-    """Run a statement with its values, or once for each of several; values may be left over.
+    """Run a statement once, or once for each of several mappings of values.
 
-    Args:
-        connection: Where.
-        statement: What.
-        values: What it is bound to.
-        counted: Whether the number of changed rows is needed; by default an INSERT does not tell.
+    Superfluous values are ignored. ``counted`` requests the number of changed rows, which an INSERT
+    does not return by default.
     """
-    given: Iterable[str] = ()
+    names: Iterable[str] = ()
     if isinstance(values, Mapping):
-        given = [name for name, value in values.items() if value is not None]
-        # An empty list has no type; a null is in no list either.
-        lists = {name: [*values[name]] or [None] for name in statement.lists.intersection(given)}
+        names = [name for name, value in values.items() if value is not None]
+        # An empty list has no type, so NULL replaces it; no value equals NULL either.
+        lists = {name: [*values[name]] or [None] for name in statement.lists.intersection(names)}
         values = {**values, **lists} if lists else values
     options = {"preserve_rowcount": True} if counted else None
-    return statement.run(connection, given, values or None, options)
+    return statement.run(connection, names, values or None, options)
 
 
 def take_time_from(engine: Engine, clock: Callable[[], int]) -> None:
-    """Have an engine take ``{now}`` from this clock (ms since the epoch) in place of its own."""
+    """Make an engine take ``{now}`` from this clock (ms since the epoch) instead of its own."""
 
     @event.listens_for(engine, "before_cursor_execute", retval=True)
     def put_in(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> Any:

@@ -1,9 +1,9 @@
 """The ledger's tables, the same on SQLite and PostgreSQL.
 
-Times are ms since the epoch. Leases are by the database's own clock, which all have in common.
+Times are ms since the epoch. Leases are by the database's own clock, which all processes share.
 
-The migrations make them; a test holds both against each other. Every query uses an index, so that
-none takes longer because there is more history.
+The migrations create the tables; a test compares both. Every query uses an index, so that no query
+takes longer because of a longer history.
 """
 
 from typing import Final
@@ -29,7 +29,7 @@ VERSION_TABLE: Final = "headrace_version"
 """Table of the schema's version; not Alembic's default, so that a database can be shared."""
 
 SCHEMA_VERSION: Final = "0002"
-"""The newest migration; versions are ordered as text."""
+"""Newest migration; versions are ordered as text."""
 
 metadata: Final = MetaData(
     naming_convention={
@@ -51,18 +51,18 @@ gate: Final = Table(
     Column("source", Text, nullable=False),
     Column("estimator", Text, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
-    # Made with the row: the checkpoints of its queries carry it, and so know their ledger.
+    # Random id of the row: the checkpoints of the gate's queries store it to know their ledger.
     Column("gate_id", Text, nullable=False),
     Column("rate_per_s", Double),
     Column("rate_time_ms", BigInteger),
     # Known cost of a batch, as the learned law writes it.
     Column("batch_cost", Text),
-    # The largest batch that its handler takes, as `SizeCeiling` writes it.
+    # The largest batch that the handler takes, as `SizeCeiling` writes it.
     Column("size_ceiling", Text),
-    # The batch that its newest rate sample was learnt from.
+    # The batch from which the newest rate sample was learnt.
     Column("reported", Text),
-    # The batch that the engine asked for last, and how often it has asked for any. No foreign key,
-    # which SQLite adds to no table that is there.
+    # The batch that the engine requested last, and the number of its requests. No foreign key:
+    # SQLite cannot add one to an existing table.
     Column("begun", Text),
     Column("begins", BigInteger, nullable=False, server_default="0"),
     # Rate limit set by a downstream stage in its flow, and its expiry by the database's clock.
@@ -71,10 +71,10 @@ gate: Final = Table(
     Column("throttle_level", Double),
     Column("throttle_origin_per_s", Double),
     Column("throttle_until_ms", BigInteger),
-    # Pressures that its stage has received from downstream; a restart continues with them.
+    # Pressures that the gate's stage has received from downstream; a restart continues with them.
     Column("pressures", Text),
-    # The query that stands behind it, and until when by the database's clock; no
-    # other one begins a batch meanwhile.
+    # The query that owns the gate, and the end of its lease by the database's clock; until then no
+    # other query begins a batch.
     Column("query_owner", Text),
     Column("query_driver", Text),
     Column("query_read", Text),
@@ -83,29 +83,29 @@ gate: Final = Table(
     Column("query_checkpoint_id", Text),
     Column("query_since_ms", BigInteger),
     Column("query_until_ms", BigInteger),
-    # `begins` when that query claimed the gate.
+    # Value of `begins` when that query claimed the gate.
     Column("query_begins", BigInteger),
-    # Time by the database's clock when its last query ended, the way (`QueryEnd`), and the error if
-    # it was one. Empty for a query that owns it now, or whose process died silently.
+    # Time by the database's clock when the last query ended, how (`QueryEnd`), and the error, if
+    # any. Empty while a query owns the gate, or if its process died silently.
     Column("ended_ms", BigInteger),
     Column("ended", Text),
     Column("ended_error", Text),
-    # Number of calls of its handler.
+    # Number of calls of the handler.
     Column("sequence", BigInteger, nullable=False, server_default="0"),
-    # Total offsets of its losses, to detect a loss that was deleted.
+    # Total offsets of the gate's losses, to detect a deleted loss.
     Column("lost_offsets", BigInteger, nullable=False, server_default="0"),
-    # Operators' settings in force, rows of `action`: a pause or a drain, a limit, and a
-    # stop of the query that has it; and the newest of its rows. No foreign keys: SQLite cannot add
-    # them to an existing table.
+    # Operators' settings in force, rows of `action`: a pause or a drain, a limit, a stop of the
+    # owning query; and the gate's newest action. No foreign keys: SQLite cannot add them to an
+    # existing table.
     Column("hold_action", BigInteger),
     Column("limit_action", BigInteger),
     Column("stop_action", BigInteger),
     Column("last_action", BigInteger),
-    # While its batch waits for its sink: the outage (`SinkOutage`), and when an operator asked that
-    # it be run at once.
+    # While the gate's batch waits for its sink: the outage (`SinkOutage`), and the time at which an
+    # operator asked to run the batch at once.
     Column("sink_outage", Text),
     Column("sink_retry_ms", BigInteger),
-    # Totals of batches that are deleted as old, by status and reason, as metrics read them.
+    # Totals of batches that were deleted as old, by status and reason, for metrics.
     Column("pruned_totals", Text),
 )
 
@@ -120,16 +120,16 @@ action: Final = Table(
     Column("time_ms", BigInteger, nullable=False),
     Column("records_per_s", Double),
     Column("until_ms", BigInteger),
-    # The id that an `adopt` names, or the failures that it is about, in words.
+    # The id that an `adopt` names, or the failures of another action, in words.
     Column("target", Text),
-    # Of an action on failures; null while it is being done, or if that was interrupted.
+    # Outcome of an action on failures; null while the action runs, or if it was interrupted.
     Column("outcome", Text),
-    # When the gate's planner first planned by it, or by its successor.
+    # Time at which the gate's planner first obeyed the action, or a later action.
     Column("seen_ms", BigInteger),
     Column("last_call", Text, nullable=False, unique=True),
     Index(None, "gate", "action_id"),
 )
-"""Operators' actions, on gates and on failures: one row an action, never deleted."""
+"""Operators' actions, on gates and on failures: one row per action, never deleted."""
 
 rate: Final = Table(
     "rate",
@@ -165,7 +165,7 @@ batch_table: Final = Table(
     Column("end_time_ms", BigInteger),
     Column("reason", Text, nullable=False),
     Column("planned_records", BigInteger, nullable=False),
-    # About how many bytes they are, where the records' sizes were measured.
+    # Approximate size of the records, if their sizes were measured.
     Column("planned_bytes", BigInteger),
     Column("lag", BigInteger),
     Column("rate_per_s", Double),
@@ -176,17 +176,17 @@ batch_table: Final = Table(
     Column("owner", Text),
     Column("lease_until_ms", BigInteger),
     Column("resolution", Text),
-    # The call that changed it last: one that is repeated, as its answer was lost, finds itself.
+    # Id of the last call that changed the row: a call repeated after a lost answer finds its id.
     Column("last_call", Text),
     # Number of attempts that are failed backfills.
     Column("backfills", Integer, nullable=False, server_default="0"),
-    # Whether the outcome of one of its runs is unknown: it may be in its sink.
+    # Whether the outcome of a run is unknown: the batch may be in its sink.
     Column("outcome_unknown", Boolean, nullable=False, server_default=false()),
-    # When an operator asked that its next backfill be not waited for.
+    # Time at which an operator asked for the next backfill at once.
     Column("retry_ms", BigInteger),
-    # A JSON object (`control.parts.Progress`): what was done of a batch that is run in parts.
+    # A JSON object (`control.parts.Progress`): the finished parts of a batch that is run in parts.
     Column("progress", Text),
-    # Number of offsets that are done by it.
+    # Number of offsets finished according to the progress.
     Column("done_records", BigInteger, nullable=False, server_default="0"),
     Index(None, "gate", "created_time_ms"),
     Index(None, "gate", "status", "created_time_ms"),
@@ -207,7 +207,7 @@ batch_range: Final = Table(
     Column("topic_id", Text),
     UniqueConstraint("batch_key", "topic", "partition", "start_offset"),
 )
-"""Named for what needs it: it is written before anything has failed."""
+"""Ranges of batches. Rows are written before a batch runs; ``failure_id`` is only a row number."""
 
 lost: Final = Table(
     "lost",
@@ -220,7 +220,7 @@ lost: Final = Table(
     Column("time_ms", BigInteger, nullable=False),
     # "" where it is not known, for a key has no nulls.
     Column("topic_id", Text, primary_key=True, server_default=""),
-    # The batch that could not read it; "" where it was gone before one was planned.
+    # The batch that could not read the range; "" if the range was gone before a batch was planned.
     Column("batch_key", Text, primary_key=True, server_default="", index=True),
     Column("reason", Text),
 )
@@ -263,7 +263,7 @@ dead_letter: Final = Table(
     Column("resolution", Text),
     # Corrected value that was sent instead of ``value``; ``value`` stays.
     Column("sent_value", LargeBinary),
-    # Until then only the process of the last call sends it again.
+    # Until this time only the process of the last call sends the letter.
     Column("claimed_until_ms", BigInteger),
     Column("last_call", Text),
     UniqueConstraint("batch_key", "topic", "partition", "offset"),
@@ -283,7 +283,7 @@ pruned: Final = Table(
     Column("start_offset", BigInteger, primary_key=True),
     Column("until_offset", BigInteger, nullable=False),
 )
-"""Ranges of batches that were deleted as old: neighbouring ranges are one row."""
+"""Ranges of batches that were deleted as old; neighbouring ranges are one row."""
 
 checkpoint: Final = Table(
     "checkpoint",
@@ -293,16 +293,17 @@ checkpoint: Final = Table(
     Column("topic", Text, primary_key=True),
     # "" where it is not known, for a key has no nulls.
     Column("topic_id", Text, primary_key=True),
-    # JSON objects, by partition: where its first batch began and its newest one ended.
+    # JSON objects, by partition: the start of the first batch and the end of the newest batch.
     Column("start_offsets", Text, nullable=False),
     Column("until_offsets", Text, nullable=False),
-    # Number of offsets that its batches have planned.
+    # Number of offsets that the batches have planned.
     Column("offsets", BigInteger, nullable=False),
-    # The batch that the engine asked for last, and how often it had asked the gate for any.
+    # The batch that the engine requested last, and the gate's number of requests at that time.
     Column("begun", Text),
     Column("begins", BigInteger, nullable=False),
 )
-"""Ranges planned by each checkpoint, which its batches are checked against; they outlive them."""
+"""Ranges planned by each checkpoint. The proof compares batches with the rows, which outlive the
+batches."""
 
 position: Final = Table(
     "position",
@@ -310,16 +311,16 @@ position: Final = Table(
     Column("topic_id", Text, primary_key=True),
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
     Column("checkpoint_id", Text, nullable=False),
-    # A JSON object, by partition: every batch writes it, and one row costs less than a hundred.
+    # A JSON object, by partition: every batch writes it, and one row is cheaper than a hundred.
     Column("until_offsets", Text, nullable=False),
 )
-"""Position of a gate's newest run in a topic or journal that has an id. It outlives the batches,
-all of which would have to be searched for a partition without new records for long."""
+"""Position of a gate's newest run in a topic or journal that has an id. The rows outlive the
+batches: without them, a partition without new records would need a search through all batches."""
 
 receiver: Final = Table(
     "receiver",
     metadata,
-    # No foreign key: a receiver may be there before the query that declares its gate.
+    # No foreign key: a receiver may start before the query that declares its gate.
     Column("gate", Text, primary_key=True),
     Column("journal_id", Text, primary_key=True),
     Column("lane", Integer, primary_key=True),
@@ -335,10 +336,10 @@ receiver: Final = Table(
     Column("buffered_bytes", BigInteger, nullable=False),
     Column("waiting_records", BigInteger, nullable=False),
     Column("refusing", Text),
-    # A JSON object: how many, by kind.
+    # A JSON object: the number of rejections, by kind.
     Column("rejected", Text, nullable=False, server_default="{}"),
 )
-"""Receivers of a gate's records, one row a lane, rewritten about once a second."""
+"""Receivers of a gate's records, one row per lane, rewritten about once a second."""
 
 signal: Final = Table(
     "signal",
@@ -347,10 +348,10 @@ signal: Final = Table(
     Column("receiver", Text, primary_key=True),
     Column("sender", Text, primary_key=True),
     Column("body", Text, nullable=False),
-    # By the database's clock, for the stages may be on machines whose clocks differ.
+    # By the database's clock, because the clocks of the stages' machines may differ.
     Column("written_ms", BigInteger, nullable=False),
 )
-"""Newest signal of a flow's stage to one directly before it, until that one takes it."""
+"""Newest signal of a flow's stage to the stage directly upstream, until that stage has read it."""
 
 flow_secret: Final = Table(
     "flow_secret",
@@ -358,7 +359,8 @@ flow_secret: Final = Table(
     Column("flow", Text, primary_key=True),
     Column("secret", Text, nullable=False),
 )
-"""Secret of each flow, by which its stages sign what they write where others may write, too."""
+"""Secret of each flow, with which its stages sign texts in a place that other programs can
+write."""
 
 stage_state: Final = Table(
     "stage_state",

@@ -19,27 +19,27 @@ letter when                                                                attem
 ====== =================================================================== =========
 A      the plan fixed the ranges, and nothing has been read yet            1
 B      the engine runs its last planned batch again after a crash          + 1
-C      the same, of a batch that had failed                                + 1
+C      the engine runs a failed batch again after a crash                  + 1
 D      the handler or sink finished
-E      it raised, or its owner is dead
-F      a backfill takes the batch
+E      the handler or sink raised, or the batch's owner is dead
+F      a backfill claims the batch
 G      the backfill finished
-H      the backfill raised; there are attempts left                        + 1
-I      the last backfill that there may be raised                          + 1
-       or its ranges have left Kafka                                       0
-J      the backfill has done a part of it; the rest is the next one's      0
-K      another checkpoint reads all of it that is not done                 0
+H      the backfill raised, and may be repeated                            + 1
+I      the last allowed backfill raised,                                   + 1
+       or the batch's ranges have left Kafka                               0
+J      the backfill finished a part; the next backfill runs the rest       0
+K      another checkpoint reads all unfinished offsets of the batch        0
 ====== =================================================================== =========
 
-If a backfill's lease has run out, the next claim of the batch performs H and F at once. What was
-done of a batch's parts (``progress``) changes within a status, and goes with ``success``.
+If a backfill's lease has expired, the next claim of the batch performs H and F at once. The
+finished parts of a batch (``progress``) change within a status, and are deleted with ``success``.
 
 There is no other transition. ``success`` and ``dead`` are final: a row never leaves them.
 
 Every value is a bound parameter. ``by`` is the owner, or the process that wants to be the owner.
-``call`` names the call that asks, and stays with the row. A call whose answer was lost with the
-connection is repeated: it finds its own name in the row, and changes it in the same way, so that
-the answer is the first one's, too. If another process has changed the row since, no row matches.
+``call`` is the id of the call, and is stored in the row. A call whose answer was lost with the
+connection is repeated. The repeated call finds its own id in the row and makes the same change, so
+it returns the first call's answer. If another process has changed the row since, no row matches.
 """
 
 import secrets
@@ -62,7 +62,7 @@ class Status(StrEnum):
 
 
 class Kind(StrEnum):
-    """Who runs a batch: the live stream, or a backfill of one that failed."""
+    """Kind of a batch's run: by the live stream, or by a backfill after a failure."""
 
     LIVE = "live"
     BACKFILL = "backfill"
@@ -70,16 +70,16 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Transition:
-    """One allowed change of a row.
+    """One allowed change of a row of ``batch``.
 
     Attributes:
-        letters: Its letters in the diagram.
-        before: The statuses that it begins in; none for a row that is new.
-        after: The status that it leads to.
-        sets: What else it sets, as SQL.
-        allowed: A condition besides the status, as SQL.
-        attempts: What it adds to the number of attempts, as SQL.
-        backfills: What it adds to the number of failed backfills, as SQL; None sets it to 0.
+        letters: The transition's letters in the diagram.
+        before: Statuses in which the transition begins; none for a new row.
+        after: Status to which the transition leads.
+        sets: Additional assignments, as SQL.
+        allowed: Condition besides the status, as SQL.
+        attempts: Increase of the number of attempts, as SQL.
+        backfills: Increase of the number of failed backfills, as SQL; None resets the number to 0.
     """
 
     letters: str
@@ -92,7 +92,7 @@ class Transition:
 
     @cached_property
     def statement(self) -> Statement:
-        """The update that makes it; a call that is repeated changes nothing more."""
+        """The update that performs the transition; a repeated call changes nothing more."""
         made = f"(status = '{self.after}' AND last_call = :call)"
         before = ", ".join(f"'{status}'" for status in self.before)
 
@@ -129,12 +129,12 @@ _DONE: Final = (
 _FAILED: Final = f"{_ENDED}, {_ERROR}"
 _AFRESH: Final = f"start_time_ms = NULL, end_time_ms = NULL, records = NULL, {_NO_ERROR}"
 
-# Once it is unknown whether a batch is in its sink, it stays so.
+# An unknown outcome stays unknown: no later run reveals whether the batch is in its sink.
 _UNKNOWN_IF_SAID: Final = "outcome_unknown = (outcome_unknown OR :unknown)"
 
 
 def _unknown_again(status: Status) -> str:
-    """Set it where a run in this status was interrupted, but not by a call that is repeated."""
+    """Return the assignment for an interrupted run in this status; a repeated call sets nothing."""
     made = f"status = '{status}' AND last_call = :call"
     return (
         f"outcome_unknown = (outcome_unknown OR (NOT coalesce({made}, false)"
@@ -144,8 +144,8 @@ def _unknown_again(status: Status) -> str:
 
 _LIVE, _OPEN, _TAKEN = Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING
 
-# B and C are one statement: between two, another process could change the row from one's beginning
-# to the other's.
+# B and C are one statement: between two statements, another process could change the status from
+# ``in_progress`` to ``failed``, and neither would match.
 BEGIN_AGAIN: Final = Transition(
     "B, C", (_LIVE, _OPEN), _LIVE, f"{_AFRESH}, {_unknown_again(_LIVE)}", attempts="1"
 )
@@ -188,7 +188,7 @@ RELEASE_AS_DEAD: Final = Transition(
     backfills="1",
 )
 MARK_DEAD: Final = Transition("I", (_TAKEN,), Status.DEAD, _FAILED, _OWNED)
-# Its failures before say nothing of what is left.
+# Earlier failures say nothing about the rest of the batch, so the number of backfills restarts.
 PUT_BACK: Final = Transition("J", (_TAKEN,), _OPEN, _ENDED, _OWNED, backfills=None)
 SUPERSEDE: Final = Transition("K", (_OPEN,), Status.DEAD, "resolution = :why")
 
@@ -209,5 +209,5 @@ TRANSITIONS: Final = (
 
 
 def new_call_id() -> str:
-    """Name one call that changes a batch, and its repetitions."""
+    """Return a new id for one call that changes a batch, and for its repetitions."""
     return secrets.token_hex(8)

@@ -1,8 +1,11 @@
-"""A query's checkpoint as Spark writes it: which batches it has planned, and which committed.
+"""A query's checkpoint as Spark writes it: its planned batches, and its committed batches.
 
 ``offsets/N`` is written before batch N is read: a version, a line about the batch, and a line for
-each source with the offset where the batch ends (``v2`` puts the source's name and a colon before
-it). ``commits/N`` is written once batch N is done. Spark keeps the newest hundred of each.
+each source with the offset where the batch ends (``v2`` prefixes the source's name and a colon).
+``commits/N`` is written after batch N. Spark keeps the newest hundred of each.
+
+The native connector reads only topics, partitions and numbers. So a query returns to it on a copy
+of the checkpoint without Headrace's keys.
 """
 
 import json
@@ -19,17 +22,17 @@ from headrace.errors import SourceError
 from headrace.gate.source.stream_offset import StreamOffset
 
 VOID: Final = "-"
-"""Placeholder for the offset of a source that has none yet."""
+"""Placeholder for the offset of a source without an offset yet."""
 
 _VERSIONS: Final = ("v1", "v2")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """End of one batch in one source, as a checkpoint has it.
+    """End of one batch in one source of a checkpoint.
 
     Attributes:
-        prefix: Text before the offset in its line; empty, but for ``v2``.
+        prefix: Text before the offset in its line; empty except in ``v2``.
         offset: Parsed offset of Kafka's or Headrace's sources; None for other sources.
     """
 
@@ -41,7 +44,7 @@ class SourceOffset:
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """One file of ``offsets``: its first two lines, and the end of the batch in each source."""
+    """One file of ``offsets``: its first two lines, and the batch's end in each source."""
 
     head: tuple[str, str]
     sources: tuple[SourceOffset, ...]
@@ -49,10 +52,11 @@ class LoggedBatch:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """Planned read of one of Headrace's sources in one batch of a checkpoint, by its place."""
+    """Planned read of one of Headrace's sources in one batch of a checkpoint."""
 
     number: int
     source: int
+    """Index of the source in the query."""
     is_committed: bool
     end: StreamOffset
     ranges: tuple[OffsetRange, ...]
@@ -60,7 +64,7 @@ class PlannedRead:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The batches of a checkpoint that Spark has kept, and the numbers of those committed."""
+    """The batches of a checkpoint that Spark has kept, and the numbers of committed batches."""
 
     path: Path
     planned: Mapping[int, LoggedBatch]
@@ -68,13 +72,14 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: str) -> "Checkpoint":
-        """Read a checkpoint; a query may run on it meanwhile.
+        """Read a checkpoint; a query may use it meanwhile.
 
         Raises:
-            SourceError: It is no checkpoint in a folder of this machine, or cannot be read.
+            SourceError: The path is not a checkpoint in a folder of this machine, or cannot be
+                read.
         """
         folder = _folder(path)
-        # First, for committed batches were planned before.
+        # Read the commits first: a running query plans each batch before it commits the batch.
         committed = frozenset(_numbers(folder / "commits"))
         planned = {}
         for number in _numbers(folder / "offsets"):
@@ -88,19 +93,19 @@ class Checkpoint:
             )
         sources = max(len(batch.sources) for batch in planned.values())
         for number, batch in planned.items():
-            if len(batch.sources) < sources:  # A query has the same ones all its life.
+            if len(batch.sources) < sources:  # The sources of a query never change.
                 raise _not_whole(folder, number)
         return cls(folder, planned, committed)
 
     @property
     def newest(self) -> int:
-        """The number of the batch that was planned last."""
+        """The number of the newest planned batch."""
         return max(self.planned)
 
     def reads(self) -> Iterator[PlannedRead]:
         """Yield the reads of Headrace's sources, the earliest first.
 
-        The oldest batch that Spark has kept is left out, for its beginning is not known.
+        The oldest batch that Spark has kept is left out, because its start is not known.
         """
         for number in sorted(self.planned):
             before = self.planned.get(number - 1)
@@ -119,8 +124,8 @@ class Checkpoint:
 
 
 def _start(before: LoggedBatch | None, place: int) -> StreamOffset:
-    found = before.sources[place].offset if before and place < len(before.sources) else None
-    return found or StreamOffset({})
+    offset = before.sources[place].offset if before and place < len(before.sources) else None
+    return offset or StreamOffset({})
 
 
 def _folder(path: str) -> Path:
@@ -142,7 +147,7 @@ def _folder(path: str) -> Path:
 
 def _numbers(folder: Path) -> list[int]:
     try:
-        names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+        names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise SourceError(
             f"The checkpoint's folder {folder} cannot be read: {error.strerror}; let this user read"
@@ -152,7 +157,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _text(file: Path) -> str | None:
-    """Return the text of a file; None if Spark has deleted it meanwhile."""
+    """Return the text of a file; None if Spark has deleted the file meanwhile."""
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -179,8 +184,11 @@ def _logged(folder: Path, number: int, text: str) -> LoggedBatch:
 
 
 def _is_cut(lines: Sequence[str]) -> bool:
-    """Whether a file lacks a part: Spark writes a line per source, and no newline at the end."""
-    if any("\0" in line for line in lines):  # as a power failure leaves a file (SPARK-38033)
+    """Return whether a file is incomplete.
+
+    Spark writes a line per source, without a newline at the end.
+    """
+    if any("\0" in line for line in lines):  # A power failure leaves such a file (SPARK-38033).
         return True
     if len(lines) == 1:
         return any(version.startswith(lines[0]) for version in _VERSIONS)
@@ -234,15 +242,15 @@ _FIRST_OFFSETS: Final = "\0v1\n"
 
 
 def export(checkpoint: Checkpoint, to: Path, *, rerun: bool) -> None:
-    """Write a copy of a stopped query's checkpoint that the native source goes on from.
+    """Write a copy of a stopped query's checkpoint from which the native source can continue.
 
-    The native source refuses any key but topics, so Headrace's cannot stay. Only the offsets of
-    Headrace's sources are rewritten; all other files (commits, state, other sources' offsets) are
-    copied as they are. The original is never changed.
+    The native source accepts only topics as keys, so Headrace's keys are removed. Only the offsets
+    of Headrace's sources are rewritten; all other files (commits, state, other sources' offsets)
+    are copied unchanged. The original is never changed.
 
-    A batch that is planned and not committed is, with ``rerun``, planned in the copy as well: the
-    native source reads just the same ranges, under the same number. The copy appears when all of it
-    is written; after an error nothing is left of it.
+    With ``rerun``, an uncommitted planned batch stays planned in the copy: the native source reads
+    the same ranges, under the same number. The copy appears once it is complete; after an error,
+    nothing of it remains.
     """
     pending = _pending(checkpoint, rerun=rerun)
     if to.exists():
@@ -271,19 +279,19 @@ def export(checkpoint: Checkpoint, to: Path, *, rerun: bool) -> None:
 
 
 def _pending(checkpoint: Checkpoint, *, rerun: bool) -> Mapping[int, PlannedRead]:
-    """Return the newest batch's reads, by source, if it is not committed."""
+    """Return the newest batch's reads, by source, if the batch is not committed."""
     _refuse_what_is_no_topic(checkpoint)
     newest = checkpoint.newest
     if newest in checkpoint.committed:
         return {}
-    pending = {each.source: each for each in checkpoint.reads() if each.number == newest}
+    pending = {read.source: read for read in checkpoint.reads() if read.number == newest}
     if not pending:
         raise SourceError(
             f"Batch {newest} of the checkpoint {checkpoint.path} is planned and not committed, and"
             " the one before it is not there, so nobody knows where it began; start the query with"
             " Headrace once more, so that the batch ends."
         )
-    if not rerun and any(each.ranges for each in pending.values()):
+    if not rerun and any(read.ranges for read in pending.values()):
         raise SourceError(
             f"Batch {newest} of the checkpoint {checkpoint.path} is planned and not committed, and"
             " its handler may have run or not; start the query with Headrace once more with"
@@ -320,7 +328,7 @@ def _refuse_what_is_no_topic(checkpoint: Checkpoint) -> None:
 
 
 def _begins(checkpoint: Checkpoint, pending: PlannedRead) -> Positions:
-    """Return the beginning of a batch in each partition of its end."""
+    """Return the start of a batch in each partition of its end."""
     before = checkpoint.planned.get(pending.number - 1)
     start = before.sources[pending.source].offset if before else None
     positions = start.positions if start else {}
@@ -340,7 +348,7 @@ def _rewrite(checkpoint: Checkpoint, copy: Path, pending: Mapping[int, PlannedRe
             first.parent.mkdir(parents=True, exist_ok=True)
             _write(first, _FIRST_OFFSETS + _native(begins))
         else:
-            # The batch began elsewhere than at the previous one's end; the native source would not.
+            # Move the previous batch's end to the batch's start, where the native source begins.
             sources = list(before.sources)
             moved = StreamOffset(begins)
             sources[place] = replace(sources[place], offset=moved, is_ours=True)

@@ -1,8 +1,8 @@
-"""Comparison of a ledger with its query's checkpoint and log: Spark's checkpoint, and the log.
+"""Comparison of a gate's ledger with its query's checkpoint and with its log.
 
 The checkpoint is Spark's own record of a query's planned and committed batches, in a place of its
-own. A ledger that was restored from an old copy, or in which all rows were changed alike, agrees
-with itself, but not with that.
+own. A ledger that was restored from an old copy, or in which all rows were changed consistently, is
+consistent in itself, but contradicts the checkpoint.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ class Comparison:
     """Result of comparing a gate with a checkpoint or a log outside of its ledger.
 
     Attributes:
-        findings: Ranges that the ledger has lost.
+        findings: Ranges that are missing in the ledger.
         notes: Sentences on the scope of the comparison, and other remarks for the reader.
     """
 
@@ -34,7 +34,7 @@ class Comparison:
 
 
 def gates_in(checkpoint: Checkpoint) -> list[str]:
-    """The gates before a checkpoint's sources, by name."""
+    """Return the gates of a checkpoint's sources, by name."""
     gates = {read.end.gate for read in checkpoint.reads()} | {
         source.offset.gate
         for source in checkpoint.planned[checkpoint.newest].sources
@@ -44,10 +44,10 @@ def gates_in(checkpoint: Checkpoint) -> list[str]:
 
 
 def refuse_a_stranger(checkpoint: Checkpoint, gates: Collection[str]) -> None:
-    """Raise `OptionError` unless a checkpoint is of one of these gates."""
-    found = gates_in(checkpoint)
-    if not set(found) & set(gates):
-        named = ", ".join(found) or "none at all"
+    """Raise `OptionError` unless a checkpoint belongs to one of these gates."""
+    names = gates_in(checkpoint)
+    if not set(names) & set(gates):
+        named = ", ".join(names) or "none at all"
         raise OptionError(
             f"The checkpoint {checkpoint.path} is of no gate that is verified"
             f" ({', '.join(sorted(gates)) or 'there is none'}); its gates: {named}."
@@ -59,14 +59,14 @@ def compare_with_checkpoint(
 ) -> Comparison:
     """Compare a gate's batches with the checkpoint of its query, which may be running.
 
-    ``known`` is what the ledger has of the gate's checkpoints, from before anything else was read.
+    ``known`` is the ledger's rows of the gate's checkpoints, read before everything else.
     """
-    # Spark writes a batch's offsets before it is begun in the ledger. So the checkpoint's batches
-    # that are committed by now are in the ledger later, and the ledger's earlier batches are in
-    # here.
+    # Spark writes a batch's offsets before the batch begins in the ledger. So the ledger, read
+    # after the checkpoint, has all batches that the checkpoint has committed; and the checkpoint
+    # has all batches in `known`, which was read first.
     checkpoint = Checkpoint.read(path)
     reads = [read for read in checkpoint.reads() if read.end.gate == gate and not read.end.replay]
-    names = [each.name for each in ledger.gates.all()]
+    names = [record.name for record in ledger.gates.all()]
     findings: list[Finding] = []
     notes: list[str] = []
     unknown = [read for read in reads if read.ranges and not _is_there(ledger, gate, names, read)]
@@ -86,7 +86,7 @@ def compare_with_checkpoint(
 
 
 def _compared(checkpoint: Checkpoint, reads: Sequence[PlannedRead]) -> Iterator[str]:
-    """Which batches of the checkpoint could be compared."""
+    """Yield a sentence about the batches of the checkpoint that could be compared."""
     if reads:
         yield (
             f"Batches {reads[0].number} to {reads[-1].number} of the checkpoint {checkpoint.path}"
@@ -95,8 +95,8 @@ def _compared(checkpoint: Checkpoint, reads: Sequence[PlannedRead]) -> Iterator[
 
 
 def _left(known: Sequence[CheckpointRecord], ends: Sequence[StreamOffset]) -> Iterator[str]:
-    """Whether the gate has gone on with another checkpoint."""
-    newest = max(known, key=lambda each: each.begins, default=None)
+    """Yield a sentence if the gate has continued with another checkpoint."""
+    newest = max(known, key=lambda record: record.begins, default=None)
     if newest is not None and newest.checkpoint_id not in {end.checkpoint_id for end in ends}:
         yield (
             f"The gate's last batch is of another checkpoint, {newest.checkpoint_id}: what that has"
@@ -105,15 +105,15 @@ def _left(known: Sequence[CheckpointRecord], ends: Sequence[StreamOffset]) -> It
 
 
 def _ends(checkpoint: Checkpoint, gate: str) -> list[StreamOffset]:
-    """The ends of the newest batch in this gate's sources."""
+    """Return the ends of the newest batch in this gate's sources."""
     offsets = (source.offset for source in checkpoint.planned[checkpoint.newest].sources)
     return [offset for offset in offsets if offset is not None and offset.gate == gate]
 
 
 def _is_there(ledger: Ledger, gate: str, gates: Sequence[str], read: PlannedRead) -> bool:
-    """Whether the ledger has the batch itself."""
-    # A batch that was planned under another name of the gate may have been begun under this one.
-    for name in (gate, *(each for each in gates if each != gate)):
+    """Return whether the ledger has the batch under its own key."""
+    # A batch may have been planned under one name of the gate, and begun under another name.
+    for name in (gate, *(other_gate for other_gate in gates if other_gate != gate)):
         key = batch_key(name, read.end.checkpoint_id, read.ranges, read.end.topic_ids)
         if ledger.batches.get(key) is not None:
             return True
@@ -131,10 +131,10 @@ def _place(read: PlannedRead, offsets: OffsetRange) -> _Place:
 def _covers(
     ledger: Ledger, gate: str, unknown: Sequence[PlannedRead]
 ) -> Mapping[_Place, Sequence[OffsetRange]]:
-    """Return what a ledger accounts for of batches that it does not have itself.
+    """Return the ranges that a ledger accounts for, in the partitions of batches that it lacks.
 
-    Batches may have been pruned, and one dead batch stands for all that a restored ledger lacks. So
-    these are compared by their offsets.
+    The batches may have been pruned, or replaced by one dead batch after a restore of the ledger.
+    So their keys are unknown, and only their offsets can be compared.
     """
     starts: dict[_Place, int] = {}
     for read in unknown:
@@ -166,7 +166,7 @@ def _missing(
 
 
 def _beyond(known: Sequence[CheckpointRecord], ends: Sequence[StreamOffset]) -> Iterator[str]:
-    """Yield the ranges that the ledger has planned beyond the checkpoint."""
+    """Yield a sentence for each range that the ledger has planned beyond the checkpoint."""
     by_run = {end.checkpoint_id: end for end in ends}
     for kept in known:
         end = by_run.get(kept.checkpoint_id)
@@ -188,7 +188,7 @@ def compare_with_log(
     known: Sequence[CheckpointRecord],
     log_of: Callable[[Sequence[OffsetRange]], Log],
 ) -> Comparison:
-    """Compare what a gate has planned with the log as it is now, which is closed again."""
+    """Compare a gate's plans with the current log, and close the log."""
     hulls = _hulls(known)
     wanted = [offsets for offsets in _one_of_each_partition(hulls) if offsets.count]
     if not wanted:
@@ -215,17 +215,17 @@ _Hulls = Mapping[tuple[TopicPartition, str | None], OffsetRange]
 
 
 def _hulls(known: Sequence[CheckpointRecord]) -> _Hulls:
-    """From the lowest to the highest offset that any checkpoint has planned."""
-    found: dict[tuple[TopicPartition, str | None], OffsetRange] = {}
+    """Return the range from the lowest to the highest planned offset, by partition and topic id."""
+    hulls: dict[tuple[TopicPartition, str | None], OffsetRange] = {}
     for kept in known:
         for partition, start in kept.starts.items():
             place = TopicPartition(kept.topic, partition), kept.topic_id
             until = kept.untils.get(partition, start)
-            hull = found.get(place, OffsetRange(kept.topic, partition, start, until))
-            found[place] = OffsetRange(
+            hull = hulls.get(place, OffsetRange(kept.topic, partition, start, until))
+            hulls[place] = OffsetRange(
                 kept.topic, partition, min(hull.start, start), max(hull.until, until)
             )
-    return found
+    return hulls
 
 
 def _one_of_each_partition(hulls: _Hulls) -> list[OffsetRange]:
@@ -252,7 +252,7 @@ def _planned_beyond(
 def _gone_unread(
     ledger: Ledger, gate: str, name: str, hulls: _Hulls, topics: Mapping[str, Topic]
 ) -> Iterator[str]:
-    """Records of topics that are gone which the gate has seen, and neither read nor counted."""
+    """Yield a sentence for each unread range of a missing topic that is not counted as lost."""
     gone = {
         (tp, topic_id): hull
         for (tp, topic_id), hull in hulls.items()
@@ -280,7 +280,7 @@ def _not_read(
     earliest: Positions,
     latest: Positions,
 ) -> Iterator[str]:
-    """Yield the ranges of the log that no batch reads."""
+    """Yield a sentence for each range of the log that no batch reads."""
     for tp in sorted(latest):
         own = [
             hull

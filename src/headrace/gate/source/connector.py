@@ -1,4 +1,8 @@
-"""Interface of a kind of source for a gate, besides its planning."""
+"""Interface of a kind of source for a gate, besides its planning.
+
+A failed batch is read again, not stored: the ledger has its exact offsets, and the log has the
+records. So deferring costs nothing, and a later run processes the planned records.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -20,41 +24,41 @@ if TYPE_CHECKING:
 
 
 class DeadLetterSink(Protocol):
-    """Copies dead letters of the ledger elsewhere; failures are logged, and stop nothing."""
+    """Sink for copies of dead letters; failures are logged, and stop nothing."""
 
     def send(self, letter: "DeadLetter") -> None:
         """Queue a dead letter; `flush` waits for its outcome."""
 
     def flush(self) -> None:
-        """Return when each that was queued has been taken, or refused."""
+        """Return when every queued dead letter has been accepted or refused."""
 
 
 OF_A_GATE: Final = {"headrace.gate": "gate", "headrace.ledger": "sqlite:///headrace.db"}
-"""Options that a stream also needs, to check its options where nothing is read with them."""
+"""Options that complete a stream's options for a check without reading."""
 
 
 @dataclass(frozen=True)
 class Connector:
     """One kind of source.
 
-    Every method raises ``OptionError`` where an option is wrong, and ``BrokerError`` or
-    ``JournalError`` where the log cannot be read.
+    Every method raises ``OptionError`` for a wrong option, and ``BrokerError`` or ``JournalError``
+    if the log cannot be read.
 
     Attributes:
-        name: name of the source in ``Gate.read``.
-        is_dense: whether it has a record at each offset that is read.
-        source: Spark's face of it; its name is the format's.
-        check: called with a stream's options on the driver, before a query starts. Raises
-            OptionError if one is wrong, SourceError if something that is named does not exist, and
-            BrokerError or JournalError where it cannot be reached.
-        replay_options: the options of a bounded read of exactly these ranges, from a stream's
-            options, in any case. Raises OptionError if a range is empty or two share an offset.
-        log: the log of a bounded read with such options.
-        located: a stream's options, completed with where the source was if they do not say it
-            themselves (see ``servers``). Raises OptionError if one is not a stream's.
-        servers: address of the source, without secrets, from its options in any case.
-        dead_letter_topic: opens the topic of a name, from a stream's options; None for a kind of
-            source that has no topics.
+        name: Name of the source in ``Gate.read``.
+        is_dense: Whether every offset that is read has a record.
+        source: Spark's data source; its name is the format's name.
+        check: Called with a stream's options on the driver, before a query starts. Raises
+            OptionError for a wrong option, SourceError for a missing topic or journal, and
+            BrokerError or JournalError if it cannot be reached.
+        replay_options: Options of a bounded read of exactly these ranges, from a stream's options,
+            in any case. Raises OptionError if a range is empty or two ranges share an offset.
+        log: The log of a bounded read with such options.
+        located: A stream's options, completed with the source's earlier address (see ``servers``)
+            if they lack one. Raises OptionError for an option that is not a stream's.
+        servers: Address of the source, without secrets, from its options in any case.
+        dead_letter_topic: Opens the topic of a name, from a stream's options; None for a kind of
+            source without topics.
     """
 
     name: str
@@ -75,7 +79,7 @@ class Connector:
     def gone(
         self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
     ) -> list[OffsetRange]:
-        """Return the ranges that a stream with these options has planned, and that are gone."""
+        """Return the planned ranges of a stream with these options that are gone from the log."""
         with self._log_of_planned(options, ranges) as log:
             return gone(log, ranges)
 
@@ -85,7 +89,7 @@ class Connector:
         """Return the log's first offset in each of these ranges' existing partitions."""
         from headrace.gate.ledger.records import PlannedRange  # noqa: PLC0415  (tasks do without the ledger)
 
-        planned = [PlannedRange(each) for each in ranges]
+        planned = [PlannedRange(offsets) for offsets in ranges]
         with self._log_of_planned(options, planned) as log:
             return beginnings(log, planned)
 
@@ -97,7 +101,7 @@ class Connector:
             return log.reached(as_planned(log, ranges))
 
     def log_of(self, options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> Log:
-        """Return the log that these ranges are read from."""
+        """Return the log from which these ranges are read."""
         return self.log(self.replay_options(options, hulls(ranges)))
 
     def _log_of_planned(
@@ -107,14 +111,15 @@ class Connector:
 
 
 _NEAR: Final = 1_000
-"""Records between two that are wanted, which are read sooner than a reader is moved past them."""
+"""Maximum gap between two wanted ranges that are read as one (records): reading the gap is
+faster than seeking."""
 
 _MOST_RANGES: Final = 64
-"""Approximate number of ranges read per partition, however far apart the wanted offsets are."""
+"""Approximate maximum number of ranges per partition, however far apart the wanted offsets are."""
 
 
 def close_ranges(wanted: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The ranges in which all of these lie, with whatever is between near ones.
+    """Return ranges that cover the wanted ranges, with near ones joined.
 
     ::
 
@@ -122,28 +127,28 @@ def close_ranges(wanted: Iterable[OffsetRange]) -> list[OffsetRange]:
     >>> [str(r) for r in close_ranges([far, OffsetRange("a", 0, 0, 1), near])]
     ['a-0 [0, 18)', 'a-0 [9000, 9001)']
     """
-    found: list[OffsetRange] = []
-    for _, same in groupby(sorted(wanted), lambda each: each.topic_partition):
+    result: list[OffsetRange] = []
+    for _, same in groupby(sorted(wanted), lambda offsets: offsets.topic_partition):
         ranges = list(same)
         near = max(_NEAR, (ranges[-1].until - ranges[0].start) // _MOST_RANGES)
         joined = [ranges[0]]
-        for each in ranges[1:]:
-            if each.start - joined[-1].until <= near:
-                joined[-1] = joined[-1].hull(each)
+        for offsets in ranges[1:]:
+            if offsets.start - joined[-1].until <= near:
+                joined[-1] = joined[-1].hull(offsets)
             else:
-                joined.append(each)
-        found += joined
-    return found
+                joined.append(offsets)
+        result += joined
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class _ToldLosses(Losses):
-    """Losses that the caller is told of, who knows which of them matter."""
+    """Policy that reports losses to the caller, who decides which of them matter."""
 
     on_loss: OnLoss | None = None
 
     def pass_over(self, missing: OffsetRange, why: str) -> None:
-        """Report the loss to the caller, or raise `DataLossError` without one."""
+        """Report the loss to the caller; without a caller's function, raise `DataLossError`."""
         self.refuse([missing], why)
         if self.on_loss is not None:
             self.on_loss(missing, why)
@@ -156,19 +161,19 @@ def read_directly(
     topic_ids: Mapping[str, str],
     on_loss: OnLoss | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of these ranges, with all columns that the sources have, headers too.
+    """Yield the records of these ranges with all columns of the source, including headers.
 
     Args:
-        connector: the kind of source.
-        options: the stream's, as its reader received them.
-        ranges: the ranges to read.
-        topic_ids: ids of the topics when the ranges were planned: a topic that was recreated since
-            then is not read.
-        on_loss: is told of offsets that have left the source. Default: None, they are an error.
+        connector: The kind of source.
+        options: The stream's options, as its reader received them.
+        ranges: The ranges to read.
+        topic_ids: Ids of the topics at the time of the plan; a recreated topic is not read.
+        on_loss: Called with offsets that have left the source. Default: None, missing offsets are
+            an error.
 
     Raises:
-        DataLossError, CorruptionError: records have left the source, or are damaged.
-        BrokerError, JournalError: it cannot be read now; with the note that it was being read.
+        DataLossError, CorruptionError: Records have left the source, or are damaged.
+        BrokerError, JournalError: The source cannot be read now; the exception has the note `READ`.
     """
     if not ranges:
         return
@@ -183,11 +188,11 @@ def read_directly(
 def read_in_process(
     connector: Connector, options: Mapping[str, str], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Read what a bounded read with these options reads, planned as in Spark, in this process.
+    """Yield the records of a bounded read with these options, planned as in Spark.
 
     Raises:
         OptionError: An option is wrong.
-        SourceError, JournalError: It cannot be read.
+        SourceError, JournalError: The source cannot be read.
     """
     source = connector.source(_as_spark_gives(dict(options)))
     stored = source.schema()
@@ -197,5 +202,5 @@ def read_in_process(
 
 
 def _as_spark_gives(options: dict[str, str]) -> dict[str, str]:
-    """Options whose names are the same in any case."""
+    """Return the options with case-insensitive names, as Spark passes them."""
     return cast(dict[str, str], CaseInsensitiveDict(options))

@@ -1,7 +1,12 @@
-"""Values that a source's own tasks decode: their column, and what becomes of other values.
+"""Values that a source's own tasks decode: their column, and the handling of malformed values.
 
-Raw bytes do not reach the JVM then. Behind a gate, what does not fit is reported and rejected, as
-by ``headrace.decode`` in a handler; without one, the option ``mode`` says what becomes of it.
+Decoding in the tasks that read the records avoids two transfers: raw bytes from Python to the JVM,
+and back to a Python worker. Behind a gate, malformed values are reported and rejected, as by
+``headrace.decode`` in a handler; without a gate, the option ``mode`` decides.
+
+A repeated batch is read raw, because an isolation cuts the batch by its offsets. The handler's
+thread then decodes the batch. Without a handler in the job's thread, the first malformed value
+fails the job, because dropping the value would be a silent loss.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,18 +36,18 @@ from headrace.decoding import (
 from headrace.errors import DecodeError, OptionError, SetupError
 
 CORRUPT: Final = "_corrupt_record"
-"""The column with the bytes of a value that does not fit, in mode PERMISSIVE."""
+"""Name of the column with the bytes of a malformed value, in mode PERMISSIVE."""
 
 _VALUE: Final = "value"
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedValues:
-    """How values are decoded.
+    """Decoding of a source's values.
 
     Attributes:
-        columns: the format's.
-        mode: None behind a gate, which rejects what does not fit.
+        columns: Columns of the format.
+        mode: Handling of malformed values; None behind a gate, which rejects them.
     """
 
     form: Format
@@ -51,11 +56,11 @@ class DecodedValues:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "DecodedValues | None":
-        """Read the options by their names in lower case; None where values stay as they are.
+        """Parse options with lower-case names; return None if values are not decoded.
 
         Raises:
-            OptionError: one is wrong, or contradicts another.
-            SetupError: what decodes the format is not installed.
+            OptionError: An option is wrong, or contradicts another one.
+            SetupError: The decoder of the format is not installed.
         """
         text, mode = options.get(OPTION), options.get(MODE)
         if mode is not None and (text is None or "headrace.gate" in options):
@@ -68,18 +73,18 @@ class DecodedValues:
         return cls(form, form.columns(None), without)
 
     def schema(self, of: StructType) -> StructType:
-        """The columns of a source, with typed values."""
+        """Return the columns of a source, with typed values."""
         typed = StructField(_VALUE, nullable(self.columns))
-        fields = [typed if each.name == _VALUE else each for each in of.fields]
+        fields = [typed if column.name == _VALUE else column for column in of.fields]
         if self.mode is Mode.PERMISSIVE:
             fields.append(StructField(CORRUPT, BinaryType()))
         return StructType(fields)
 
     def task(self, schema: StructType, reports: Reporter | None) -> "ValueTask | None":
-        """The task for some of these columns; None where they have nothing of a value.
+        """Return the task for some of these columns; None if no column depends on the value.
 
         Raises:
-            SetupError: nobody receives reports behind a gate.
+            SetupError: Behind a gate, the session has no receiver of reports.
         """
         names = tuple(schema.names)
         if not {_VALUE, CORRUPT} & set(names):
@@ -95,12 +100,12 @@ class DecodedValues:
 
 @dataclass(frozen=True, slots=True)
 class ValueTask:
-    """Decodes in the tasks of one read; it is sent to them.
+    """Decoder in the tasks of one read, which is sent to the tasks.
 
     Attributes:
-        names: the columns to return, in their order.
-        asked: names of the fields of values to return.
-        reports: receives what a gate rejects.
+        names: Columns to return, in their order.
+        asked: Names of the fields of values to return.
+        reports: Receiver of values that a gate rejects.
     """
 
     values: DecodedValues
@@ -110,13 +115,13 @@ class ValueTask:
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """The columns to read."""
+        """Columns to read."""
         headers = (HEADERS,) if reads_headers(self.values.form) else ()
         needed = (*(name for name in self.names if name != CORRUPT), _VALUE, *PLACE, *headers)
         return tuple(dict.fromkeys(needed))
 
     def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode the columns that were read."""
+        """Yield the batches with decoded values and the selected columns."""
         task = DecodeTask(self.values.form, self.values.columns, self.reports, self.asked)
         if self.values.mode is None:
             for batch in task(batches):

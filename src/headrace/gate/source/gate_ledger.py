@@ -1,8 +1,14 @@
 """A stream planner's access to the ledger: its gate's rate, batches and losses.
 
-A query claims its gate before it begins a batch: it is the only one behind it, or it does not
-start. The claim is a lease in the ledger, which the query's planner renews in a thread of its own.
-Each batch is begun under it, so that a query whose gate was taken over begins no batch.
+A gate has one query at a time: the planner must claim the gate before it begins a batch. The claim
+is a lease of 30 s in the gate's row, which a thread of the planner renews. Each batch is begun
+under the lease, in the same statement, so a query whose gate was taken over begins no batch. A
+second query is refused as soon as the first renews its lease; a query whose process has ended is
+replaced at once.
+
+A ledger can be replaced by an older one while its query runs, for example if a delayed standby is
+promoted. Each plan reads the gate's number of begun batches beside its rate. If the number has
+fallen, checkpoint and ledger are compared again.
 """
 
 import logging
@@ -34,27 +40,29 @@ from headrace.gate.source.losses import LossAccount, MissingOffsets
 from headrace.gate.source.resumption import GateMemory, unknown_outcome
 from headrace.gate.source.stream_offset import StreamOffset
 
-# A batch that overran is followed by the next at once, before the report of it has come. Planned
-# without it, the next would overrun as much. So a plan waits for it, at most one interval.
+# After a batch that overran its interval, Spark requests the next batch at once, before the report
+# arrives. Without the report, the next batch would be as large and overrun too. So a plan waits for
+# the report, at most one interval. If none arrives (a crash, a lost event), the rate in force
+# applies: a missing rate is never treated as a missing limit.
 _REPORT_POLL_S: Final = 0.005
 
 _UNKNOWN: Final[Positions] = {}
 
 
 class OpenLedger(Protocol):
-    """Opens a ledger, as `Ledger.open` does."""
+    """Opener of a ledger, as `Ledger.open` is."""
 
     def __call__(self, url: str, /, *, timeouts: Timeouts) -> Ledger:
-        """The ledger, whose calls wait so long for an unreachable database."""
+        """Return the ledger, with these timeouts for its calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateIdentity:
-    """A gate as its source declares it, and the query behind it.
+    """A gate as its source declares it, and the query that owns it.
 
     Attributes:
-        driver: names the process of the query's program; None where it did not register.
-        read: the reader of the gate that the query was made of; None without a `Gate`.
+        driver: Name of the process of the query's program; None if the process did not register.
+        read: The reader of the gate from which the query was made; None without a `Gate`.
     """
 
     name: str
@@ -67,11 +75,11 @@ class GateIdentity:
 
 
 class GateLedger:
-    """One gate's pages of the ledger, for its planner.
+    """One gate's part of the ledger, for its planner.
 
-    Every method raises ``LedgerError`` if the ledger cannot be read or written; if it cannot be
-    reached any more, only after its retry timeout, or when the driver has ended: batches that its
-    planner begins then would never run. Batches are begun after `claim`.
+    Every method raises ``LedgerError`` if the ledger cannot be read or written. For an unreachable
+    ledger, this happens only after the retry timeout, or when the driver has ended: batches begun
+    later would never run. Batches are begun after `claim`.
     """
 
     def __init__(
@@ -99,9 +107,9 @@ class GateLedger:
         """Whether the ledger was replaced by an older one since the last comparison with it."""
 
     def claim(self) -> None:
-        """Have the gate for this query alone, before anything is begun; again is harmless.
+        """Claim the gate for this query, before any batch; a second call has no effect.
 
-        Raises `GateInUseError` where another query stands behind it.
+        Raise `GateInUseError` if another query owns the gate.
         """
         if self._claimed is not None:
             return
@@ -129,10 +137,10 @@ class GateLedger:
         self._clock.sleep(seconds)
 
     def admission(self) -> GateMoment | None:
-        """Return the gate, after the report of its last batch if that comes soon.
+        """Return the gate, after waiting up to one interval for its last batch's report.
 
-        None while it is not declared. Operators' actions since the last time are marked as seen.
-        Without a report, because of a crash or a lost event, the rate is the one that was in force.
+        None if the gate is not declared. Newer actions of operators are marked as seen. Without a
+        report, because of a crash or a lost event, the rate in force applies.
         """
         with self._while_the_driver_lives():
             now = self._after_report()
@@ -160,7 +168,7 @@ class GateLedger:
         now = self._ledger.gates.now(self._gate.name)
         if self._begun is None:
             return now
-        # Without a listener (no headrace.register), it would wait each time in vain.
+        # Without a listener (no headrace.register), no report ever arrives, so do not wait.
         listening = self._begun_before is None or _reported(now) == self._begun_before
         patience_s = self._interval_ms / 1000 if listening else 0
         deadline = self._clock.monotonic() + patience_s
@@ -172,7 +180,7 @@ class GateLedger:
     def begin(
         self, end: StreamOffset, ranges: Sequence[OffsetRange], plan: Plan | None, latest: Positions
     ) -> None:
-        """Write the plan of a batch down; an existing batch is taken up again.
+        """Write the plan of a batch; an existing batch gets one more attempt.
 
         ``plan`` is None for a batch that was planned before a restart.
         """
@@ -191,16 +199,16 @@ class GateLedger:
         return self._gate_id
 
     def known(self) -> GateMemory:
-        """Return what the ledger knows of the gate, for a start; after `claim`."""
+        """Return the ledger's knowledge of the gate for a start. Call `claim` before this."""
         name = self._gate.name
         self.went_back = False
         with self._while_the_driver_lives():
-            # Not the one that the engine asked for last: from an older copy of its checkpoint it
-            # asks for an old one first.
+            # Not the engine's last request: with an older copy of its checkpoint, the engine first
+            # requests an old batch.
             open_to_stream = {Status.IN_PROGRESS, Status.FAILED}
             newest = self._ledger.batches.newest(name, 1, statuses=open_to_stream)
             last = newest[0] if newest else None
-            asked = self._ledger.operator_limits.for_the_start(name)
+            actions = self._ledger.operator_limits.for_the_start(name)
             gate = self._ledger.gates.get(name)
             self._gate_id = "" if gate is None else gate.gate_id
             return GateMemory(
@@ -210,37 +218,42 @@ class GateLedger:
                 checkpoints=self._ledger.history.checkpoints(name),
                 last=last,
                 last_ranges=() if last is None else self._ledger.batches.ranges(last.batch_key),
-                adopted=frozenset(each.target for each in asked if each.target is not None),
-                has_asked=bool(asked),
+                adopted=frozenset(action.target for action in actions if action.target is not None),
+                has_asked=bool(actions),
                 restarted_by=next(
-                    (each.author for each in asked if each.kind is OperatorActionKind.RESTART), None
+                    (
+                        action.author
+                        for action in actions
+                        if action.kind is OperatorActionKind.RESTART
+                    ),
+                    None,
                 ),
             )
 
     def begin_checkpoint(self, end: StreamOffset) -> None:
-        """Write down where a checkpoint begins in partitions of which its batch reads nothing."""
-        read = {each.topic_partition for each in end.ranges_from(StreamOffset({}))}
+        """Record where a checkpoint begins in partitions that its first batch does not read."""
+        read = {offsets.topic_partition for offsets in end.ranges_from(StreamOffset({}))}
         starts = [tp.range(at, at) for tp, at in end.begins.items() if tp not in read]
         if starts:
             with self._while_the_driver_lives():
                 self._ledger.batches.begin_checkpoint(self._batch(end, starts))
 
     def add_unknown(self, offset: StreamOffset, ranges: Sequence[OffsetRange]) -> None:
-        """Add a dead batch for what Spark has committed and the ledger does not know."""
+        """Add a dead batch for ranges that Spark has committed and the ledger lacks."""
         error = unknown_outcome(ranges)
         batch = replace(self._batch(offset, ranges), reason="committed, and unknown to this ledger")
         with self._while_the_driver_lives():
             self._ledger.batches.add_unknown(batch, error, self._owner)
 
     def gaps(self, checkpoint_id: str) -> list[OffsetRange]:
-        """Return what a checkpoint has planned and no batch of the ledger reads."""
+        """Return the ranges that a checkpoint has planned and no batch of the ledger reads."""
         with self._while_the_driver_lives():
             findings = self._ledger.proofs.verify(self._gate.name).findings
         return [
-            each.offsets
-            for each in findings
-            if each.kind in {FindingKind.GAP, FindingKind.MISSING}
-            and each.checkpoint_id == checkpoint_id
+            finding.offsets
+            for finding in findings
+            if finding.kind in {FindingKind.GAP, FindingKind.MISSING}
+            and finding.checkpoint_id == checkpoint_id
         ]
 
     def lost(self) -> list[OffsetRange]:
@@ -249,39 +262,42 @@ class GateLedger:
             return [loss.offsets for loss in self._ledger.history.losses(self._gate.name)]
 
     def continues(self, sentence: str) -> None:
-        """Write down that a query with a new checkpoint goes on from the ledger's position."""
+        """Record that a query with a new checkpoint continues from the ledger's position."""
         with self._while_the_driver_lives():
             self._ledger.operator_limits.continued(self._gate.name, sentence)
 
     def resolve_abandoned(self) -> list[str]:
-        """Fail the gate's batches in progress whose lease has run out, while none is run."""
+        """Fail the gate's batches in progress whose lease has expired; return their keys.
+
+        No batch of the query may run meanwhile.
+        """
         name, batches = self._gate.name, self._ledger.batches
         with self._while_the_driver_lives():
-            if batches.open_batch(name) is None:  # nearly always, and then nothing is written
+            if batches.open_batch(name) is None:  # The usual case, without a write.
                 return []
-            # A batch without a lease is perhaps of a query without a handler, whose report comes.
+            # A batch without a lease may belong to a query without a handler, which will report it.
             return batches.resolve_abandoned(name, but=None, unowned_before_ms=0)
 
     def supersede(self, end: StreamOffset, ranges: Sequence[OffsetRange], why: str) -> list[str]:
-        """Settle the open batches of other checkpoints that lie within these ranges."""
+        """Resolve the open batches of other checkpoints within these ranges; return their keys."""
         with self._while_the_driver_lives():
             return self._ledger.batches.supersede(self._batch(end, ranges), why, self._owner)
 
     def restarted(self) -> None:
-        """Write down that the checkpoint that an operator wanted anew is in the ledger."""
+        """Record that the new checkpoint of an operator's `restart` is in the ledger."""
         with self._while_the_driver_lives():
             self._ledger.operator_limits.restarted(self._gate.name)
 
     def start_obeyed(self) -> None:
-        """Write down that the operators' words for this start are not needed any more."""
+        """Record that this start no longer needs the operators' actions."""
         with self._while_the_driver_lives():
             self._ledger.operator_limits.start_obeyed(self._gate.name)
 
     def is_to_run(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> bool:
-        """Whether a batch is still to be run by the stream: a success is not, nor a backfill."""
+        """Return whether the stream must still run a batch: no success, nor a backfill's batch."""
         with self._while_the_driver_lives():
-            found = self._ledger.batches.get(self._batch(end, ranges).batch_key)
-        return found is None or found.status in {Status.IN_PROGRESS, Status.FAILED}
+            batch = self._ledger.batches.get(self._batch(end, ranges).batch_key)
+        return batch is None or batch.status in {Status.IN_PROGRESS, Status.FAILED}
 
     def account(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> LossAccount:
         """Return the account in which the tasks of a batch record unreadable offsets."""
@@ -295,15 +311,15 @@ class GateLedger:
         end: StreamOffset | None = None,
         ranges: Sequence[OffsetRange] = (),
     ) -> None:
-        """Count offsets that were gone before they were read, by that batch if there is one."""
+        """Record offsets that were gone before they were read, with their batch if there is one."""
         if not losses:
             return
         key = self._batch(end, ranges).batch_key if end is not None else None
         of_gone = {loss.missing.topic: loss.topic_id for loss in losses if loss.topic_id}
         gone = [loss for loss in losses if loss.topic_id]
-        others = [loss for loss in losses if not loss.topic_id]
+        rest = [loss for loss in losses if not loss.topic_id]
         with self._while_the_driver_lives():
-            for some, ids in ((gone, of_gone), (others, topic_ids)):
+            for some, ids in ((gone, of_gone), (rest, topic_ids)):
                 self._ledger.history.record_losses(
                     self._gate.name,
                     [loss.missing for loss in some],
@@ -313,7 +329,7 @@ class GateLedger:
                 )
 
     def withdraw_losses(self, positions: Positions, topic_ids: Mapping[str, str]) -> None:
-        """Count nothing as lost any more of topics that are there again."""
+        """Withdraw the losses of topics that are visible again."""
         with self._while_the_driver_lives():
             for tp, position in positions.items():
                 self._ledger.history.withdraw_loss(
@@ -354,12 +370,12 @@ class GateLedger:
 
     @contextmanager
     def _while_the_driver_lives(self) -> Iterator[None]:
-        # A process whose parent has ended has another one.
+        # A process gets another parent when its parent ends.
         with cancel_when(lambda: os.getppid() != self._driver, "the driver ended"):
             yield
 
     def close(self) -> None:
-        """Let the gate and the ledger go."""
+        """Release the gate and the ledger."""
         if self._claimed is not None:
             self._claimed.release()
         self._ledger.close()
@@ -380,7 +396,7 @@ def _reported(now: GateMoment | None) -> str | None:
 
 
 def describe_process(process: str | None, otherwise: int) -> str:
-    """A process of this machine as an operator finds it; ``otherwise`` is another's number."""
+    """Return a process's number and machine, for an operator; ``otherwise`` is a fallback."""
     number = number_of(process) if process is not None else None
     return f"process {number or otherwise} on {socket.gethostname()}"
 
@@ -390,32 +406,33 @@ def await_turn(
     try_once: Callable[[str | None], GateQuery | None],
     wait: Callable[[float], None],
 ) -> None:
-    """Return once no other query stands behind a gate.
+    """Wait until no other query owns a gate.
 
-    A query that is known to have ended is replaced at once. One that renews its lease meanwhile is
-    alive: `GateInUseError`. One that does neither is waited for until its lease has run out, for
-    its machine may be lost. ``try_once`` answers the query that has the gate, or None if it is
-    free; it is given that query's owner where that is known to be gone. ``wait`` may raise.
+    A query that is known to have ended is replaced at once. A query that renews its lease meanwhile
+    is alive, and leads to `GateInUseError`. For any other query, this waits until its lease has
+    expired, because its machine may be lost. ``try_once`` returns the query that owns the gate, or
+    None if the gate is free. Its argument is that query's owner once the owner is known to be gone.
+    ``wait`` may raise.
     """
     seen: GateQuery | None = None
     gone: str | None = None
-    while (other := try_once(gone)) is not None:
-        if seen is None or other.owner != seen.owner:
-            seen = other
-        elif other.until_ms > seen.until_ms:
-            raise GateInUseError(_in_use(gate, other))
-        if other.has_ended:
-            if gone == other.owner:
+    while (query := try_once(gone)) is not None:
+        if seen is None or query.owner != seen.owner:
+            seen = query
+        elif query.until_ms > seen.until_ms:
+            raise GateInUseError(_in_use(gate, query))
+        if query.has_ended:
+            if gone == query.owner:
                 return
-            gone = other.owner
+            gone = query.owner
             continue
         wait(_LOOK_S)
 
 
 def _in_use(gate: str, other: GateQuery) -> str:
     since = datetime.fromtimestamp(other.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    known = [each for each in (other.checkpoint, other.checkpoint_id) if each is not None]
-    checkpoint = f", with the checkpoint {known[0]}" if known else ""
+    names = [name for name in (other.checkpoint, other.checkpoint_id) if name is not None]
+    checkpoint = f", with the checkpoint {names[0]}" if names else ""
     return (
         f"The gate {gate!r} is in use by another query, of {other.described}, since"
         f" {since}{checkpoint}: a gate has one query at a time, so stop that one first"
@@ -425,7 +442,7 @@ def _in_use(gate: str, other: GateQuery) -> str:
 
 
 class ClaimedGate:
-    """A gate that a planner has claimed, until `release`; ``wait`` may raise to end the waiting."""
+    """A gate that a planner has claimed, until `release`; ``wait`` may raise to stop waiting."""
 
     def __init__(self, ledger: Ledger, claim: GateClaim, wait: Callable[[float], None]) -> None:
         self._ledger = ledger
@@ -441,10 +458,10 @@ class ClaimedGate:
         self._renewal.start()
 
     def release(self) -> None:
-        """Let the next query have the gate at once; if that fails, it has to wait for the lease.
+        """Release the gate for the next query; if that fails, the next query waits for the lease.
 
-        If the program was killed, Spark's end comes here too. Then it stays claimed, so that its
-        end is known; nobody waits, for its owner is known to be gone.
+        After a kill of the program, Spark's JVM still calls this. The gate then stays claimed, so
+        that the end is visible in the ledger. Nobody waits, because the owner is known to be gone.
         """
         self._renewal.stop(wait=False)
         if self._claim.driver is not None and is_gone(self._claim.driver):

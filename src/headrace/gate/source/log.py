@@ -1,4 +1,8 @@
-"""A log of records as a source sees it: topics, their partitions, and the offsets in each."""
+"""A log of records as a source sees it: topics, their partitions, and the offsets in each.
+
+Kafka and journals are logs: a lane is a partition, a journal's name a topic, and a journal's id a
+topic's id. So one planner serves both.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,31 +31,31 @@ ARROW_SCHEMA: Final = pa.schema(
         ("headers", HEADERS),
     ]
 )
-"""Every column of a record batch, in the native connector's order; ``headers`` only on request."""
+"""All columns of a record batch, in the native connector's order; ``headers`` only on request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it is now.
+    """A topic at this moment.
 
     Attributes:
-        topic_id: id that distinguishes a topic from a later one of the same name; None on brokers
-            before 2.8.
-        partitions: the partitions' numbers, rising.
+        topic_id: Id that distinguishes the topic from a later topic of the same name; None on
+            brokers before 2.8.
+        partitions: The partitions' numbers, ascending.
     """
 
     topic_id: str | None
     partitions: tuple[int, ...]
 
     def may_be(self, topic_id: str | None) -> bool:
-        """Whether it has this id, as far as both are known."""
+        """Return whether the topic has this id, as far as both ids are known."""
         return None in {topic_id, self.topic_id} or topic_id == self.topic_id
 
 
 class Log(Protocol):
     """Log that a source reads: some topics, and some partitions of each.
 
-    Every method raises ``BrokerError``, or ``JournalError``, where the log cannot be reached.
+    Every method raises ``BrokerError`` or ``JournalError`` if the log cannot be reached.
     """
 
     @property
@@ -67,7 +71,7 @@ class Log(Protocol):
         """Address of the log, without secrets."""
 
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
-        """The topics that exist now; `SourceError` where ``must_exist`` is set and one does not."""
+        """Return the existing topics; raise `SourceError` for a missing one if ``must_exist``."""
 
     def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
         """Return the partitions of the topics that are read."""
@@ -79,41 +83,41 @@ class Log(Protocol):
         """Return the end of each partition's log."""
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
-        """``(earliest, latest)``, at the same time."""
+        """Return ``(earliest, latest)`` of each partition, at the same time."""
 
     def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """Return the written end of each partition's log, whether it can be read yet or not."""
+        """Return the written end of each partition's log, even beyond the readable records."""
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
-        """The first offset whose record is at or after the time (ms); None where there is none."""
+        """Return the offset of the first record at or after a time (ms), or None without one."""
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
         """Return the mean size of a record (bytes), by topic."""
 
     def readable_until(self, latest: Positions) -> Positions:
-        """The offset up to which records can be read, such as Kafka's last stable offset.
+        """Return the offset up to which records can be read (Kafka's last stable offset).
 
         ``latest`` is the last answer of `latest` or `bounds`.
         """
 
     def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
-        """The names of aborted attempts, whose records the readers of these ranges skip."""
+        """Return the names of aborted attempts, whose records the readers of these ranges skip."""
 
     def processed(self, positions: Positions) -> None:
-        """Take note that everything before these offsets has been processed."""
+        """Note that all records before these offsets have been processed."""
 
     def close(self) -> None:
-        """Release its resources."""
+        """Release the log's resources."""
 
 
 @runtime_checkable
 class CheckedLog(Protocol):
-    """Further answers of a log such as a journal, which never gives an offset twice.
+    """Additional methods of a log that never reuses an offset, such as a journal.
 
-    A log without them may give offsets to other records once it has lost its end, and is read on
-    from there. Every method raises ``JournalError`` where the log cannot be reached.
+    Any other log may reuse offsets for new records after a loss of its end, and reading continues
+    from the new end. Every method raises ``JournalError`` if the log cannot be reached.
     """
 
     @property
@@ -121,20 +125,18 @@ class CheckedLog(Protocol):
         """Advice for a log that has lost its end."""
 
     def checksums(self, positions: Positions) -> Checksums:
-        """Return checksums that distinguish the log up to each position from any other.
+        """Return checksums that distinguish the log up to each position from any other log.
 
-        No position is beyond the last answer of `latest` or `bounds`. Known checksums are returned,
-        none of them 0.
+        No position may be beyond the last answer of `latest` or `bounds`. Only known checksums are
+        returned, and none of them is 0.
         """
 
     def check_continues(self, after: ChecksumsBefore) -> None:
-        """Refuse a log in which something else is before an offset now than was read there.
+        """Refuse a log whose records before an offset differ from the records read there.
 
-        This is as far as `latest` or `bounds` have just seen it, at no cost; the rest is found when
-        these offsets are read.
-
-        Raises:
-            DataLossError: To read on would leave out what is new before that offset.
+        The check covers the offsets that `latest` or `bounds` have just seen, and costs no request.
+        Reads of the batch check the other offsets. DataLossError is raised if reading on would skip
+        the new records before an offset.
         """
 
     def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
@@ -142,7 +144,7 @@ class CheckedLog(Protocol):
 
 
 def declared_lost(log: Log, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the ranges among the offsets that are known to be lost."""
+    """Return the ranges among the offsets that are known to be lost; none for other logs."""
     return log.lost(ranges) if isinstance(log, CheckedLog) else []
 
 
@@ -152,26 +154,32 @@ def beginnings(log: Log, ranges: "Sequence[PlannedRange]") -> Positions:
 
 
 def gone(log: Log, ranges: "Sequence[PlannedRange]") -> list[OffsetRange]:
-    """Return the parts of the ranges that are not in the log any more; all of a missing topic's.
+    """Return the chunks of the ranges that the log no longer has; all of a missing topic's.
 
-    A topic that was recreated under its name is not the one that was planned. Ranges that were
-    declared lost are not in the log any more either, wherever they lie.
+    A topic that was recreated under its name is another topic. Ranges that were declared lost are
+    gone too, wherever they lie.
     """
     begins = beginnings(log, ranges)
-    found: list[OffsetRange] = []
+    missing_ranges: list[OffsetRange] = []
     for planned in ranges:
         offsets = planned.offsets
         begin = begins.get(offsets.topic_partition, offsets.until)
-        missing, there = offsets.split_at(begin)
-        found += [missing] if missing.count else []
-        found += declared_lost(log, [there]) if there.count else []
-    return found
+        missing, remaining = offsets.split_at(begin)
+        missing_ranges += [missing] if missing.count else []
+        missing_ranges += declared_lost(log, [remaining]) if remaining.count else []
+    return missing_ranges
 
 
 def as_planned(log: Log, ranges: "Sequence[PlannedRange]") -> list[TopicPartition]:
-    """The partitions of these ranges that are as planned."""
+    """Return the existing partitions of these ranges whose topic is the planned one."""
     topics = log.topics()
-    return sorted({each.offsets.topic_partition for each in ranges if _is_of(each, topics)})
+    return sorted(
+        {
+            planned_range.offsets.topic_partition
+            for planned_range in ranges
+            if _is_of(planned_range, topics)
+        }
+    )
 
 
 def _is_of(planned: "PlannedRange", topics: Mapping[str, Topic]) -> bool:

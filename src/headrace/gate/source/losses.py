@@ -1,8 +1,9 @@
-"""Offsets that a task cannot read any more: they stop the query, or the ledger has them.
+"""Offsets that a task cannot read any more: they stop the query, or the ledger records them.
 
-The plan has counted the offsets that were gone when it was made. Offsets that go between the plan
-and the read are seen by the task alone, so the task itself records them, before it ends: Spark may
-run it twice, and nothing else that it could say would outlive that.
+The plan counts the offsets that are gone at that time. Only the task sees offsets that disappear
+between the plan and the read. An accumulator does not survive every sink, and a marker in the data
+does not survive every plan. So the task itself opens the ledger, only after a loss, and the loss is
+durable before the task ends.
 """
 
 import logging
@@ -19,19 +20,18 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("headrace.source")
 
 _NAMED: Final = 10
-"""So many partitions are named in a sentence."""
+"""Maximum number of partitions named in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingOffsets:
     """Offsets that will never be read, and the reason.
 
-    The range of a deleted topic ends at the last offset that was seen of it: at least that much is
-    lost. It is empty where nothing of it was seen, and where the end of a log was cut off, of which
-    this query had read a part.
+    The range of a deleted topic ends at its last seen offset: at least this range is lost. The
+    range is empty if no end was seen, or if the log lost an end that this query had read.
 
     Attributes:
-        topic_id: The topic's id, where the topic of that name has another one now, or none.
+        topic_id: Id of the lost topic, if the topic of this name now has another id, or none.
     """
 
     missing: OffsetRange
@@ -40,7 +40,7 @@ class MissingOffsets:
 
 
 def describe_losses(losses: Sequence[MissingOffsets]) -> str:
-    """Describe losses in one text; partitions with the same text are grouped by it.
+    """Describe losses in one text, with partitions grouped by their text.
 
     ::
 
@@ -51,7 +51,7 @@ def describe_losses(losses: Sequence[MissingOffsets]) -> str:
     """
     partitions: dict[str, list[int]] = {}
     for loss in losses:
-        # A sentence of one partition, or of offsets, names its subject.
+        # A reason that names its partition, or a range, stands alone; other reasons are grouped.
         missing = loss.missing
         if not missing.count and str(missing.topic_partition) not in loss.reason:
             partitions.setdefault(loss.reason, []).append(missing.partition)
@@ -71,11 +71,11 @@ def _numbered(partitions: Sequence[int]) -> str:
 
 
 OnLoss = Callable[[OffsetRange, str], None]
-"""Is called with offsets that cannot be read, and why, before they are passed over; where it
-raises, they are not."""
+"""Function called with unreadable offsets and the reason before they are skipped; it raises to
+prevent the skip."""
 
 _PATIENCE_S: Final = 10.0
-"""Time for which a task waits for the ledger's database; then Spark runs the task again."""
+"""Time for which a task waits for the ledger's database (s); then Spark runs the task again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class LossAccount:
     """Destination of the losses of one batch.
 
     Attributes:
-        ledger: the URL of its ledger; never shown, for it may hold a password.
+        ledger: URL of the gate's ledger; never shown, because it may contain a password.
     """
 
     gate: str
@@ -92,15 +92,13 @@ class LossAccount:
     topic_ids: Mapping[str, str]
 
     def record(self, missing: OffsetRange, why: str) -> None:
-        """Write these offsets down as lost by this batch; durable when this returns.
+        """Record these offsets as lost by this batch; durable when this returns.
 
-        Recorded again, by a task that runs again, they are counted once.
-
-        Raises:
-            DataLossError: the ledger cannot be reached from here, or it does not have this batch.
+        Offsets that a repeated task records again count once. DataLossError is raised if the ledger
+        cannot be reached from here, or does not have this batch.
         """
         try:
-            # Here, for a task that loses nothing needs none of it, and the import takes long.
+            # Import here: a task without a loss needs no ledger, and the import is slow.
             from headrace.gate.ledger.connection import Timeouts  # noqa: PLC0415
             from headrace.gate.ledger.ledger import Ledger  # noqa: PLC0415
 
@@ -122,7 +120,7 @@ class LossAccount:
             ) from None
 
     def _is_recorded(self, ledger: "Ledger", missing: OffsetRange) -> bool:
-        """Whether there is nothing to write: a handler may hold the only lock of a SQLite file."""
+        """Return whether the loss is recorded: a handler may hold a SQLite file's only lock."""
         return any(
             loss.offsets.contains(missing)
             for loss in ledger.history.losses_of([self.batch_key]).get(self.batch_key, ())
@@ -134,8 +132,8 @@ class Losses:
     """Policy of a task for offsets that it cannot read.
 
     Attributes:
-        account: the ledger's account of losses; None without a gate: then they are only logged, as
-            with the native connector.
+        account: The ledger's account of losses. None without a gate: then losses are only logged,
+            as by the native connector.
     """
 
     source: str
@@ -143,7 +141,7 @@ class Losses:
     account: LossAccount | None = None
 
     def refuse(self, missing: Sequence[OffsetRange], why: str) -> None:
-        """Raise `DataLossError` for these offsets, where they stop the query."""
+        """Raise `DataLossError` for these offsets if losses stop the query."""
         if missing and self.fail:
             raise DataLossError(
                 f"Offsets {', '.join(map(str, missing))} are gone from {self.source} ({why}); to go"
@@ -151,7 +149,7 @@ class Losses:
             )
 
     def pass_over(self, missing: OffsetRange, why: str) -> None:
-        """Log that these offsets are passed over, and write it down; or stop the query."""
+        """Log and record that these offsets are skipped, or stop the query."""
         self.refuse([missing], why)
         _LOG.warning(
             "Offsets %s are gone from %s (%s) and are passed over.", missing, self.source, why

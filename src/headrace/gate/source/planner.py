@@ -1,6 +1,17 @@
-"""The planner's side of a stream: the ranges of each batch.
+"""Planner of a stream: the ranges of each batch.
 
-It runs in a process of its own on the driver, for as long as the query runs.
+The planner runs in a process of its own on the driver, for as long as the query runs. One planner
+serves every source: it asks a `Log`, and Kafka and journals are logs. So offsets, keys, ledger,
+failure policies, backfill and `verify` are the same code for both.
+
+An ``auto`` interval is the planner's, because a trigger's interval is fixed when a query starts.
+The trigger of such a gate fires every 50 ms. Until the interval in the ledger has passed, the
+planner answers "nothing new" without a lookup.
+
+The first plan of a gate makes a batch even without records, and even if the gate is paused: the
+batch records where the stream begins. When Spark repeats batch 0 after a crash, it asks for
+``initialOffset`` again. With ``startingOffsets=latest`` the answer would then be higher, and the
+records between would be lost.
 """
 
 import logging
@@ -45,19 +56,19 @@ from headrace.gate.source.stream_offset import Checksums, ChecksumsBefore, Strea
 _LOG: Final = logging.getLogger("headrace.source")
 
 _ABANDONED_LOOK_S: Final = 5.0
-"""After which time batches in progress are looked at again, whose owner may be gone (s)."""
+"""Interval between two searches for batches in progress whose owner has ended (s)."""
 
 _LAST_OFFSET: Final = 2**63 - 1
 
 _READ_AGAIN: Final = "a restart of the gate reads it again (headrace)"
 
 _IDLE_PART: Final = 0.25
-"""Part of an ``auto`` interval after which a source without new records is looked at again."""
+"""Fraction of an ``auto`` interval between two lookups of a source without new records."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The last plan, kept until Spark asks for its tasks."""
+    """The last plan, kept until Spark requests its tasks."""
 
     end: dict[str, Any]
     plan: Plan
@@ -68,12 +79,13 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class ToRead:
-    """A batch that the ledger has, as its tasks are to read it.
+    """A batch in the ledger, as its tasks are to read it.
 
     Attributes:
-        aborted, after: see `SourceTask`.
-        fail_on_loss: whether nothing of it may be passed over.
-        account: destination of the tasks' losses; None without a ledger, or in a replay of the
+        aborted: See `SourceTask`.
+        after: See `SourceTask`.
+        fail_on_loss: Whether a missing offset fails the task.
+        account: Destination of the tasks' losses; None without a ledger, or in a replay of the
             batch.
     """
 
@@ -86,10 +98,10 @@ class ToRead:
 
 
 class StreamPlanner:
-    """Plans the batches of one query's source.
+    """Planner of the batches of one query's source.
 
-    Every method raises ``BrokerError`` or ``JournalError`` where the log cannot be reached and
-    ``LedgerError`` where the ledger cannot: the batch does not start then.
+    Every method raises ``BrokerError`` or ``JournalError`` for an unreachable log, and
+    ``LedgerError`` for an unreachable ledger. The batch does not start then.
     """
 
     def __init__(
@@ -111,14 +123,14 @@ class StreamPlanner:
         self._latest: Mapping[TopicPartition, int] = {}
         self._planned: _Planned | None = None
         self._next_s = -math.inf
-        """When the source is looked at next, where the interval is ``auto`` (s, monotonic)."""
+        """Time of the next lookup, with an ``auto`` interval (s, monotonic)."""
         self._last_let_through = -math.inf
         self._next_abandoned_s = -math.inf
-        """When batches in progress are looked at next (s, monotonic)."""
+        """Time of the next search for abandoned batches (s, monotonic)."""
         self._goes_on = False
-        """Whether the query began a new checkpoint, and goes on where the ledger stands."""
+        """Whether the query began a new checkpoint at the ledger's position."""
         self._is_compared = False
-        """Whether the checkpoint was compared with what the ledger has of it."""
+        """Whether the checkpoint was compared with the ledger."""
 
     def initial(self) -> dict[str, Any]:
         """Return the start of a fresh checkpoint."""
@@ -142,47 +154,47 @@ class StreamPlanner:
         ).to_json()
 
     def _within(self, positions: Positions) -> Positions:
-        """The positions, none beyond the end of its log: nothing was lost before such a one."""
+        """Return the positions, limited to the end of each log, so that none counts as a loss."""
         starting = self._options.starting
         if not isinstance(starting.at, AtOffsets):
             return positions
         ends = self.log.bounds(positions)[1]
         beyond = {tp: offset for tp, offset in positions.items() if offset > ends[tp]}
         for tp, offset in beyond.items():
-            said = f"{starting.option} is {offset} for {tp}, beyond its end at {ends[tp]}"
+            sentence = f"{starting.option} is {offset} for {tp}, beyond its end at {ends[tp]}"
             if self._options.fail_on_data_loss or self._checked is not None:
-                raise OptionError(f"{said}; name an offset up to there, or -1 for the end.")
-            _LOG.warning("%s; it is read from there on.", said)
+                raise OptionError(f"{sentence}; name an offset up to there, or -1 for the end.")
+            _LOG.warning("%s; it is read from there on.", sentence)
         return {**positions, **{tp: ends[tp] for tp in beyond}}
 
     def stop_at_latest(self) -> None:
-        """For ``Trigger.AvailableNow``: this run reads only the records that exist now."""
+        """Limit this run to the records that exist now, for ``Trigger.AvailableNow``."""
         partitions = self.log.partitions(self.log.topics())
         self._target = self.log.bounds(partitions)[1]
 
     def latest(self) -> dict[str, dict[str, int]] | None:
-        """The latest offsets as the last plan saw them."""
+        """Return the latest offsets that the last plan has seen, or None."""
         return nested(self._latest) or None
 
     def advance(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
-        """The end of the next batch; ``start`` itself where there is none to run.
+        """Return the end of the next batch, or ``start`` itself if there is none to run.
 
         Args:
-            start: the end of the last batch, which has been processed: Spark asks for the next one
-                only then.
-            everything: whether the trigger takes all there is whatever the limits (``once``).
+            start: End of the last batch. Spark requests the next batch only after processing the
+                last one.
+            everything: Whether the trigger reads all records whatever the limits (``once``).
 
         Raises:
-            DataLossError: offsets are gone and ``failOnDataLoss`` is set, or a journal's lane ends
-                before what was read of it, or is another one.
-            GateInUseError: another query stands behind the gate.
-            OptionError: the checkpoint is another gate's, or an older copy of itself.
+            DataLossError: Offsets are gone and ``failOnDataLoss`` is set, or a journal's lane ends
+                before a read offset, or is another lane.
+            GateInUseError: Another query owns the gate.
+            OptionError: The checkpoint belongs to another gate, or is an older copy.
         """
-        asked = offset = StreamOffset.from_json(start)
+        previous_end = offset = StreamOffset.from_json(start)
         offset.refuse_another_gate(self._options.gate)
         if offset.replay:
             return next_replay(offset) or start
-        # Not earlier: a query that replays batches plans none, and has no gate.
+        # Claim the gate after this check: a query that replays batches plans none, and has no gate.
         if self._gate_ledger is not None:
             self._gate_ledger.claim()
         if self._is_early() and not everything:
@@ -203,9 +215,9 @@ class StreamPlanner:
             seen=self._seen(offset, topics),
             cut=self._checked.cut if self._checked is not None else None,
         )
-        known = offset.after_of(starts.topic_ids)
+        checksums = offset.after_of(starts.topic_ids)
         if self._checked is not None:
-            self._checked.check_continues(known)
+            self._checked.check_continues(checksums)
         self._latest = latest
         self._account_for(starts.losses, starts.topic_ids)
         self._withdraw_losses(starts)
@@ -215,13 +227,13 @@ class StreamPlanner:
             for missing in declared_lost(self.log, _ranges_between(starts.current, planned.until))
         ]
         self._refuse_or_log(lost)
-        # An empty first batch writes down where a gate begins; one that goes on is in the ledger.
-        is_known = self._goes_on if offset.first else offset.positions == asked.positions
+        # An empty first batch records where a gate begins; the ledger knows a continued position.
+        is_known = self._goes_on if offset.first else offset.positions == previous_end.positions
         if planned.records == 0 and is_known and not starts.losses and not starts.returned:
             self._next_s = self._clock.monotonic() + _IDLE_PART * self._interval_ms / 1000
             return start
-        after = self._after(known, planned.until)
-        end = self._end(asked, offset, starts, planned.until, after).to_json()
+        after = self._after(checksums, planned.until)
+        end = self._end(previous_end, offset, starts, planned.until, after).to_json()
         self._planned = _Planned(end, planned, latest, lost)
         self._next_s = began_s + self._interval_ms / 1000
         return end
@@ -234,28 +246,28 @@ class StreamPlanner:
         until: Positions,
         after: Checksums,
     ) -> StreamOffset:
-        """The end of the next batch, where Spark has asked for what comes after one offset."""
-        # A query that had no gate when its checkpoint was made has this one now.
+        """Return the end of the next batch after the end that Spark has passed."""
+        # A query may have received its gate after its checkpoint was created.
         begun = replace(
             offset,
             gate=self._options.gate,
             gate_id=self._gate_ledger.gate_id if self._gate_ledger is not None else "",
             checkpoint_id=offset.checkpoint_id or uuid.uuid4().hex,
         )
-        # Spark knows the end of the batch before, and not where the ledger says to go on.
+        # Spark knows the end of the previous batch, but not the ledger's position.
         elsewhere = {tp: at for tp, at in starts.current.items() if at != asked.positions.get(tp)}
         begins = {**starts.begins, **elsewhere}
-        if not offset.checkpoint_id:  # the native source's: no ledger knows where it stands
+        if not offset.checkpoint_id:  # The native source's offset, which no ledger knows.
             begins = starts.current
         return begun.moved(until, begins, starts.topic_ids, after, starts.out_of_sight)
 
     def _is_early(self) -> bool:
-        """Whether an ``auto`` interval has not passed; its trigger fires much more often."""
+        """Return whether an ``auto`` interval has not passed; the trigger fires more often."""
         is_paced = self._options.estimator.auto is not None and self._target is None
         return is_paced and self._clock.monotonic() < self._next_s
 
     def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
-        """The checksums before a batch's end; a partition that has not moved keeps its own."""
+        """Return the checksums before a batch's end; an unchanged partition keeps its checksum."""
         kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
         return {**self._checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 
@@ -263,27 +275,27 @@ class StreamPlanner:
         return self._checked.checksums(positions) if self._checked is not None else {}
 
     def _look(self) -> tuple[Mapping[str, Topic], Positions, Positions]:
-        """The topics, and where each partition's log begins and ends."""
+        """Return the topics, and the beginning and the end of each partition's log."""
         topics = self.log.topics()
         while True:
             try:
                 return topics, *self.log.bounds(self.log.partitions(topics))
             except BrokerError:
-                # Brokers refuse the whole question if a topic was deleted since the one before.
-                found = self.log.topics()
-                if found == topics:
+                # Brokers refuse the whole request if a topic was deleted after the last request.
+                newer = self.log.topics()
+                if newer == topics:
                     raise
-                topics = found
+                topics = newer
 
     def _admissible(
         self, starts: StartOffsets, latest: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
         """Return the offsets up to which this run may read."""
         readable = self.log.readable_until(latest)
-        known = {tp: max(end, starts.current[tp]) for tp, end in readable.items()}
+        ends = {tp: max(end, starts.current[tp]) for tp, end in readable.items()}
         if self._target is None:
-            return known
-        return {tp: min(end, self._target.get(tp, starts.current[tp])) for tp, end in known.items()}
+            return ends
+        return {tp: min(end, self._target.get(tp, starts.current[tp])) for tp, end in ends.items()}
 
     def _plan(
         self, starts: StartOffsets, latest: Mapping[TopicPartition, int], *, everything: bool
@@ -314,11 +326,11 @@ class StreamPlanner:
         return planned
 
     def _too_few(self, unread: int) -> bool:
-        """Whether ``minOffsetsPerTrigger`` has these wait for more.
+        """Return whether ``minOffsetsPerTrigger`` delays a batch of so few unread offsets.
 
-        As with the native connector the time that they may wait counts from when the answer was
-        last no, though there was nothing to read then. Unlike there, the rest of a run with
-        ``Trigger.AvailableNow`` does not wait: the run would end without it.
+        As with the native connector, the delay counts from the last plan that was not delayed, even
+        if there was nothing to read then. Unlike there, the rest of a run with
+        ``Trigger.AvailableNow`` does not wait: the run would end without the rest.
         """
         minimum = self._options.min_offsets_per_trigger
         if minimum is None or self._target is not None:
@@ -332,9 +344,9 @@ class StreamPlanner:
         return False
 
     def _seen(self, offset: StreamOffset, topics: Mapping[str, Topic]) -> Positions:
-        """The ends of the partitions that are gone, as they were last seen; none if all are there.
+        """Return the last seen ends of partitions, if any partition is gone; empty otherwise.
 
-        In this process, or by any plan of the gate that the ledger has.
+        The ends are from this process, or from any plan of the gate in the ledger.
         """
         if not any(
             tp.topic not in topics
@@ -345,13 +357,14 @@ class StreamPlanner:
             return {}
         if self._gate_ledger is None:
             return self._latest
-        known = self._gate_ledger.latest_seen(offset.topic_ids)
+        ledger_ends = self._gate_ledger.latest_seen(offset.topic_ids)
         return {
-            tp: max(known.get(tp, 0), self._latest.get(tp, 0)) for tp in {**known, **self._latest}
+            tp: max(ledger_ends.get(tp, 0), self._latest.get(tp, 0))
+            for tp in {**ledger_ends, **self._latest}
         }
 
     def _withdraw_losses(self, starts: StartOffsets) -> None:
-        """Topics are there again that could not be seen: nothing of them is lost."""
+        """Withdraw the losses of topics that were invisible and are visible again."""
         if not starts.returned:
             return
         _LOG.warning(
@@ -363,7 +376,7 @@ class StreamPlanner:
             self._gate_ledger.withdraw_losses(starts.returned, starts.topic_ids)
 
     def _account_for(self, losses: Sequence[MissingOffsets], topic_ids: Mapping[str, str]) -> None:
-        """Record offsets that were gone before a batch was planned; or stop the query."""
+        """Record offsets that were gone before a batch was planned, or stop the query."""
         self._refuse_or_log(losses)
         if losses and self._gate_ledger is not None:
             self._gate_ledger.record_losses(losses, topic_ids)
@@ -382,13 +395,12 @@ class StreamPlanner:
         )
 
     def begin(self, start: dict[str, Any], end: dict[str, Any]) -> ToRead:
-        """The batch between two offsets, once the ledger has its ranges.
+        """Write a batch between two offsets into the ledger, and return what its tasks read.
 
         Raises:
-            DataLossError: offsets of a batch that is run again are gone by now, and
-                ``failOnDataLoss`` is set.
-            GateInUseError: another query stands behind the gate.
-            OptionError: the batch is another gate's.
+            DataLossError: Offsets of a repeated batch are gone, and ``failOnDataLoss`` is set.
+            GateInUseError: Another query owns the gate.
+            OptionError: The batch belongs to another gate.
         """
         since, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
         until.refuse_another_gate(self._options.gate)
@@ -402,17 +414,20 @@ class StreamPlanner:
             if until.begins:
                 ledger.begin_checkpoint(until)
             if since.first:
-                # One that goes on from the ledger's position begins behind all that was planned, so
-                # it settles nothing. The first offset's identity says nothing: Spark asks for that
-                # offset anew, and each answer has another one.
+                # A checkpoint that continues from the ledger's position begins behind all planned
+                # offsets, so nothing is resolved for it. The first offset's id does not identify
+                # it: Spark requests the first offset again, and each answer has another id.
                 self._settle_what_is_read_again(ledger, until)
                 ledger.restarted()
             if ranges:
-                # A batch that Spark runs again after a restart was planned by another process.
-                known = self._planned if self._planned and self._planned.end == end else None
-                lost = known.losses if known else self._lost_since(ledger, until, ranges)
+                # Another process planned a batch that Spark runs again after a restart.
+                own_plan = self._planned if self._planned and self._planned.end == end else None
+                lost = own_plan.losses if own_plan else self._lost_since(ledger, until, ranges)
                 ledger.begin(
-                    until, ranges, known.plan if known else None, known.latest if known else {}
+                    until,
+                    ranges,
+                    own_plan.plan if own_plan else None,
+                    own_plan.latest if own_plan else {},
                 )
                 ledger.record_losses(lost, until.topic_ids, until, ranges)
                 account = ledger.account(until, ranges)
@@ -429,10 +444,10 @@ class StreamPlanner:
         )
 
     def _fail_abandoned(self) -> None:
-        """Fail the batches in progress whose owner is gone, as in a ledger from an older copy.
+        """Fail the batches in progress whose owner is gone, as in a ledger restored from a copy.
 
-        No batch of this query runs now: Spark plans one once the one before is processed. The gate
-        may be idle, so the next batch is not waited for.
+        No batch of this query runs now: Spark plans a batch only once the previous one is
+        processed. The gate may be idle, so this does not wait for the next batch.
         """
         now_s = self._clock.monotonic()
         if self._gate_ledger is None or now_s < self._next_abandoned_s:
@@ -447,7 +462,7 @@ class StreamPlanner:
             )
 
     def _settle_what_is_read_again(self, ledger: GateLedger, first: StreamOffset) -> None:
-        """Settle the batches of earlier checkpoints that a checkpoint reads from its beginning."""
+        """Resolve the open batches of earlier checkpoints that a new checkpoint reads again."""
         ranges = [tp.range(at, _LAST_OFFSET) for tp, at in first.begins.items()]
         if keys := ledger.supersede(first, ranges, _READ_AGAIN):
             _LOG.warning(
@@ -465,54 +480,56 @@ class StreamPlanner:
         earliest: Positions,
         latest: Positions,
     ) -> tuple[StreamOffset, StreamOffset | None]:
-        """Compare checkpoint and ledger, at the start: see `headrace.gate.source.resumption`.
+        """Compare checkpoint and ledger at the start: see `headrace.gate.source.resumption`.
 
         Returns:
-            The offset to go on from, and the end of an interrupted batch that runs first, if any.
+            The offset from which to continue, and the end of an interrupted batch that runs first,
+            if any.
         """
         if self._gate_ledger is None:
             return offset, None
         is_compared = self._is_compared and not self._gate_ledger.went_back
         if is_compared and not offset.first:
             return offset, None
-        known = self._gate_ledger.known()
+        memory = self._gate_ledger.known()
         if offset.first:
-            return self._resume_anew(self._gate_ledger, offset, known)
-        refuse_another_ledger(offset, known)
-        self._add_unknown(self._gate_ledger, offset, known, earliest)
-        # A topic that is newer than a copy of the checkpoint is not in it.
+            return self._resume_anew(self._gate_ledger, offset, memory)
+        refuse_another_ledger(offset, memory)
+        self._add_unknown(self._gate_ledger, offset, memory, earliest)
+        # A copy of the checkpoint lacks topics that are newer than the copy.
         now = replace(offset, topic_ids={**topic_ids_of(topics), **offset.topic_ids})
-        beyond = refuse_an_older_checkpoint(now, known, latest)
+        beyond = refuse_an_older_checkpoint(now, memory, latest)
         self._is_compared = True
         if beyond:
             _LOG.warning(
                 "Gate %r goes on where its ledger stands, beyond its checkpoint: %s.",
-                known.gate,
+                memory.gate,
                 ", ".join(f"{tp} {until}" for tp, until in sorted(beyond.items())),
             )
-            planned = known.planned(offset.checkpoint_id)
+            planned = memory.planned(offset.checkpoint_id)
             positions = {**offset.positions, **beyond}
-            after = {tp: each for tp, each in offset.after.items() if tp not in beyond}
+            after = {tp: checksum for tp, checksum in offset.after.items() if tp not in beyond}
             moved = replace(now, positions=positions, after=after, planned=planned)
-            # Spark repeats the last batch of its checkpoint, and an older copy does not have it.
-            return moved, interrupted_end(moved, known)
-        if known.restarted_by is not None:
+            # Spark repeats the last batch of its checkpoint, but an older copy lacks that batch.
+            return moved, interrupted_end(moved, memory)
+        if memory.restarted_by is not None:
             _LOG.warning(
                 "Gate %r is to begin anew, as %s asked, and its query has its checkpoint still;"
                 " stop it, delete the checkpoint, and start again.",
-                known.gate,
-                known.restarted_by,
+                memory.gate,
+                memory.restarted_by,
             )
-        # Until a start does without them: one that is killed early needs them again.
-        is_adopted = bool(offset.gate_id) and offset.gate_id != known.gate_id
-        if known.has_asked and not self._goes_on and not is_adopted:
+        # Keep the actions until a start no longer needs them: a start that is killed early is
+        # repeated.
+        is_adopted = bool(offset.gate_id) and offset.gate_id != memory.gate_id
+        if memory.has_asked and not self._goes_on and not is_adopted:
             self._gate_ledger.start_obeyed()
         return offset, None
 
     def _resume_anew(
         self, gate_ledger: GateLedger, first: StreamOffset, known: GateMemory
     ) -> tuple[StreamOffset, StreamOffset | None]:
-        """Where a query with a new checkpoint begins; and the batch that it runs first, if any."""
+        """Return where a query with a new checkpoint begins, and the batch to run first, if any."""
         if not known.of_topics(first):
             return first, None
         if self._options.new_checkpoint is NewCheckpoint.RESTART:
@@ -544,7 +561,7 @@ class StreamPlanner:
         known: GateMemory,
         earliest: Positions,
     ) -> None:
-        """Write down what the checkpoint has planned up to here and the ledger does not know."""
+        """Record the offsets that the checkpoint has planned so far and the ledger lacks."""
         if offset.planned <= known.planned(offset.checkpoint_id):
             return
         gaps = gate_ledger.gaps(offset.checkpoint_id)
@@ -560,18 +577,18 @@ class StreamPlanner:
         gate_ledger.add_unknown(offset, ranges)
 
     def _know_before(self, ledger: GateLedger, since: StreamOffset, until: StreamOffset) -> None:
-        """Compare before a batch that Spark runs again: see `_resume`, which comes after it."""
+        """Compare checkpoint and ledger before Spark repeats a batch, which precedes `_resume`."""
         if self._is_compared or self._planned is not None:
             return
-        known = ledger.known()
-        refuse_another_ledger(until, known)
+        memory = ledger.known()
+        refuse_another_ledger(until, memory)
         earliest = self.log.earliest(since.positions)
-        self._add_unknown(ledger, since, known, earliest)
+        self._add_unknown(ledger, since, memory, earliest)
 
     def _lost_since(
         self, gate_ledger: GateLedger, until: StreamOffset, ranges: Sequence[OffsetRange]
     ) -> list[MissingOffsets]:
-        """Return the losses of a batch since it was planned, unless it need not be read."""
+        """Return a batch's losses since its plan; none if the batch need not be read."""
         if not gate_ledger.is_to_run(until, ranges):
             return []
         planned = [PlannedRange(r, topic_id=until.topic_ids.get(r.topic)) for r in ranges]
@@ -583,7 +600,7 @@ class StreamPlanner:
         return lost
 
     def close(self) -> None:
-        """Let go of the log, the gate and the ledger."""
+        """Release the log, the gate and the ledger."""
         self.log.close()
         if self._gate_ledger is not None:
             self._gate_ledger.close()

@@ -1,8 +1,12 @@
-"""Bounds of a read: a word, offsets or times, their offsets in a log now, and a batch's start.
+"""Bounds of a read: parsing of options, resolution to offsets, and the start of the next batch.
 
-The batch's end is the control law's business (``headrace.gate.control.plan``). Its start is about
-the rest: a partition that is new, one that is gone, a log that no longer holds our position, a
-topic that was deleted and created again.
+The batch's end is computed by the control law (``headrace.gate.control.plan``). The start handles
+partitions that are new or gone, logs that no longer hold a position, and topics that were deleted
+and created again.
+
+A broker does not list a deleted topic, nor a topic that the client may not see. So the seen and
+unread offsets of a missing topic count as lost at once. The topic keeps its position, and the loss
+is withdrawn if a topic with the same id returns.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,12 +23,12 @@ from headrace.gate.source.losses import MissingOffsets
 from headrace.gate.source.stream_offset import StreamOffset
 
 LATEST_OFFSET: Final = -1
-"""In an offset's place: the end of the log."""
+"""Placeholder in options for the end of the log."""
 EARLIEST_OFFSET: Final = -2
-"""In an offset's place: the beginning of the log."""
+"""Placeholder in options for the beginning of the log."""
 
 _LAST: Final = 2**63 - 1
-"""The last offset, and the last time, that there is."""
+"""Largest possible offset, and largest possible time."""
 
 
 class Edge(StrEnum):
@@ -50,23 +54,23 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """The same with a time for each partition."""
+    """The first record of each partition at or after its own time (ms since the epoch)."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBound:
-    """One end of a read, and the option that says so, for errors."""
+    """One end of a read, and the name of its option, for errors."""
 
     option: str
     at: Edge | AtOffsets | AtTime | AtTimes
 
 
 def starting_bound(raw: Mapping[str, str], default: Edge, *, streaming: bool) -> ReadBound:
-    """Return the start; the most specific of the three options counts, as in the native connector.
+    """Return the start; the most specific of the three options wins, as in the native connector.
 
-    Only in a stream has "from now on" a meaning.
+    The latest offset, as a start, is only allowed in a stream.
     """
     bound = _bound(raw, "starting", default)
     if not streaming and (bound.at is Edge.LATEST or _mentions(bound, LATEST_OFFSET)):
@@ -89,10 +93,10 @@ def ending_bound(raw: Mapping[str, str]) -> ReadBound:
 
 
 def span_by_options(starting: ReadBound, ending: ReadBound, r: OffsetRange) -> int:
-    """Count the offsets of a range as the native connector does before it has looked up its ends.
+    """Count the offsets of a range as the native connector does before it resolves the bounds.
 
-    Its numbers for the earliest and the latest offset are then taken for offsets, so only where
-    offsets or times are named it is the range's own count.
+    The native connector's placeholders for the earliest and the latest offset then count as
+    offsets. So the result is the range's own count only for bounds that are offsets or times.
     """
     return _number(ending, r.topic_partition, r.until) - _number(
         starting, r.topic_partition, r.start
@@ -161,10 +165,10 @@ def resolve_offsets(
     partitions: Iterable[TopicPartition],
     if_no_record: Callable[[TopicPartition, int], None] | None = None,
 ) -> Positions:
-    """The offset in each partition that a bound means now.
+    """Return the offset of a bound in each partition now.
 
-    If no record is at or after a time (ms), ``if_no_record`` is called with both and may raise; the
-    answer is the latest offset then.
+    If no record is at or after a time (ms), ``if_no_record`` is called with the partition and the
+    time, and may raise. If ``if_no_record`` returns, the result is the latest offset.
     """
     wanted = list(partitions)
     match bound.at:
@@ -187,7 +191,7 @@ def starting_positions(
 ) -> Positions:
     """Return the start of a read in each partition.
 
-    ``strategy`` is ``latest``, or ``error`` to refuse a time that no record is at or after.
+    ``strategy`` is ``latest``, or ``error`` to refuse a time after the last record.
     """
 
     def refuse(tp: TopicPartition, timestamp_ms: int) -> None:
@@ -203,7 +207,7 @@ def starting_positions(
 def bounded_ranges(
     log: Log, starting: ReadBound, ending: ReadBound, strategy: str
 ) -> list[OffsetRange]:
-    """Return the ranges of a bounded read, empty ranges left out."""
+    """Return the non-empty ranges of a bounded read."""
     partitions = log.partitions(log.topics(must_exist=True))
     starts = starting_positions(log, starting, strategy, partitions)
     ends = _readable(log, ending, starts, resolve_offsets(log, ending, partitions))
@@ -220,10 +224,12 @@ def bounded_ranges(
 
 
 def _readable(log: Log, ending: ReadBound, starts: Positions, ends: Positions) -> Positions:
-    """The ends, no further than records can be read, except where an offset was named."""
+    """Return the ends, limited to readable records except where the option names an offset."""
     named = ending.at.positions if isinstance(ending.at, AtOffsets) else {}
-    found = {tp: end for tp, end in ends.items() if named.get(tp, LATEST_OFFSET) == LATEST_OFFSET}
-    readable = log.readable_until(found)
+    latest_ends = {
+        tp: end for tp, end in ends.items() if named.get(tp, LATEST_OFFSET) == LATEST_OFFSET
+    }
+    readable = log.readable_until(latest_ends)
     return {**ends, **{tp: max(end, min(starts[tp], ends[tp])) for tp, end in readable.items()}}
 
 
@@ -238,13 +244,13 @@ def _at_times(
     timestamps_ms: dict[TopicPartition, int],
     if_no_record: Callable[[TopicPartition, int], None] | None,
 ) -> Positions:
-    found = log.at_timestamps(timestamps_ms)
-    without = [tp for tp, offset in found.items() if offset is None]
+    offsets = log.at_timestamps(timestamps_ms)
+    without = [tp for tp, offset in offsets.items() if offset is None]
     if if_no_record is not None:
         for tp in without:
             if_no_record(tp, timestamps_ms[tp])
     ends = log.latest(without)
-    return {tp: ends[tp] if offset is None else offset for tp, offset in found.items()}
+    return {tp: ends[tp] if offset is None else offset for tp, offset in offsets.items()}
 
 
 def _require_each(
@@ -253,9 +259,9 @@ def _require_each(
     partitions = set(wanted)
     missing, unknown = partitions - raw.keys(), raw.keys() - partitions
     if missing or unknown:
-        said = f"leaves out {_few(missing)}" if missing else f"names {_few(unknown)}"
+        defect = f"leaves out {_few(missing)}" if missing else f"names {_few(unknown)}"
         raise OptionError(
-            f"{option} {said}; it must have a value for each partition that is read, and no other"
+            f"{option} {defect}; it must have a value for each partition that is read, and no other"
             " (-1 is the latest offset, -2 the earliest)."
         )
 
@@ -271,14 +277,14 @@ class StartOffsets:
     """Start of the next batch.
 
     Attributes:
-        current: the next offset to read, for every partition that exists.
-        begins: the part of ``current`` that is not where the last batch ended.
-        topic_ids: the topics' ids now, and those of the topics that are out of sight.
-        losses: offsets that cannot be read any more.
-        out_of_sight: the next offset to read in topics that are gone, or that the query may not see
-            now. Their losses were reported when they went.
-        returned: the positions in topics that were out of sight and are there again: what was
-            reported as lost of them is read after all.
+        current: Next offset to read, for every partition that exists.
+        begins: Entries of ``current`` that differ from the last batch's end.
+        topic_ids: Current ids of the topics, and ids of the topics that are out of sight.
+        losses: Offsets that cannot be read any more.
+        out_of_sight: Next offset to read in topics that are gone, or that the query cannot see now.
+            Their losses were reported when they disappeared.
+        returned: Positions in topics that were out of sight and are visible again. Their reported
+            losses are read after all.
     """
 
     current: dict[TopicPartition, int]
@@ -298,24 +304,23 @@ def resolve_start_offsets(
     seen: Positions = MappingProxyType({}),
     cut: str | None = None,
 ) -> StartOffsets:
-    """Match the last batch's end with the cluster.
+    """Return the start of the next batch from the last batch's end and the current topics.
 
-    A new partition begins at its earliest offset. A position that the log no longer holds is moved
-    to where reading can go on, and the offsets in between are a loss; the caller decides how to
-    treat it. A topic that was deleted is lost up to where it was last ``seen``. Its positions are
-    kept: a topic with the same id that comes back, as one that the query could not see, goes on
-    there.
+    A new partition begins at its earliest offset. A position that the log no longer holds moves to
+    the next readable offset. The offsets in between are a loss; the caller decides how to treat the
+    loss. A deleted topic is lost up to its last ``seen`` end. Its positions are kept: if a topic
+    with the same id returns, for example after a missing permission, reading continues there.
 
-    If a log that never gives an offset twice ends before a position, ``cut`` says what to do:
-    reading on from its end would take new records for those that were read, so it is a
-    `DataLossError`. It is None for a log that may, as Kafka does after an unclean election.
+    ``cut`` is the advice for a log that never reuses an offset and ends before a position. Reading
+    on from the log's end would skip new records, so this raises `DataLossError`. ``cut`` is None
+    for a log that may reuse offsets, as Kafka does after an unclean election.
     """
-    found = StartOffsets(current={}, begins={}, topic_ids=topic_ids_of(topics), losses=[])
+    result = StartOffsets(current={}, begins={}, topic_ids=topic_ids_of(topics), losses=[])
     for tp, begin in earliest.items():
         position = start.positions.get(tp)
         same_topic = _same_topic(tp, start, topics)
         if tp in start.out_of_sight and same_topic:
-            position = found.returned[tp] = start.out_of_sight[tp]
+            position = result.returned[tp] = start.out_of_sight[tp]
         if cut is not None and position is not None and same_topic and position > latest[tp]:
             raise DataLossError(
                 f"{tp} ends at offset {latest[tp]}, but this query has read it up to {position}:"
@@ -323,32 +328,32 @@ def resolve_start_offsets(
             )
         if position is not None and same_topic is False:
             why = f"{tp.topic} was deleted and created again"
-            found.losses.append(_unread(tp, position, seen, why, start))
+            result.losses.append(_unread(tp, position, seen, why, start))
             moved_to, loss = begin, None
         else:
             moved_to, loss = _place(tp, position, begin, latest[tp], same_topic)
-        found.current[tp] = moved_to
+        result.current[tp] = moved_to
         if moved_to != start.positions.get(tp) or start.first:
-            found.begins[tp] = moved_to
+            result.begins[tp] = moved_to
         if loss is not None:
-            found.losses.append(loss)
+            result.losses.append(loss)
     for tp, position in {**start.out_of_sight, **start.positions}.items():
         if tp in earliest:
             continue
         if tp in start.positions:
             why = f"{tp} does not exist any more"
-            found.losses.append(_unread(tp, position, seen, why, start))
+            result.losses.append(_unread(tp, position, seen, why, start))
         if tp.topic not in topics:
-            found.out_of_sight[tp] = position
+            result.out_of_sight[tp] = position
             if tp.topic in start.topic_ids:
-                found.topic_ids[tp.topic] = start.topic_ids[tp.topic]
-    return found
+                result.topic_ids[tp.topic] = start.topic_ids[tp.topic]
+    return result
 
 
 def _unread(
     tp: TopicPartition, position: int, seen: Positions, why: str, start: StreamOffset
 ) -> MissingOffsets:
-    """Return the unread rest of a deleted topic's partition, as far as it was seen."""
+    """Return the unread rest of a deleted topic's partition, up to the last seen end."""
     until = max(position, seen.get(tp, position))
     at_least = ", and had at least these" if until > position else ""
     return MissingOffsets(tp.range(position, until), why + at_least, start.topic_ids.get(tp.topic))
@@ -357,7 +362,7 @@ def _unread(
 def _place(
     tp: TopicPartition, position: int | None, begin: int, end: int, same_topic: bool | None
 ) -> tuple[int, MissingOffsets | None]:
-    """Return the offset to read on from, and the loss."""
+    """Return the offset from which reading continues, and the loss."""
 
     def lost(start: int, until: int, why: str) -> MissingOffsets:
         return MissingOffsets(tp.range(start, until), why)
@@ -369,8 +374,8 @@ def _place(
     if position < begin:
         return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")
     if position > end:
-        # The same topic was cut by an unclean election: the remaining records were read. Without
-        # ids from the brokers, a topic created again is likelier, and nothing of it was read.
+        # An unclean election has cut the same topic: its remaining records were read. Without ids
+        # from the brokers, a recreated topic is likelier, and none of its records were read.
         moved_to = end if same_topic else begin
         why = f"the log of {tp} ends at {end} now, before {position}; it is read on from {moved_to}"
         return moved_to, lost(position, position, why)
@@ -380,9 +385,9 @@ def _place(
 def _same_topic(
     tp: TopicPartition, start: StreamOffset, topics: Mapping[str, Topic]
 ) -> bool | None:
-    """Whether the topic is the one read so far; None where its ids are not known."""
-    known, now = start.topic_ids.get(tp.topic), topics[tp.topic].topic_id
-    return None if known is None or now is None else known == now
+    """Return whether the topic is the same as before; None if an id is unknown."""
+    previous, now = start.topic_ids.get(tp.topic), topics[tp.topic].topic_id
+    return None if previous is None or now is None else previous == now
 
 
 def topic_ids_of(topics: Mapping[str, Topic]) -> dict[str, str]:

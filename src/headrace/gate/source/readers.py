@@ -1,4 +1,9 @@
-"""Spark's face of every source: its columns, and readers that plan as the gate says."""
+"""Spark's interface of every source: its columns, and readers that plan under a gate.
+
+The limit of a batch is applied inside ``latestOffset``: Spark calls ``getDefaultReadLimit`` only
+once per query start, so a changing rate cannot be a read limit. The read limit only tells a trigger
+with a limit from a trigger that reads everything (``once``).
+"""
 
 import gc
 import heapq
@@ -52,11 +57,11 @@ _SCHEMA: Final = StructType(
 )
 
 _ASSUMED_PARALLELISM: Final = 4
-"""Without headrace.register, the number of tasks that the cluster runs at once is unknown."""
+"""Assumed number of tasks that run at the same time. Only headrace.register knows the number."""
 
 
 class Reading(Protocol):
-    """Reader of one kind of source; it is sent to the tasks."""
+    """Reader of one kind of source, which is sent to the tasks."""
 
     @property
     def name(self) -> str:
@@ -67,15 +72,15 @@ class Reading(Protocol):
         """Options that every source has."""
 
     def log(self) -> Log:
-        """Return the log, to plan by."""
+        """Return the log for planning."""
 
     def packed(self, ranges: Sequence[OffsetRange], log: Log) -> Sequence[tuple[OffsetRange, ...]]:
-        """Split these ranges, planned by a log that `log` has returned, into those of each task."""
+        """Split these ranges, planned with the log from `log`, into the ranges of each task."""
 
     def read(self, task: "SourceTask") -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker; without the records of aborted attempts.
+        """Yield the records of one task in a Spark worker, without records of aborted attempts.
 
-        Every record of the ranges is read, or the policy for losses is called with its offset.
+        Every record of the ranges is yielded, or the policy for losses is called with its offset.
         """
 
 
@@ -84,10 +89,10 @@ class SourceTask(InputPartition):
     """Work of one task.
 
     Attributes:
-        aborted: the attempts of stages whose records are skipped.
-        losses: policy for offsets that are gone by now.
-        after: checksums of the records before the offsets at which the batch begins; see
-            `Log.checksums`.
+        aborted: Attempts of stages whose records are skipped.
+        losses: Policy for offsets that are gone by now.
+        after: Checksums of the records before the offsets at which the batch begins; see
+            `CheckedLog.checksums`.
     """
 
     ranges: Sequence[OffsetRange]
@@ -99,7 +104,7 @@ class SourceTask(InputPartition):
 
 @contextmanager
 def marked_as_read() -> Iterator[None]:
-    """Mark exceptions raised within as raised while the source was read."""
+    """Mark exceptions raised within the ``with`` as raised while the source was read."""
     try:
         yield
     except Exception as error:
@@ -108,7 +113,7 @@ def marked_as_read() -> Iterator[None]:
 
 
 class _TaskSide:
-    """Common task side of both readers; all of it is sent to the tasks."""
+    """Common task side of both readers, which is sent to the tasks."""
 
     def __init__(self, reading: Reading, values: "ValueTask | None" = None) -> None:
         self._reading = reading
@@ -120,7 +125,7 @@ class _TaskSide:
         return [replace(whole, ranges=ranges) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker."""
+        """Yield the records of one task in a Spark worker."""
         _settle_garbage_collector()
         batches = self._read(cast(SourceTask, partition))
         yield from batches if self._values is None else self._values.decoded(batches)
@@ -131,23 +136,23 @@ class _TaskSide:
 
 
 class SourceFormat(DataSource):
-    """Spark's face of one kind of source: the native Kafka connector's columns, and two readers.
+    """Spark's data source for one kind of source, with the native Kafka connector's columns.
 
-    A schema given to the builder chooses columns: others are not built.
+    A schema passed to the builder selects columns; other columns are not built.
     """
 
     parallelism: ClassVar[int] = _ASSUMED_PARALLELISM
     """Number of tasks that the session runs at the same time; `headrace.register` sets it."""
     driver: ClassVar[str | None] = None
-    """Names the process of the session's program; `headrace.register` sets it."""
+    """Name of the process of the session's program; `headrace.register` sets it."""
     reports: "ClassVar[Reporter | None]" = None
-    """Receives what is rejected in the session's tasks; `headrace.register` sets it."""
+    """Receiver of values rejected in the session's tasks; `headrace.register` sets it."""
 
     secrets: ClassVar[Mapping[str, str]] = {}
     """The session's secrets, by their placeholders in Spark; see `source_options.revealed`."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        meant = options.copy()  # of Spark's own kind, for which names are the same in any case
+        meant = options.copy()  # Spark's own kind of dict, with case-insensitive names.
         meant.update(revealed(options, self.secrets))
         super().__init__(meant)
 
@@ -159,10 +164,9 @@ class SourceFormat(DataSource):
 
     @classmethod
     def check(cls, schema: StructType, options: Mapping[str, str]) -> "DecodedValues | None":
-        """Check columns that were chosen, of a source with these options; how it decodes values.
+        """Check selected columns of a source with these options; return how it decodes values.
 
-        Raises:
-            OptionError: one is not the source's.
+        OptionError is raised for a column that the source does not have.
         """
         values = decoded_values(options)
         _check_columns(cls.name(), schema, _SCHEMA if values is None else values.schema(_SCHEMA))
@@ -177,11 +181,11 @@ class SourceFormat(DataSource):
             values, columns = self._chosen(schema)
             return SourceStreamReader(self.reading(columns, streaming=True), self.driver, values)
         except OptionError as error:
-            # Spark's process hides what is raised here behind an error of its own.
+            # Spark's process would hide an exception raised here behind an error of its own.
             return _RefusedStream(error)
 
     def _chosen(self, schema: StructType) -> "tuple[ValueTask | None, tuple[str, ...]]":
-        """The decoding for these columns, and the names of those to be read."""
+        """Return the decoding for these columns, and the names of the columns to read."""
         values = self.check(schema, self.options)
         task = None if values is None else values.task(schema, self.reports)
         return task, tuple(schema.names) if task is None else task.stored
@@ -192,7 +196,7 @@ class SourceFormat(DataSource):
 
 
 class SourceStreamReader(_TaskSide, VersionedStreamReader):
-    """The streaming source: planned by a `StreamPlanner`, which is made where planning happens."""
+    """The streaming source, whose `StreamPlanner` is created in the planning process."""
 
     _planner_made: "StreamPlanner | None" = None
 
@@ -205,7 +209,8 @@ class SourceStreamReader(_TaskSide, VersionedStreamReader):
     @property
     def _planner(self) -> "StreamPlanner":
         if self._planner_made is None:
-            # Here, for a task needs none, and the ledger's import takes longer than a small task.
+            # Import here: a task needs no planner, and importing the ledger takes longer than a
+            # small task.
             from headrace.gate.source.planner import StreamPlanner  # noqa: PLC0415
 
             show_lines()
@@ -241,7 +246,10 @@ class SourceStreamReader(_TaskSide, VersionedStreamReader):
             )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
+        """Do nothing: the planner notes processed offsets in ``latestOffset`` instead.
+
+        Spark may never commit a query's last batch.
+        """
 
     def stop(self) -> None:
         if self._planner_made is not None:
@@ -249,7 +257,7 @@ class SourceStreamReader(_TaskSide, VersionedStreamReader):
 
 
 class _RefusedStream(SourceStreamReader):
-    """A stream whose options are wrong: it says so when it is planned."""
+    """A stream with wrong options, which raises the error when Spark plans it."""
 
     def __init__(self, why: OptionError) -> None:
         self._why = why
@@ -260,7 +268,7 @@ class _RefusedStream(SourceStreamReader):
 
 
 class SourceBatchReader(_TaskSide, DataSourceReader):
-    """The bounded source: from ``startingOffsets`` to ``endingOffsets``, found when it plans."""
+    """The bounded source: from ``startingOffsets`` to ``endingOffsets``, resolved at planning."""
 
     def partitions(self) -> Sequence[SourceTask]:
         with marked_as_read():
@@ -274,29 +282,26 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         losses = Losses(self._reading.name, options.fail_on_data_loss)
         losses.refuse(declared_lost(log, ranges), "they were declared lost")
         ids = {name: topic.topic_id for name, topic in log.topics().items()}
-        known = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
-        known |= options.topic_ids
-        # From an empty list Spark would make one task, and give it nothing to read.
+        topic_ids = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
+        topic_ids |= options.topic_ids
+        # For an empty list, Spark would make one task without a partition to read.
         nothing = SourceTask((), (), losses, {}, {})
-        whole = SourceTask(ranges, log.aborted(ranges), losses, known, {})
+        whole = SourceTask(ranges, log.aborted(ranges), losses, topic_ids, {})
         return self._tasks(whole, log) or [nothing]
 
 
 def _check_columns(source: str, schema: StructType, of: StructType) -> None:
     """Check that a schema's columns are the source's own and of their types.
 
-    Of typed values it may have some of the fields.
-
-    Raises:
-        OptionError: one is not.
+    A typed value may have a subset of the fields. OptionError is raised for any other column.
     """
     _check_fields("column ", schema)
     types = {field.name: field.dataType for field in of}
     for field in schema:
         if isinstance(field.dataType, StructType):
             _check_fields(f"field {field.name}.", field.dataType)
-        known = types.get(field.name)
-        if known != field.dataType and not _is_part(field.dataType, known):
+        stored_type = types.get(field.name)
+        if stored_type != field.dataType and not _is_part(field.dataType, stored_type):
             raise OptionError(
                 f"The schema's column {field.name} {field.dataType.simpleString()} is not one that"
                 f" {source} has; it has "
@@ -306,7 +311,7 @@ def _check_columns(source: str, schema: StructType, of: StructType) -> None:
 
 
 def _check_fields(label: str, fields: StructType) -> None:
-    """Check for what no task could give: a name that is there twice, and NOT NULL."""
+    """Refuse a duplicate name, and NOT NULL, neither of which a task can provide."""
     for field in fields:
         if fields.names.count(field.name) > 1:
             raise OptionError(f"The schema has the {label}{field.name} twice; name it once.")
@@ -328,19 +333,19 @@ _settled = False
 
 
 def _settle_garbage_collector() -> None:
-    """Once a worker process, exclude imported objects from garbage collection.
+    """Exclude imported objects from garbage collection, once per worker process.
 
     Spark's worker collects all garbage after every task, which takes longer than a small read.
     """
-    global _settled  # noqa: PLW0603  (one for each process is the point)
+    global _settled  # noqa: PLW0603  (state of the worker process)
     if not _settled:
         gc.collect()
         gc.freeze()
         _settled = True
 
 
-# A task reads this many records in about twice its own fixed cost. Below it, one more task would
-# gain less by parallel reading than it loses in starting.
+# A task reads this many records in about twice its own fixed cost. With fewer records, one more
+# task would gain less by parallel reading than it loses in starting.
 RECORDS_WORTH_A_TASK: Final = 50_000
 
 
@@ -351,17 +356,17 @@ def pack(
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
-    """The ranges of each task, the largest task first.
+    """Return the ranges of each task, the largest task first.
 
-    A task costs a fixed time (some 20 ms in Spark with a warm Python worker), so small ranges share
-    one; a large range may be split, where the user asks for more tasks than there are partitions.
+    A task has a fixed cost (some 20 ms in Spark with a warm Python worker), so small ranges share a
+    task. A large range is split if the user requests more tasks than there are partitions.
 
     Args:
         ranges: Ranges of the batch; empty ranges are left out.
-        parallelism: Number of tasks that the cluster runs at the same time; up to that many are
-            made, even of few records.
-        min_partitions: ``minPartitions``: make about this many tasks, about equal, by the native
-            connector's rule: rounding can make it a few more or less.
+        parallelism: Number of tasks that the cluster runs at the same time. Up to this many tasks
+            are made, even for few records.
+        min_partitions: ``minPartitions``: make about this many tasks of about equal size, by the
+            native connector's rule: rounding can make a few more or fewer.
         max_records_per_partition: ``maxRecordsPerPartition``: no task has more records.
     """
     chunks = [r for r in ranges if r.count > 0]
@@ -374,8 +379,8 @@ def pack(
     if not chunks:
         return []
     if min_partitions is not None or max_records_per_partition is not None:
-        return [(each,) for each in sorted(chunks, key=_by_size)]
-    total = sum(each.count for each in chunks)
+        return [(offsets,) for offsets in sorted(chunks, key=_by_size)]
+    total = sum(offsets.count for offsets in chunks)
     worth = -(-total // RECORDS_WORTH_A_TASK)
     return _share_out(chunks, min(len(chunks), max(parallelism, worth)))
 
@@ -385,38 +390,38 @@ def _by_size(chunk: OffsetRange) -> tuple[int, OffsetRange]:
 
 
 def _share_out(chunks: Sequence[OffsetRange], tasks: int) -> list[tuple[OffsetRange, ...]]:
-    """Each range, the largest first, to the task that has least so far."""
+    """Assign each range, the largest first, to the task with the fewest records so far."""
     shares: list[list[OffsetRange]] = [[] for _ in range(tasks)]
     loads = [(0, task) for task in range(tasks)]
-    for each in sorted(chunks, key=_by_size):
+    for chunk in sorted(chunks, key=_by_size):
         load, task = heapq.heappop(loads)
-        shares[task].append(each)
-        heapq.heappush(loads, (load + each.count, task))
+        shares[task].append(chunk)
+        heapq.heappush(loads, (load + chunk.count, task))
     heaviest_first = sorted(loads, key=lambda load: (-load[0], load[1]))
     return [tuple(sorted(shares[task])) for _, task in heaviest_first]
 
 
 def _split(chunks: Sequence[OffsetRange], tasks: int) -> list[OffsetRange]:
-    """About ``tasks`` parts of about equal size, as many as the native connector makes.
+    """Return about ``tasks`` chunks of about equal size, as many as the native connector makes.
 
-    A range gets its rounded share of the tasks. A range that would not be split leaves its place,
-    and the others share the places that remain. Other ranges in the partition of such a range stay
-    whole, too.
+    A range gets its rounded share of the tasks. The share of an unsplit range is fixed, and the
+    other ranges share the remaining tasks. All other ranges in such a range's partition stay whole,
+    too.
     """
-    total = sum(each.count for each in chunks)
-    small = [each for each in chunks if _share(each.count, total, tasks) == 1]
-    whole = {each.topic_partition for each in small}
-    rest = total - sum(each.count for each in small)
+    total = sum(offsets.count for offsets in chunks)
+    small = [offsets for offsets in chunks if _share(offsets.count, total, tasks) == 1]
+    whole = {offsets.topic_partition for offsets in small}
+    rest = total - sum(offsets.count for offsets in small)
     places = max(tasks - len(small), 1)
     return [
         chunk
-        for each in chunks
-        for chunk in each.chunks(
-            1 if each.topic_partition in whole else _share(each.count, rest, places)
+        for offsets in chunks
+        for chunk in offsets.chunks(
+            1 if offsets.topic_partition in whole else _share(offsets.count, rest, places)
         )
     ]
 
 
 def _share(count: int, total: int, tasks: int) -> int:
-    """The rounded share of the tasks, a half being rounded up; one at least."""
+    """Return the rounded share of the tasks, with a half rounded up; at least one."""
     return max(math.floor(count / total * tasks + 0.5), 1)

@@ -1,7 +1,7 @@
 """Reads of exactly the ranges of a batch: their options, their offset in a query, their tasks.
 
-A batch that failed is read again, whole or in parts. Each layer between the batch's row and the
-tasks checks that it passes on all it was asked for: records that a layer left out would reach the
+A failed batch is read again, whole or in parts. Each layer between the batch's row and the tasks
+checks that it passes on all requested ranges. Without the check, omitted records would reach the
 handler as an empty DataFrame, which passes, and would count as processed.
 """
 
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
 
 
 def replay_bounds(ranges: Iterable[OffsetRange]) -> dict[str, str]:
-    """Return the options of a bounded read of exactly these ranges, in the partitions they are of.
+    """Return the options of a bounded read of exactly these ranges.
 
-    The offsets of Kafka's options hold one range per partition; ``headrace.ranges`` says which
-    offsets between them are read. Offsets that are gone are an error, whatever the stream's
-    ``failOnDataLoss``: nothing of a batch that is run again may disappear.
+    The offsets of Kafka's options hold one range per partition; ``headrace.ranges`` has the exact
+    ranges between them. Missing offsets are an error, whatever the stream's ``failOnDataLoss``: no
+    record of a repeated batch may disappear.
 
-    Raises:
-        OptionError: Two ranges share an offset.
+    OptionError is raised if two ranges share an offset.
     """
     exact = _disjoint(ranges)
     bounds = hulls(exact)
@@ -47,7 +46,7 @@ def replay_bounds(ranges: Iterable[OffsetRange]) -> dict[str, str]:
 
 
 def assigned(ranges: Iterable[OffsetRange]) -> str:
-    """Return the partitions of these ranges, as Kafka's option ``assign`` names them."""
+    """Return the partitions of these ranges, in the form of Kafka's option ``assign``."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted({r.topic_partition for r in ranges}):
         topics.setdefault(topic, []).append(partition)
@@ -55,10 +54,9 @@ def assigned(ranges: Iterable[OffsetRange]) -> str:
 
 
 def exactly(wanted: Sequence[OffsetRange], bounded: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return the wanted ranges of a bounded read; all that lies between its bounds without any.
+    """Return the wanted ranges within a bounded read's ranges; without any, all of these.
 
-    Raises:
-        OptionError: A wanted range lies outside of the bounds.
+    OptionError is raised if a wanted range lies outside of the bounds.
     """
     if not wanted:
         return list(bounded)
@@ -75,10 +73,9 @@ def exactly(wanted: Sequence[OffsetRange], bounded: Sequence[OffsetRange]) -> li
 def check_all_planned(
     ranges: Iterable[OffsetRange], tasks: Iterable[Iterable[OffsetRange]]
 ) -> None:
-    """Check that tasks read each of these ranges, and nothing twice.
+    """Check that tasks read each of these ranges, and no offset twice.
 
-    Raises:
-        SourceError: They do not.
+    SourceError is raised otherwise.
     """
     planned = [offsets for task in tasks for offsets in task]
     if merge(planned) != merge(r for r in ranges if r.count) or shared_offsets(planned):
@@ -89,12 +86,10 @@ def check_all_planned(
 
 
 def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
-    """Return the end of a batch of exactly these ranges, for a query that reads batches once more.
+    """Return the end of a batch of exactly these ranges, for a query that reads batches again.
 
-    ``following`` is the file in which the end of the batch after it will be found.
-
-    Raises:
-        OptionError: Two ranges share an offset.
+    ``following`` is the file that will contain the next batch's end. OptionError is raised if two
+    ranges share an offset.
     """
     exact = _disjoint(planned.offsets for planned in ranges)
     return StreamOffset(
@@ -106,10 +101,9 @@ def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, A
 
 
 def next_replay(end: StreamOffset) -> dict[str, Any] | None:
-    """Return the end of the batch that is to be read after this one, once it is requested.
+    """Return the end of the next batch to read, or None until it is requested.
 
-    Raises:
-        SourceError: The file that should say so does not.
+    SourceError is raised if the file does not contain an offset.
     """
     try:
         text = Path(end.replay).read_text(encoding="utf-8")

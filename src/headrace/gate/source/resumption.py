@@ -1,19 +1,27 @@
-"""Where a query goes on: its checkpoint and its ledger are compared once, before its first batch.
+"""Start of a query: its checkpoint and its ledger are compared once, before its first batch.
 
-A gate's position is kept twice: in Spark's checkpoint and in the ledger. If one of the two is
-lost, or is an older copy, the other one knows.
+A gate's position is kept twice: in Spark's checkpoint and in the ledger. If one of the two is lost,
+or is an older copy, the other has the position.
 
 =================== ============================= ==============================================
 checkpoint          ledger                        the query
 =================== ============================= ==============================================
-new                 knows nothing of the gate     begins by ``startingOffsets``
-new                 has a history of the gate     goes on from the ledger's position
+new                 has no history of the gate    begins by ``startingOffsets``
+new                 has a history of the gate     continues from the ledger's position
 older               has batches beyond it         is refused; with `headrace adopt` as above
-newer               lacks batches of it           goes on; the ranges become one dead batch
-of another ledger                                 is refused; with `headrace adopt` as newer
+newer               lacks batches of it           continues; the ranges become one dead batch
+of another ledger   any                           is refused; with `headrace adopt` as newer
 =================== ============================= ==============================================
 
-Everything here is pure: the planner reads both, and writes down what is decided.
+A new checkpoint takes over the id and the position of the last one. So an interrupted batch keeps
+its key and its place in the order. Ranges that an older ledger lacks become one dead batch. Spark
+commits a batch whether it succeeded or was deferred, so rows with ``success`` would claim an
+unknown outcome. The number of planned offsets in the checkpoint reveals a missing row even where
+positions do not: after a loss, or in a partition without records. Later batches may have been
+planned on an older ledger. So the missing ranges are all gaps of the proof, not only the ranges
+behind the newest batch.
+
+All functions are pure: the planner reads both sides, and writes the decision.
 """
 
 import json
@@ -32,7 +40,7 @@ from headrace.gate.source.source_options import NEW_CHECKPOINT
 from headrace.gate.source.stream_offset import StreamOffset
 
 UNKNOWN_OUTCOME: Final = "headrace.LedgerRestored"
-"""Class of the error of a batch that stands for ranges whose rows a restored ledger lacks."""
+"""Error class of a dead batch that replaces the missing rows of a restored ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +48,12 @@ class GateMemory:
     """The ledger's knowledge of a gate at its query's start.
 
     Attributes:
-        ledger: The ledger, as messages name it.
+        ledger: The ledger's name in messages.
         gate_id: The identity of the gate in its ledger.
         checkpoints: One row for each checkpoint and topic.
-        last: The newest batch that is not done; None where all are.
-        last_ranges: What that batch reads.
-        has_asked: Whether there is anything for a start to see: these, or the line of the last one.
+        last: The newest unfinished batch; None if all batches are finished.
+        last_ranges: The ranges of that batch.
+        has_asked: Whether a start must see any actions: `adopt`, `restart` or `continued`.
         adopted: The ids that operators allow for this start, by `headrace adopt`.
         restarted_by: The operator who has set `headrace restart` for this start; None for nobody.
     """
@@ -62,17 +70,17 @@ class GateMemory:
 
     @property
     def newest_checkpoint(self) -> str | None:
-        """The id of the checkpoint with the newest batch."""
+        """Id of the checkpoint with the newest batch."""
         newest = max(self.checkpoints, key=_age, default=None)
         return None if newest is None else newest.checkpoint_id
 
     @property
     def interrupted(self) -> Sequence[PlannedRange]:
-        """The ranges of the newest batch that is not done."""
+        """Ranges of the newest unfinished batch."""
         return self.last_ranges if self.last else ()
 
     def of_topics(self, first: StreamOffset) -> list[CheckpointRecord]:
-        """Return the rows of the topics that a query reads; others are left behind."""
+        """Return the rows of the topics that a query reads; other topics are ignored."""
         topics = {tp.topic for tp in first.positions}
         return [row for row in self.checkpoints if row.topic in topics]
 
@@ -92,7 +100,7 @@ class GateMemory:
 
 
 def refuse_another_ledger(offset: StreamOffset, known: GateMemory) -> None:
-    """Raise `OptionError` for a checkpoint that was run with another ledger, unless adopted."""
+    """Raise `OptionError` for a checkpoint of another ledger, unless an operator adopted it."""
     if not offset.gate_id or offset.gate_id == known.gate_id or offset.gate_id in known.adopted:
         return
     raise OptionError(
@@ -106,32 +114,34 @@ def refuse_another_ledger(offset: StreamOffset, known: GateMemory) -> None:
 def refuse_an_older_checkpoint(
     offset: StreamOffset, known: GateMemory, latest: Positions
 ) -> Positions:
-    """Return where the ledger stands beyond the checkpoint, if an operator allows to go on there.
+    """Return the ledger's positions beyond the checkpoint, if an operator has adopted it.
 
     A batch is in the checkpoint before it is in the ledger, so an intact checkpoint is never
-    behind. A log that ends before the read offsets was cut, by an unclean election. A partition
-    that is newer than the copy of the checkpoint is not in it.
+    behind. If a log ends before the read offsets, an unclean election has cut the log. A copy of
+    the checkpoint lacks partitions that are newer than the copy.
 
-    Raises:
-        OptionError: The checkpoint is behind, and nobody has adopted it.
+    OptionError is raised if the checkpoint is behind, and no operator has adopted it.
     """
     stands = offset.positions
     behind = {
         tp: until
         for tp, until in known.reached(offset).items()
-        # A topic without an id may have been deleted and created again.
+        # A topic without an id may have been recreated.
         if tp.topic in offset.topic_ids
         and tp not in offset.out_of_sight
         and stands.get(tp, -1) < until <= latest.get(tp, -1)
     }
     if not behind or offset.checkpoint_id in known.adopted:
         return behind
-    tp, more = min(behind, key=lambda each: (each not in stands, each)), len(behind) - 1
+    tp, more = (
+        min(behind, key=lambda candidate: (candidate not in stands, candidate)),
+        len(behind) - 1,
+    )
     at = f"at offset {stands[tp]}" if tp in stands else "at the beginning"
-    others = f" (and behind in {more} more)" if more else ""
+    more_partitions = f" (and behind in {more} more)" if more else ""
     onward = json.dumps(nested({**stands, **behind}))
     raise OptionError(
-        f"The query's checkpoint stands {at} of {tp}{others}, where the ledger"
+        f"The query's checkpoint stands {at} of {tp}{more_partitions}, where the ledger"
         f" has batches of it up to {behind[tp]}, so it is an older copy, or its newest files are"
         " gone, and those records would be processed again as other batches; put back the newest"
         f" copy, or go on where the ledger stands, at {onward}, with a state (if the query has any)"
@@ -145,12 +155,12 @@ def _adopt(known: GateMemory, which: str) -> str:
 
 
 def continued(first: StreamOffset, known: GateMemory) -> StreamOffset:
-    """Return the offset that a lost checkpoint would have now, as the ledger knows it.
+    """Return the offset that a lost checkpoint would have now, according to the ledger.
 
-    Of each partition it is the end of what the gate has planned there, in its newest checkpoint
-    that has read it. A partition that the ledger has never seen is not in it, and begins at its
-    earliest offset, as in a query that has its checkpoint. A topic that was made anew keeps the id
-    that the ledger knows, so that its unread rest is a loss.
+    In each partition this is the end of the gate's plans in its newest checkpoint that has read the
+    partition. A partition that the ledger has never seen is left out and begins at its earliest
+    offset, as in a query with its checkpoint. A recreated topic keeps its old id from the ledger,
+    so that its unread rest counts as a loss.
 
     Args:
         first: The first offset of the new checkpoint.
@@ -182,7 +192,7 @@ def continued(first: StreamOffset, known: GateMemory) -> StreamOffset:
 
 
 def going_on(offset: StreamOffset, known: GateMemory) -> str:
-    """Describe in a sentence, without its full stop, where a query with a new checkpoint begins."""
+    """Return a sentence, without its full stop, about where a new checkpoint begins."""
     places = [f"{tp} at {at}" for tp, at in sorted(offset.positions.items())]
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
     runs_first = known.last is not None and interrupted_end(offset, known) is not None
@@ -194,7 +204,7 @@ def going_on(offset: StreamOffset, known: GateMemory) -> str:
 
 
 def refusal(known: GateMemory) -> str:
-    """Return the message for a new checkpoint that is refused."""
+    """Return the message for a refused new checkpoint."""
     return (
         f"The query has a new checkpoint, and its gate {known.gate!r} has a history in"
         f" {known.ledger}; put the checkpoint back, or set the option {NEW_CHECKPOINT} to continue"
@@ -204,21 +214,26 @@ def refusal(known: GateMemory) -> str:
 
 
 def interrupted_end(offset: StreamOffset, known: GateMemory) -> StreamOffset | None:
-    """Return the end of the batch that a lost checkpoint was at, if the batch is not done.
+    """Return the end of an unfinished batch that a lost or older checkpoint had planned, or None.
 
-    The checkpoint is gone, or an older copy is in its place. The end has the ranges of the batch,
-    and so its key.
+    The end has the ranges of the batch, and so the batch keeps its key.
     """
     if not known.interrupted or known.last is None:
         return None
     if known.last.checkpoint_id != offset.checkpoint_id:
         return None
-    # A backfill runs the batch if the query does not read its topic any more. It also does if Spark
-    # ran an old batch once more, from an older copy: later batches lie between it and the offset.
-    ends = ((each.offsets.topic_partition, each.offsets.until) for each in known.interrupted)
+    # A backfill runs the batch instead if the query no longer reads its topic, or if Spark repeated
+    # an old batch from an older copy: then later batches lie between the batch and the offset.
+    ends = (
+        (planned_range.offsets.topic_partition, planned_range.offsets.until)
+        for planned_range in known.interrupted
+    )
     if any(offset.positions.get(tp) != until for tp, until in ends):
         return None
-    starts = {each.offsets.topic_partition: each.offsets.start for each in known.interrupted}
+    starts = {
+        planned_range.offsets.topic_partition: planned_range.offsets.start
+        for planned_range in known.interrupted
+    }
     return replace(offset, begins={**offset.positions, **starts}, first=False)
 
 
@@ -229,11 +244,11 @@ def unknown_ranges(
     lost: Sequence[OffsetRange],
     gaps: Sequence[OffsetRange] = (),
 ) -> list[OffsetRange]:
-    """Return what a checkpoint has planned up to this offset, and its ledger does not know.
+    """Return the ranges that a checkpoint has planned up to this offset and its ledger lacks.
 
-    Spark has committed it, for the offset is the end of a batch that was. Of a partition that the
-    ledger does not know at all it is everything that there is before the offset. The gaps are
-    between batches that it has: these were planned after an older ledger was back.
+    Spark has committed the ranges, because the offset is the end of a committed batch. In a
+    partition that the ledger does not know at all, the ranges are all existing offsets before the
+    offset. ``gaps`` lie between batches that were planned after an older ledger was restored.
     """
     if offset.planned <= known.planned(offset.checkpoint_id):
         return []
@@ -248,17 +263,17 @@ def unknown_ranges(
 
 
 def unknown_outcome(ranges: Sequence[OffsetRange]) -> ErrorReport:
-    """Describe the dead batch that stands for these ranges."""
+    """Return the error of the dead batch that replaces these ranges."""
     return ErrorReport(
         UNKNOWN_OUTCOME,
-        f"Spark has committed {sum(each.count for each in ranges):,} records of which this ledger"
-        " has no batch, as after it was replaced, or put back from an older copy. Some may only"
-        " have been deferred or rejected: compare with the sink, and with `headrace failures` of"
-        " the ledger that was there, before you settle it with `headrace drop`.",
+        f"Spark has committed {sum(offsets.count for offsets in ranges):,} records of which this"
+        " ledger has no batch, as after it was replaced, or put back from an older copy. Some may"
+        " only have been deferred or rejected: compare with the sink, and with `headrace failures`"
+        " of the ledger that was there, before you settle it with `headrace drop`.",
         "",
     )
 
 
 def _age(row: CheckpointRecord) -> tuple[int, bool]:
-    """Order rows by their newest batch; a checkpoint that has none yet is the newer one."""
+    """Return a sort key by the newest batch; a checkpoint without a batch yet is newer."""
     return row.begins, not row.offsets

@@ -1,4 +1,4 @@
-"""The options that every source has: its gate, its limits, where to begin, how tasks are made."""
+"""Options that every source has: its gate, its limits, its start, and the size of its tasks."""
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class NewCheckpoint(StrEnum):
-    """What a query with a new checkpoint does where its gate has a history."""
+    """Behaviour of a query with a new checkpoint if its gate has a history."""
 
     CONTINUE = "continue"
-    """Goes on from the ledger's position; an interrupted batch runs first, under its own key."""
+    """Continue from the ledger's position; an interrupted batch runs first, under its own key."""
     RESTART = "restart"
-    """Begins by ``startingOffsets``: what the gate has processed may be processed again."""
+    """Begin by ``startingOffsets``; processed records may be processed again."""
     REFUSE = "refuse"
-    """Does not start."""
+    """Refuse to start."""
 
 
 NEW_CHECKPOINT: Final = "headrace.newCheckpoint"
@@ -54,7 +54,7 @@ STREAM_ONLY: Final = (
     FAIL_ON_MISFIT,
 )
 """Options of a stream only."""
-# The native connector takes these for a bounded read too, and does nothing with them.
+# The native connector accepts and ignores these options in a bounded read too.
 STREAM_NATIVE: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 TOPIC_IDS: Final = "headrace.topicIds"
 RANGES: Final = "headrace.ranges"
@@ -79,7 +79,7 @@ BOTH: Final = (
     "mode",
 )
 SHARED: Final = (*BOTH, *STREAM_NATIVE, *BATCH_ONLY, *STREAM_ONLY)
-"""Every option that every source has."""
+"""All options that every source has."""
 
 MIN_RATE_PER_S: Final = 100.0
 """Default of ``backpressure.pid.minRate``."""
@@ -87,22 +87,23 @@ MIN_RATE_PER_S: Final = 100.0
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options that every source has, checked.
+    """Checked values of the options that every source has.
 
     Attributes:
-        timestamp_strategy: reaction if no record is at or after a starting time.
-        fail_on_data_loss: whether offsets that are gone stop the query.
-        min_partitions: at least so many tasks; None for as many as suit.
-        max_records_per_partition: at most so many records in a task; None for no limit.
-        ledger: the URL of the gate's ledger; never shown, for it may hold a password.
-        read: names what `Gate.read` has loaded, so that its query and its handler know each other.
-        min_offsets_per_trigger: fewer are not worth a batch; None for no such limit.
-        max_trigger_delay_ms: longest wait of too few offsets (ms).
-        interval_ms: interval, or the length of an ``auto`` interval until a fixed cost is known
+        timestamp_strategy: Reaction if no record is at or after a starting time.
+        fail_on_data_loss: Whether missing offsets stop the query.
+        min_partitions: Minimum number of tasks; None for a number chosen by the number of records.
+        max_records_per_partition: Maximum number of records in a task; None for no limit.
+        ledger: URL of the gate's ledger; never shown, because it may contain a password.
+        read: Id of a `Gate.read`, by which its query and its handler find each other.
+        min_offsets_per_trigger: Minimum number of offsets in a batch; None for no minimum.
+        max_trigger_delay_ms: Longest wait of too few offsets (ms).
+        interval_ms: Interval, or the length of an ``auto`` interval until a fixed cost is known
             (ms).
-        new_checkpoint: what a new checkpoint means where the gate has a history.
-        topic_ids: the ids of topics as they were planned, by name: none of another id is read.
-        ranges: exactly what a bounded read reads; empty for all between its bounds.
+        new_checkpoint: Behaviour of a new checkpoint if the gate has a history.
+        topic_ids: Ids of the topics at the time of the plan, by name; topics with other ids are not
+            read.
+        ranges: Exact ranges of a bounded read; empty for all offsets between its bounds.
     """
 
     starting: ReadBound
@@ -126,7 +127,7 @@ class SourceOptions:
 
     @property
     def no_limits(self) -> BatchLimits:
-        """For a trigger that takes everything there is."""
+        """Limits for a trigger that reads all records."""
         return BatchLimits(seconds_per_batch=self.interval_ms / 1000, initial_rate=None)
 
 
@@ -138,9 +139,10 @@ def exactly_named(
     both: Collection[str] = (),
     stream_only: Collection[str] = (),
 ) -> dict[str, str]:
-    """The options by their exact names; none is unknown or out of place.
+    """Return the options by their exact names.
 
-    ``both`` and ``stream_only`` are this source's options beyond those that every source has.
+    OptionError is raised for an unknown option, or one for another kind of read. ``both`` and
+    ``stream_only`` are this source's options in addition to the options of every source.
     """
     exact_name = {name.lower(): name for name in (*both, *stream_only, *SHARED)}
     misplaced = BATCH_ONLY if streaming else (*stream_only, *STREAM_ONLY)
@@ -157,7 +159,7 @@ def exactly_named(
 
 
 def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> OptionError:
-    """The error for an unknown option, with the nearest of the known ones."""
+    """Return the error for an unknown option, with the closest known name."""
     near = difflib.get_close_matches(name.lower(), exact_name, n=1)
     hint = f"did you mean {exact_name[near[0]]}?" if near else "see docs/options.md."
     return OptionError(f"There is no option {name} for {what}; {hint}")
@@ -166,9 +168,9 @@ def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> Optio
 def parse_source_options(
     raw: Mapping[str, str], *, streaming: bool, stream_begins: Edge
 ) -> SourceOptions:
-    """Check the options that every source has, each for itself and all against each other.
+    """Parse and check the options of every source, individually and against each other.
 
-    ``raw`` is by exact name, ``stream_begins`` where a stream begins by default.
+    ``raw`` is by exact name; ``stream_begins`` is the default start of a stream.
     """
     minimum = whole(raw, "minOffsetsPerTrigger")
     limits = _limits(raw)
@@ -203,19 +205,18 @@ def parse_source_options(
 
 
 def decoded_values(options: Mapping[str, str]) -> "DecodedValues | None":
-    """How a source with these options, in any case, decodes values; None where it does not.
+    """Return how a source with these options decodes values; None if values stay raw.
 
-    Raises:
-        OptionError: An option is wrong, or contradicts another.
-        SetupError: What decodes the format is not installed.
+    The names of the options may be in any case. OptionError is raised for a wrong or contradictory
+    option, and SetupError if the format's decoder is not installed.
     """
-    found = {name.lower(): value for name, value in options.items()}
-    if not {"decode", "mode"} & found.keys():
+    by_name = {name.lower(): value for name, value in options.items()}
+    if not {"decode", "mode"} & by_name.keys():
         return None
-    # Here, for most sources decode nothing, and its import takes long.
+    # Import here: most sources decode nothing, and the import is slow.
     from headrace.gate.source.decoded_values import DecodedValues  # noqa: PLC0415
 
-    return DecodedValues.of(found)
+    return DecodedValues.of(by_name)
 
 
 def _new_checkpoint(raw: Mapping[str, str]) -> NewCheckpoint:
@@ -256,6 +257,8 @@ def _refuse_contradictions(
 def _limits(raw: Mapping[str, str]) -> BatchLimits:
     learns = "headrace.gate" in raw and _flag(raw, "backpressure.enabled", default=True)
     least = _min_rate(raw)
+    # The first batch is limited too: by default to the smallest rate that can be learnt from. Later
+    # starts continue with the rate in the ledger.
     initial = _rate(raw, "backpressure.initialRate", default=least)
     if "headrace.gate" in raw and initial < least:
         raise OptionError(
@@ -276,7 +279,7 @@ def _limits(raw: Mapping[str, str]) -> BatchLimits:
     )
     auto = interval_law(raw)
     limits = BatchLimits(
-        # With the shortest possible interval: limits that do not fit then are refused now.
+        # Use the shortest possible interval, so that contradictory limits are refused now.
         seconds_per_batch=(_interval_ms(raw) if auto is None else SHORTEST_INTERVAL_MS) / 1000,
         initial_rate=initial if learns else None,
         max_rate_per_partition=PartitionLimit(cap, caps),
@@ -292,7 +295,7 @@ def _estimator(raw: Mapping[str, str]) -> EstimatorSettings:
     settings = EstimatorSettings(
         law, law_options(law, raw), min_rate=_min_rate(raw), auto=interval_law(raw)
     )
-    settings.start(_interval_ms(raw))  # refuses what the law would
+    settings.start(_interval_ms(raw))  # Raises for options that the law refuses.
     return settings
 
 
@@ -303,8 +306,8 @@ def _min_rate(raw: Mapping[str, str]) -> float:
 def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
     """Return the constraints on an ``auto`` interval; None for a fixed interval.
 
-    Raises:
-        OptionError: A limit is out of its range, or is one of a fixed interval.
+    OptionError is raised for a limit that is out of its range, or belongs to an ``auto`` interval
+    only.
     """
     if raw.get("headrace.interval", "").strip().lower() != AUTO:
         for name in ("headrace.maxDelay", "headrace.workRatio"):
@@ -315,21 +318,20 @@ def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
                     f" {AUTO}, so set that too, or leave it out."
                 )
         return None
-    found = IntervalLaw()
+    law = IntervalLaw()
     if "headrace.maxDelay" in raw:
         longest_ms = text_of.interval_ms("headrace.maxDelay", raw["headrace.maxDelay"])
-        found = replace(found, max_delay_ms=longest_ms)
+        law = replace(law, max_delay_ms=longest_ms)
     if "headrace.workRatio" in raw:
         ratio = text_of.number("headrace.workRatio", raw["headrace.workRatio"], above_zero=True)
-        found = replace(found, work_ratio=ratio)
-    return found
+        law = replace(law, work_ratio=ratio)
+    return law
 
 
 def fails_on_misfit(options: Mapping[str, str]) -> bool:
-    """Whether a schema that fits no records ends the query, by options in any case.
+    """Return whether a schema that fits no records ends the query, by options in any case.
 
-    Raises:
-        OptionError: It is neither true nor false.
+    OptionError is raised if the option is neither true nor false.
     """
     raw = {name.lower(): value for name, value in options.items()}
     return text_of.boolean(FAIL_ON_MISFIT, raw.get(FAIL_ON_MISFIT.lower(), "true"))
@@ -338,20 +340,19 @@ def fails_on_misfit(options: Mapping[str, str]) -> bool:
 def outage_settings(options: Mapping[str, str]) -> OutageSettings:
     """Return the settings of a gate's wait for its sink, from a stream's options in any case.
 
-    Raises:
-        OptionError: A time is not of its form, or they contradict each other.
+    OptionError is raised for a malformed time, or for times that contradict each other.
     """
-    raw, found = {name.lower(): value for name, value in options.items()}, OutageSettings()
+    raw, settings = {name.lower(): value for name, value in options.items()}, OutageSettings()
 
     def time_ms(name: str) -> int | None:
         text = raw.get(name.lower())
         return None if text is None else text_of.interval_ms(name, text)
 
-    retry_ms = time_ms("outage.retry") or found.retry_ms
+    retry_ms = time_ms("outage.retry") or settings.retry_ms
     return replace(
-        found,
+        settings,
         retry_ms=retry_ms,
-        max_retry_ms=time_ms("outage.maxRetry") or max(found.max_retry_ms, retry_ms),
+        max_retry_ms=time_ms("outage.maxRetry") or max(settings.max_retry_ms, retry_ms),
         max_hold_ms=time_ms("outage.maxHold"),
     )
 
@@ -369,8 +370,8 @@ def _timestamp_strategy(raw: Mapping[str, str]) -> Literal["error", "latest"]:
             return "error"
         case "latest":
             return "latest"
-        case other:
-            raise OptionError(f"{name} is {other!r}; it must be error or latest.")
+        case text:
+            raise OptionError(f"{name} is {text!r}; it must be error or latest.")
 
 
 def _rate(raw: Mapping[str, str], name: str, *, default: float) -> float:
@@ -392,27 +393,25 @@ def whole(raw: Mapping[str, str], name: str, *, at_least: int, default: int) -> 
 def whole(
     raw: Mapping[str, str], name: str, *, at_least: int = 1, default: int | None = None
 ) -> int | None:
-    """An option that is a whole number; the default where it is not set.
+    """Return an option that is a whole number, or the default if the option is not set.
 
-    Raises:
-        OptionError: it is not a whole number, or too small.
+    OptionError is raised if the value is not a whole number, or is too small.
     """
     return text_of.whole_number(name, raw[name], at_least=at_least) if name in raw else default
 
 
 LEDGERS: Final = frozenset({"headrace.ledger", "headrace.channel"})
-"""The options that are URLs of ledgers, in lower case."""
+"""Options that are URLs of ledgers, in lower case."""
 
 
 def revealed(options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
-    """The options with their secrets, from the options in Spark.
+    """Return the options with their secrets, from the options in Spark.
 
-    Spark shows options in plans, its web UI and its event log, so it is given something in the
-    place of each secret (of a ledger's URL, itself without its secrets). The secrets travel in the
-    class of the source, which shows none of them.
+    Spark shows options in plans, its web UI and its event log. So Spark gets a placeholder for each
+    secret, and the URL of a ledger without its secrets. The secrets travel in the class of the
+    source, which shows none of them.
 
-    Raises:
-        OptionError: A ledger's URL has a secret in it that Spark shows by now.
+    OptionError is raised if a ledger's URL contains a secret, which Spark shows already.
     """
     return {
         name: _ledger(name, value, secrets)
@@ -423,14 +422,14 @@ def revealed(options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str
 
 
 def _ledger(option: str, url: str, secrets: Mapping[str, str]) -> str:
-    # Here, for most sources have no ledger, and its import takes long.
+    # Import here: most sources have no ledger, and the import is slow.
     from headrace.gate.ledger.connection import normalize_url, without_secrets  # noqa: PLC0415
 
     try:
         public = without_secrets(url)
         holds_a_secret = public != normalize_url(url)
     except LedgerError:
-        return url  # whoever opens it says what is wrong
+        return url  # Opening the ledger will raise with the reason.
     if holds_a_secret:
         raise OptionError(
             f"The option {option} has a password in its URL, which Spark would show in its plans;"

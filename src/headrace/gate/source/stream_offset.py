@@ -1,23 +1,24 @@
-"""The offset that Spark writes into a checkpoint: the native connector's JSON, and a little more.
+"""Offset in Spark's checkpoint: the native connector's JSON, with a few more keys.
 
-``{"orders": {"0": 12, "1": 7}}`` is all the native connector writes, so a query may change from it
-to Headrace on its own checkpoint. Keys that begin with ``@``, which no topic's name can, add data
-that a batch needs when Spark runs it again after a crash:
+The native connector writes only ``{"orders": {"0": 12, "1": 7}}``, so a query may change from the
+native connector to Headrace on its own checkpoint. Keys that begin with ``@``, which no topic's
+name can, add data that a batch needs when Spark runs the batch again after a crash:
 
-``@gate``   the gate that limits this source: whose batch a progress event is.
-``@checkpoint`` made when a fresh checkpoint starts; with the ranges it identifies a batch.
-``@ledger`` names the gate as its ledger made it: which ledger this checkpoint was run with.
-``@planned`` how many offsets this checkpoint has planned so far: what its ledger must know of.
-``@ids``    the topics' ids, which tell a topic from a later one of the same name.
-``@from``   where the batch really began, for partitions that did not begin where the batch before
-            ended: at the very start, on a new partition, after a loss.
-``@after``  where the log tells them, checksums of what the records before these offsets are in:
-            what tells a journal's lane from one that was put back and written on.
-``@gone``   the next offsets of topics that are gone, or that the query may not see for a while.
+``@gate``   the gate that limits this source; it assigns a progress event to a gate.
+``@checkpoint`` random id of a fresh checkpoint; with the ranges it identifies a batch.
+``@ledger`` id of the gate in its ledger; it identifies the ledger of this checkpoint.
+``@planned`` number of offsets that this checkpoint has planned so far. A ledger with fewer offsets
+            lacks a batch; positions do not show this after a loss.
+``@ids``    the topics' ids, which distinguish a topic from a later topic of the same name.
+``@from``   start of the batch, for partitions that did not begin at the previous batch's end: at
+            the very start, on a new partition, after a loss.
+``@after``  checksums of the blocks before these offsets, if the log has them. They distinguish a
+            journal's lane from a lane that was restored from a copy and written on.
+``@gone``   next offsets of topics that are gone, or that the query temporarily cannot see.
 ``@first``  set on the initial offset only, before any batch is planned.
-``@replay`` set where batches are read once more, by a query of its own: the file in which the next
-            one's end will be found.
-``@ranges`` with ``@replay``: exactly what the batch reads, for it may have several ranges of one
+``@replay`` set if a query of its own reads batches again: the file that will contain the next
+            batch's end.
+``@ranges`` with ``@replay``: exact ranges of the batch, which may have several ranges of one
             partition.
 """
 
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
     from headrace.gate.ledger.records import PlannedRange
 
 Checksums = Mapping[TopicPartition, int]
-"""See `headrace.gate.source.log.Log.checksums`."""
+"""Checksums by partition: see `headrace.gate.source.log.CheckedLog.checksums`."""
 ChecksumsBefore = Mapping[tuple[TopicPartition, int], int]
-"""The same, with the offsets before which the records are."""
+"""Checksums by partition and offset, each of the records before its offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +52,16 @@ class StreamOffset:
     """One end of a batch, in every partition of the source.
 
     Attributes:
-        positions: the next offset to read, by partition.
-        checkpoint_id: identifies the checkpoint's life.
-        gate_id: the identity of the gate in its ledger; empty without a gate.
-        planned: number of offsets that the checkpoint's batches have planned up to here.
-        begins: start of the batch that ends here, in partitions where it is not the previous
+        positions: Next offset to read, by partition.
+        checkpoint_id: Identity of a fresh checkpoint, which its copies keep.
+        gate_id: Identity of the gate in its ledger; empty without a gate.
+        planned: Number of offsets that the checkpoint's batches have planned so far.
+        begins: Start of the batch that ends here, in partitions that do not begin at the previous
             batch's end.
-        after: checksums of what comes before the positions, where the log tells them.
-        replay: in a replay of batches, the path of the file with the next one's end.
-        ranges: in a replay, exactly what the batch that ends here reads.
-        out_of_sight: the next offset to read in topics that are gone, or cannot be seen now.
+        after: Checksums of the records before the positions, if the log has them.
+        replay: In a replay of batches, the path of the file with the next batch's end.
+        ranges: In a replay, exact ranges of the batch that ends here.
+        out_of_sight: Next offset to read in topics that are gone, or cannot be seen now.
     """
 
     positions: Positions
@@ -77,7 +78,7 @@ class StreamOffset:
     planned: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As a dict of topics; the same offset always gives the same text."""
+        """Return a dict of topics; the same offset always gives the same text."""
         extra: dict[str, Any] = {
             "@gate": self.gate,
             "@checkpoint": self.checkpoint_id,
@@ -95,7 +96,10 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, offset: Mapping[str, Any]) -> "StreamOffset":
-        """Parse the text of ``to_json`` or the native connector; anything else is refused."""
+        """Parse the JSON of ``to_json`` or the native connector.
+
+        SourceError is raised for any other JSON.
+        """
         try:
             return cls(
                 positions=_reached({k: v for k, v in offset.items() if not k.startswith("@")}),
@@ -118,10 +122,11 @@ class StreamOffset:
             ) from error
 
     def ranges_from(self, start: "StreamOffset") -> list[OffsetRange]:
-        """Return the ranges of the batch that ends here, by topic and partition; no empty ones.
+        """Return the non-empty ranges of the batch that ends here, by topic and partition.
 
-        A partition without a known start is read from 0: the native connector, which may have
-        planned the batch, began a new one at its earliest offset and wrote nothing.
+        A partition without a known start is read from 0. The native connector may have planned the
+        batch. For a new partition, its batch begins at the earliest offset, without a written
+        start.
         """
         if self.replay:
             return list(self.ranges)
@@ -133,10 +138,10 @@ class StreamOffset:
         return ranges
 
     def refuse_another_gate(self, gate: str | None) -> None:
-        """Raise `OptionError` where this is an offset of another gate's checkpoint.
+        """Raise `OptionError` if this offset belongs to another gate's checkpoint.
 
-        A batch that the other gate has planned, and that did not end, would be run again under
-        another key; and the other gate's history would have a gap.
+        An unfinished batch of the other gate would be run again under another key, and the other
+        gate's history would have a gap.
         """
         if gate is not None and self.gate is not None and gate != self.gate:
             raise OptionError(
@@ -148,9 +153,9 @@ class StreamOffset:
             )
 
     def after_of(self, topic_ids: Mapping[str, str]) -> ChecksumsBefore:
-        """The checksums before these positions, in topics of the same ids.
+        """Return the checksums before these positions, for topics with the same ids.
 
-        A topic that was recreated since has none of the records they are of.
+        A recreated topic does not contain the records of its predecessor's checksums.
         """
         return {
             (tp, self.positions[tp]): checksum
@@ -166,7 +171,7 @@ class StreamOffset:
         after: Checksums,
         out_of_sight: Positions,
     ) -> "StreamOffset":
-        """The end of the next batch."""
+        """Return the end of the next batch."""
         end = replace(
             self,
             positions=positions,
@@ -181,7 +186,10 @@ class StreamOffset:
 
 
 def _reached(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """As ``flat``, without the negative numbers that stand for earliest and latest in options."""
+    """Parse positions as ``flat`` does; raise ValueError for a negative offset.
+
+    In options, negative numbers mean earliest and latest.
+    """
     positions = flat(topics)
     if any(offset < 0 for offset in positions.values()):
         raise ValueError("an offset is negative")
@@ -195,5 +203,9 @@ def _text(value: object) -> str:
 
 
 def planned_ids(ranges: "Sequence[PlannedRange]") -> dict[str, str]:
-    """The ids of these ranges' topics when they were planned, where that is known."""
-    return {each.offsets.topic: each.topic_id for each in ranges if each.topic_id is not None}
+    """Return the known ids of these ranges' topics at the time of the plan."""
+    return {
+        planned_range.offsets.topic: planned_range.topic_id
+        for planned_range in ranges
+        if planned_range.topic_id is not None
+    }

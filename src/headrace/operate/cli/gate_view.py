@@ -13,15 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.operate.cli import printing as out
-from headrace.operate.status.facts import ARROWS, GATE_COLUMNS, GateColumn
-from headrace.operate.status.needs import drained_in, headline, since
-from headrace.operate.status.snapshot import (
+from headrace.operate.status.facts import Column
+from headrace.operate.status.needs import headline, since
+from headrace.operate.status.parts import (
     BatchSnapshot,
-    GateSnapshot,
     IsolatingSnapshot,
     PartitionSnapshot,
     ReceiverSnapshot,
 )
+from headrace.operate.status.snapshot import ARROWS, GATE_COLUMNS, GateSnapshot
 from headrace.operate.status.states import Need, NeedGroup, ReceiverState, Urgency, Where, grouped
 from headrace.operate.status.trends import Trend
 from headrace.operate.status.words import SHORT
@@ -156,7 +156,7 @@ class Overview:
         yield out.table(self.snapshots, *columns)
 
 
-def _header(column: GateColumn, *, wide: bool) -> str:
+def _header(column: Column, *, wide: bool) -> str:
     if column is GATE_COLUMNS[-1]:
         return f"*{column.header}"
     mark = ">" if column.is_number else ""
@@ -164,7 +164,7 @@ def _header(column: GateColumn, *, wide: bool) -> str:
     return f"{mark}{column.header}{most}"
 
 
-def _cell(column: GateColumn, snapshot: GateSnapshot, *, wide: bool) -> Text:
+def _cell(column: Column, snapshot: GateSnapshot, *, wide: bool) -> Text:
     text = column.text if wide or column.narrow is None else column.narrow
     styles = {"gate": "bold", "state": snapshot.state.colour}
     return out.line(text(snapshot), style=styles.get(column.header, ""))
@@ -192,7 +192,7 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     longer = snapshot.drain_trend if snapshot.left_over else None
     trend = f"{ARROWS[longer]} {_DRAIN_TRENDS[longer]}" if longer else ""
     if snapshot.drain_s is not None or not _has_ended(snapshot):
-        yield "drained in", drained_in(snapshot.drain_s), trend
+        yield "drained in", out.drained_in(snapshot.drain_s), trend
     processed = f"processed at {out.count(snapshot.processing_rate_per_s)}/s"
     terms = {"P": snapshot.proportional, "I": snapshot.integral, "D": snapshot.derivative}
     signed = (f"{letter} {out.signed(term)}" for letter, term in terms.items())

@@ -20,6 +20,7 @@ from rich.text import Text
 from headrace.operate.status.words import (
     UNKNOWN,
     count,
+    drained_in,
     duration,
     fine_duration,
     full_time,
@@ -43,6 +44,7 @@ __all__ = [
     "Shortened",
     "batch_number",
     "count",
+    "drained_in",
     "duration",
     "fine_duration",
     "fitting",

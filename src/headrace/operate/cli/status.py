@@ -17,7 +17,6 @@ from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.gate_view import GateView, needs_view, overview
 from headrace.operate.cli.printing import Watch, show_or_watch
 from headrace.operate.status.explanation import Explanation, explain
-from headrace.operate.status.facts import as_json as gate_as_json
 from headrace.operate.status.lags import LagWatch
 from headrace.operate.status.moment import snapshots
 from headrace.operate.status.needs import urgency_of
@@ -74,7 +73,7 @@ def status(
             if not as_json:
                 return status_view(gates, stages, height)
             for gate_now in gates:
-                out.print_json(gate_as_json(gate_now))
+                out.print_json(asdict(gate_now))
             for stage in stages:
                 out.print_json(asdict(stage))
             return None

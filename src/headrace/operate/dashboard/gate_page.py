@@ -23,7 +23,8 @@ from headrace.operate.status.actions import drain_state
 from headrace.operate.status.gate_actions import FORMS, impossible_actions
 from headrace.operate.status.moment import read_histories, snapshots_of, take_snapshot
 from headrace.operate.status.needs import BY_OPERATORS, headline
-from headrace.operate.status.snapshot import GateSnapshot, PartitionSnapshot
+from headrace.operate.status.parts import PartitionSnapshot
+from headrace.operate.status.snapshot import GateSnapshot
 from headrace.operate.status.states import GateHistory, Need
 from headrace.operate.status.words import plural
 

@@ -5,6 +5,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -21,10 +22,10 @@ from headrace.operate.dashboard.pages import (
     region_id,
     whole_number,
 )
-from headrace.operate.status.facts import GATE_COLUMNS, GateColumn
 from headrace.operate.status.findings import PRUNED, finding_sentences, gone_offsets
 from headrace.operate.status.needs import urgency_of
-from headrace.operate.status.snapshot import GateSnapshot, ReceiverSnapshot
+from headrace.operate.status.parts import ReceiverSnapshot
+from headrace.operate.status.snapshot import GATE_COLUMNS, GateSnapshot
 from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs
 from headrace.operate.status.states import NeedGroup, ReceiverState, Where, grouped
 
@@ -41,35 +42,16 @@ _ORDERS: Final[Mapping[str, Callable[[GateSnapshot], Any]]] = {
 """Sort keys of the list of gates, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageColumn:
-    """A column of the page, and further columns in the same cells."""
-
-    column: GateColumn
-    beside: tuple[GateColumn, ...]
-
-    @property
-    def name(self) -> str:
-        """Header of the column."""
-        return " · ".join(part.header for part in (self.column, *self.beside))
-
-
-def page_columns(columns: Sequence[GateColumn]) -> tuple[PageColumn, ...]:
-    """Group columns for the page: each column with the following `is_beside` columns."""
-    made: list[PageColumn] = []
-    for column in columns:
-        if column.is_beside and made:
-            made[-1] = replace(made[-1], beside=(*made[-1].beside, column))
-        else:
-            made.append(PageColumn(column, ()))
-    return tuple(made)
-
-
-_COLUMNS: Final = page_columns(GATE_COLUMNS)
+_COLUMNS: Final = [
+    (column, beside if beside and beside.is_beside else None)
+    for column, beside in zip_longest(GATE_COLUMNS, GATE_COLUMNS[1:])
+    if not column.is_beside
+]
+"""Columns of the page, each with a second column for the same cells, or None."""
 
 COLUMNS_CSS: Final = (
     "@media (min-width: 761px) { table.gates tr { grid-template-columns: "
-    + " ".join(f"minmax(0, {entry.column.width}fr)" for entry in _COLUMNS)
+    + " ".join(f"minmax(0, {column.width}fr)" for column, _ in _COLUMNS)
     + "; } }\n"
 )
 """Style sheet with the widths of the columns."""
@@ -131,12 +113,15 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
 
     def look(_ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
         gates = list(fleet.snapshots.values())
-        shown = sorted(filter(choice.includes, gates), key=_ORDERS[choice.sort])
-        needs = [need for gate in gates for need in gate.needs] + list(flow_needs(fleet.stages))
+        shown = sorted(
+            sorted(filter(choice.includes, gates), key=lambda each: each.gate),
+            key=_ORDERS[choice.sort],
+        )
+        needs = [need for each in gates for need in each.needs] + list(flow_needs(fleet.stages))
         regions = {
             "summary": site.render(
                 "summary.html",
-                states=Counter(str(gate.state) for gate in gates).most_common(),
+                states=Counter(str(each.state) for each in gates).most_common(),
                 gates=gates,
                 choice=choice,
                 now_ms=now_ms,
@@ -150,9 +135,9 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
             "shown": site.render("shown.html", shown=len(shown), gates=len(gates), choice=choice),
         }
         ids = []
-        for gate in shown:
-            ids.append(region_id("gate", gate.gate))
-            regions[ids[-1]] = rows.html(gate, fleet)
+        for each in shown:
+            ids.append(region_id("gate", each.gate))
+            regions[ids[-1]] = rows.html(each, fleet)
         return View(regions, {"gates": ids})
 
     return Page(
@@ -331,8 +316,7 @@ def flows_page(site: Site, _name: str, _query: Query) -> Page:
             stages[stage.flow].append(stage)
         flows = {
             name: [
-                [_stage_view(ledger, fleet, member) for member in layer]
-                for layer in layers_of(of_flow)
+                [_stage_view(ledger, fleet, each) for each in layer] for layer in layers_of(of_flow)
             ]
             for name, of_flow in stages.items()
         }
@@ -372,7 +356,7 @@ def _over_since_ms(ledger: Ledger, gate_name: str) -> int | None:
 
 
 def layers_of(stages: Sequence[StageSnapshot]) -> list[list[StageSnapshot]]:
-    """Return the stages of a flow in layers, each stage below all of its upstream stages."""
+    """Return the stages of a flow in layers: a stage's layer is below those of its upstream."""
     depth = {stage.stage: 0 for stage in stages}
     for _ in stages:  # as often as the longest chain has stages, and no longer in a circle
         for stage in stages:
@@ -389,8 +373,8 @@ def receivers_page(site: Site, _name: str, _query: Query) -> Page:
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         journals: dict[tuple[str, str], list[ReceiverSnapshot]] = defaultdict(list)
-        for record in ledger.moments.receivers():
-            journals[record.journal, record.gate].append(ReceiverSnapshot.of(record, now_ms))
+        for each in ledger.moments.receivers():
+            journals[each.journal, each.gate].append(ReceiverSnapshot.of(each, now_ms))
         values = {
             "journals": journals,
             "silent": ReceiverState.SILENT,

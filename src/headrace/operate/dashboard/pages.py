@@ -24,8 +24,7 @@ from headrace.errors import HeadraceError
 from headrace.gate import LAST_MS, GateRecord, Ledger, without_secrets
 from headrace.operate.dashboard.live import LedgerLink, Look, Revision
 from headrace.operate.status import words
-from headrace.operate.status.facts import ARROWS
-from headrace.operate.status.needs import drained_in
+from headrace.operate.status.snapshot import ARROWS
 from headrace.operate.status.states import Need, Where
 
 Query = Mapping[str, str]
@@ -352,7 +351,7 @@ def environment() -> Environment:
         tone=tone,
         decoded=decoded,
         spoken=words.spoken,
-        drained_in=drained_in,
+        drained_in=words.drained_in,
         arrow=lambda trend: ARROWS.get(trend, ""),
     )
     made.globals.update(

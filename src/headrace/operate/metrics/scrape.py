@@ -14,8 +14,8 @@ from headrace.gate import (
     Status,
 )
 from headrace.operate.metrics.families import Family, Totals, gauge, render
-from headrace.operate.status.facts import GATE_METRICS
 from headrace.operate.status.lags import GateLag, LagWatch, may_be_more
+from headrace.operate.status.snapshot import GATE_METRICS
 from headrace.operate.status.sources import SourceAnswer
 from headrace.operate.status.stages import BOTTLENECK, stages_of
 

@@ -23,7 +23,7 @@ from headrace.gate import (
 )
 from headrace.operate.status.lags import GateLag, LagWatch
 from headrace.operate.status.needs import gate_needs
-from headrace.operate.status.snapshot import GateSnapshot, without_needs
+from headrace.operate.status.snapshot import GateSnapshot, Moment, without_needs
 from headrace.operate.status.sources import WAIT_FOR_SOURCES_S
 from headrace.operate.status.states import HISTORY, GateHistory, sorted_query
 from headrace.operate.status.words import short_error
@@ -172,5 +172,5 @@ def snapshots_of(
 
 def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
     """Compute a gate's snapshot, with its needs, from its history and its lag."""
-    snapshot = without_needs(history, now_ms, lag)
+    snapshot = without_needs(Moment.of(history, now_ms, lag or GateLag()))
     return replace(snapshot, needs=tuple(gate_needs(snapshot)))

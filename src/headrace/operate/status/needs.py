@@ -12,11 +12,8 @@ from typing import Final
 from headrace.errors import GateInUseError, OptionError
 from headrace.gate import BAD_VALUE, FIT_BATCHES
 from headrace.operate.status import words as out
-from headrace.operate.status.snapshot import (
-    BatchSnapshot,
-    GateSnapshot,
-    IsolatingSnapshot,
-)
+from headrace.operate.status.parts import BatchSnapshot, IsolatingSnapshot
+from headrace.operate.status.snapshot import GateSnapshot
 from headrace.operate.status.states import WHY, GateState, Need, ReceiverState, Urgency, Where
 from headrace.operate.status.trends import Trend
 

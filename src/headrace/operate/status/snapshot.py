@@ -1,33 +1,34 @@
-"""Snapshot of a gate at one moment, from the ledger's records, for people and for ``--json``."""
+"""Snapshot of a gate at one moment: its facts, each declared once, for views and ``--json``."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
-from headrace.core.timing import GATE_LEASE_MS
 from headrace.gate import (
-    FAILS_AS_A_WHOLE,
     BatchRecord,
-    ErrorReport,
-    GateQuery,
-    GateRecord,
-    Loss,
-    PlannedRange,
+    GateMoment,
     QueryEnd,
-    ReceiverRecord,
+    RateSample,
     SinkOutage,
+    SourceCost,
     Status,
     known_ceiling,
-    lost_records,
 )
+from headrace.operate.status.facts import Column, Metric, fact
 from headrace.operate.status.lags import GateLag
+from headrace.operate.status.parts import (
+    BatchSnapshot,
+    IsolatedSnapshot,
+    IsolatingSnapshot,
+    PartitionSnapshot,
+    QuerySnapshot,
+    ReceiverSnapshot,
+    batches_of,
+)
 from headrace.operate.status.states import (
     GateHistory,
     GateState,
     Need,
-    ReceiverState,
-    batch_time_ms,
     gate_state,
     has_ended,
     is_over,
@@ -46,217 +47,172 @@ from headrace.operate.status.trends import (
     newest_run,
 )
 from headrace.operate.status.words import (
+    UNKNOWN,
     count,
-    planned_or_counted,
-    plural,
+    drained_in,
+    duration,
     reason_first,
     short_error,
-    status_word,
 )
 
 IN_DOUBT: Final = "no part of its batch passes"
 """Reason for a waiting batch, if either the sink is away or the handler is wrong."""
 
-
-MANY: Final = 10
-"""Number of isolated batches among a gate's last batches above which a snapshot has advice."""
-
-_REASON_LENGTH: Final = 70
-"""Largest number of characters that a sentence quotes of an exception's message."""
+ARROWS: Final[Mapping[Trend, str]] = {Trend.FALLING: "↓", Trend.STEADY: "→", Trend.RISING: "↑"}
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiverSnapshot:
-    """A receiver at one moment. A lane has one receiver.
+class Moment:
+    """The ledger's records of a gate at one time, and values that several facts need.
 
     Attributes:
-        journal: The journal's name.
-        lane: The receiver's lane.
-        state: State of the receiver: a value of `ReceiverState`.
-        limit_per_s: Largest rate that the receiver admits (records/s); None is no limit.
-        records_per_s: Records made durable per second, lately.
-        records: Records made durable since the receiver's start.
-        bytes: Size of the keys, values and headers of ``records``.
-        buffered_bytes: Memory of the records that are not durable yet.
-        waiting_records: Buffered records that wait for the limit.
-        refusing: Reason, other than the limit, for which all senders wait; None without one.
-        rejected: Number of rejected requests and senders, by kind.
-        started_ms: Time of the receiver's start (ms since the epoch).
-        seen_ms: Time of the receiver's last heartbeat (ms since the epoch).
+        lag: The gate's lag, from the ledger and the source.
+        newest: The newest batch.
+        sample: The newest report of a batch.
+        run: The batches of the newest checkpoint.
+        lag_now: Lag as the source reports it now, for a gate that plans no batch; else None.
+        outage: Outage of the sink that the newest batch waits for; None without one.
+        is_over: Whether the newest batch is a success and no batch follows it.
+        moves: Whether records move: not while a sink is away, or after the end of the query.
+        measured: Change of the lag over the last batches.
+        change: ``measured``, or None while no records move.
+        cost: Learnt cost of a batch; None without one.
     """
 
-    journal: str
-    lane: int
-    state: ReceiverState
-    limit_per_s: float | None
-    records_per_s: float
-    records: int
-    bytes: int
-    buffered_bytes: int
-    waiting_records: int
-    refusing: str | None
-    rejected: Mapping[str, int]
-    started_ms: int
-    seen_ms: int
+    history: GateHistory
+    now_ms: int
+    lag: GateLag
+    newest: BatchRecord | None
+    sample: RateSample | None
+    run: Sequence[BatchRecord]
+    lag_now: int | None
+    outage: SinkOutage | None
+    is_over: bool
+    moves: bool
+    measured: LagChange | None
+    change: LagChange | None
+    cost: SourceCost | None
 
     @classmethod
-    def of(cls, record: ReceiverRecord, now_ms: int) -> Self:
-        """Compute a receiver's snapshot from its record in the ledger."""
-        if not record.is_present(now_ms):
-            state = ReceiverState.SILENT
-        elif record.refusing is not None:
-            state = ReceiverState.REFUSING
-        elif record.waiting_records:
-            state = ReceiverState.LIMITED
-        else:
-            state = ReceiverState.RECEIVING if record.records_per_s else ReceiverState.IDLE
-        same = {name: getattr(record, name) for name in cls.__slots__ if name != "state"}
-        return cls(state=state, **same)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSnapshot:
-    """A batch at one moment.
-
-    Attributes:
-        id: The batch's number in Spark; None before its first run.
-        status: Status in the ledger, or ``interrupted`` if the query was stopped during the batch.
-        records: Number of records, or of offsets while the records have not been counted.
-        duration_ms: Duration of the batch, or time since its start while it runs. Includes
-            planning and commit once Spark has reported the batch.
-        planned_ms: Time of the plan (ms since the epoch).
-        lost: Number of offsets that were gone from the source when the batch read them.
-        key: Batch key, with which `headrace batches` shows the batch in full.
-    """
-
-    id: int | None
-    status: str
-    records: int
-    duration_ms: int
-    planned_ms: int
-    lost: int = 0
-    key: str = ""
-
-    @property
-    def running(self) -> bool:
-        """Whether the batch has not ended."""
-        return self.status in (Status.IN_PROGRESS, Status.BACKFILLING)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSnapshot:
-    """A partition of the last batch: its lag at the plan, and the number of admitted records.
-
-    ``lag`` and ``reason`` are None for a batch that was planned before a restart.
-    """
-
-    topic: str
-    partition: int
-    lag: int | None
-    admitted: int
-    reason: str | None
-
-    @property
-    def left(self) -> int | None:
-        """Number of waiting records that the batch did not admit; None if not known."""
-        return None if self.lag is None else max(self.lag - self.admitted, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class QuerySnapshot:
-    """The query of a gate."""
-
-    program: str
-    """The query's process and machine."""
-    checkpoint: str | None
-    """Path of the query's checkpoint; None if the program has not reported it."""
-    since_ms: int
-    """Time at which the query claimed the gate (ms since the epoch)."""
-    ended_ms: int | None = None
-    """Time of the query's last sign of life, if it ended without a report; None while it runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class IsolatingSnapshot:
-    """Progress of an isolation.
-
-    Attributes:
-        batch_key: Key of the batch.
-        records: Number of the batch's offsets.
-        runs: Number of handler calls with parts of the batch so far.
-        left: Number of offsets that are not done.
-    """
-
-    batch_key: str
-    records: int
-    runs: int
-    left: int
-
-    @classmethod
-    def of(cls, batch: BatchRecord) -> Self:
-        """Return the progress of a batch that is run in parts."""
-        return cls(batch.batch_key, batch.planned_records, batch.parts.runs, batch.records_left)
-
-
-@dataclass(frozen=True, slots=True)
-class IsolatedSnapshot:
-    """Summary of the isolations among a gate's last batches.
-
-    The handler raised either on single records, or on whole batches of which all parts pass.
-    """
-
-    batches: int
-    """Number of isolated batches."""
-    of: int
-    """Number of the last batches that were examined."""
-    error: str
-    """The handler's last error: the beginning of the message, and the class."""
-
-    @classmethod
-    def among(
-        cls, batches: Sequence[BatchRecord], isolated: Mapping[str, ErrorReport]
-    ) -> Self | None:
-        """Summarize the isolations among a gate's last batches; None if none was isolated."""
-        number = sum(batch.batch_key in isolated for batch in batches)
-        wholes = [
-            batch.error for batch in batches if batch.error is not None and batch.error.is_of_whole
-        ]
-        if len(wholes) > number:
-            error, number = wholes[0], len(wholes)
-        elif not isolated:
-            return None
-        else:
-            error = next(iter(isolated.values()))
-        reason = error.message.strip().partition("\n")[0]
-        most = _REASON_LENGTH + (
-            len(FAILS_AS_A_WHOLE) if reason.startswith(FAILS_AS_A_WHOLE) else 0
+    def of(cls, history: GateHistory, now_ms: int, lag: GateLag) -> Self:
+        """Compute the values of a moment from a gate's history and lag."""
+        newest, run = next(iter(history.batches), None), newest_run(history.batches)
+        over = newest is not None and is_over(history, newest, now_ms)
+        outage, measured = waits_for(history), LagChange.of(run)
+        moves = outage is None and not over and not has_ended(history)
+        return cls(
+            history=history,
+            now_ms=now_ms,
+            lag=lag,
+            newest=newest,
+            sample=next(iter(history.samples), None),
+            run=run,
+            lag_now=lag.source_records if history.is_silent(now_ms) else None,
+            outage=outage,
+            is_over=over,
+            moves=moves,
+            measured=measured,
+            change=measured if moves else None,
+            cost=batch_cost_of(history.gate),
         )
-        if len(reason) > most:
-            error = replace(error, message=f"{reason[: most - 1].rstrip()}…")
-        return cls(number, len(batches), short_error(error)) if number else None
 
     @property
-    def is_of_wholes(self) -> bool:
-        """Whether the batches fail as a whole while all of their parts pass."""
-        return self.error.startswith(FAILS_AS_A_WHOLE)
+    def drains(self) -> bool:
+        """Whether the gate can drain its lag: records move, and no operator has paused the gate."""
+        limits = self.history.operator_limits
+        return self.moves and (limits is None or limits.closed_by is None)
 
-    @property
-    def advice(self) -> str | None:
-        """Advice for finding bad records at less cost; None for `MANY` isolated batches or less."""
-        if self.batches <= MANY:
-            return None
-        if self.is_of_wholes:
-            return (
-                f"{count(self.batches)} of the last {plural(self.of, 'batch')} were run in parts:"
-                f" {self.error.rstrip('.')}; correct what its records do to each other, such as one"
-                " key twice."
-            )
-        return (
-            f"The handler raised on single records in {count(self.batches)} of the last"
-            f" {plural(self.of, 'batch')} (last {self.error.rstrip('.')}), and is run many times"
-            " to find them: have it batch.reject them, or decode at the source with"
-            " gate.read(..., decode=...), as docs/failures.md says."
+    def reason(self) -> str | None:
+        """Return the reason for the newest batch's size, or for its wait."""
+        if self.outage is not None:
+            return f"{self.outage.awaited} is away" if self.outage.is_certain else IN_DOUBT
+        return self.newest.reason if self.newest else None
+
+    def waiting(self) -> int | None:
+        """Return the lag before the newest batch, or behind it if no batch follows."""
+        if self.is_over:
+            return waiting_behind(self.history, self.lag_now)
+        return self.newest.lag if self.newest else None
+
+    def error(self) -> str | None:
+        """Return the error of the newest unresolved failed batch; None without one."""
+        errors = (
+            batch.error
+            for batch in self.history.batches
+            if batch.status is not Status.SUCCESS
+            and batch.resolution is None
+            and not batch.interrupted
+            and batch.error is not None
         )
+        error = next(errors, None)
+        return self.history.failed_error if error is None else short_error(error)
+
+    def advice(self) -> tuple[str, ...]:
+        """Return remedies for a low rate or small batches; none after the end of the query."""
+        history = self.history
+        if history.gate.ended is not None:
+            return ()
+        return advice_on(history.gate, history.batches, history.samples, history.fit_counts)
+
+    def run_records(self) -> int | None:
+        """Return the records of the checkpoint's batches; None if some may not have been read."""
+        has_all = len(self.run) < self.history.look_back
+        return sum(batch.planned_records for batch in self.run) if self.run and has_all else None
+
+
+def _lag(gate: "GateSnapshot") -> str:
+    if gate.lag_now is not None:
+        return f"{count(gate.lag_now)} now"
+    if gate.lag_is_old and gate.lag is None and gate.left_over == 0:
+        return f"none {duration(gate.lag_age_ms)} ago"
+    if gate.lag_is_old and gate.lag is not None:
+        return f"{count(gate.lag)} {duration(gate.lag_age_ms)} ago"
+    return _with_arrow(gate.lag_trend, count(gate.lag))
+
+
+def _short_lag(gate: "GateSnapshot") -> str:
+    if gate.lag_now is not None:
+        return count(gate.lag_now)
+    arrow = f" {ARROWS[gate.lag_trend]}" if gate.lag_trend else ""
+    return f"{count(gate.lag)}{arrow}"
+
+
+def _short_drain(gate: "GateSnapshot") -> str:
+    arrow = f"{ARROWS[gate.drain_trend]} " if gate.drain_trend and gate.left_over else ""
+    return f"{arrow}{drained_in(gate.drain_s)}"
+
+
+def _with_arrow(trend: Trend | None, text: str) -> str:
+    return text if trend is None else f"{ARROWS[trend]} {trend} {text}"
+
+
+def _batch(gate: "GateSnapshot") -> str:
+    so_far = " so far" if gate.newest is not None and gate.newest.running else ""
+    return f"{duration(gate.newest.duration_ms if gate.newest else None)}{so_far}"
+
+
+def _load(gate: "GateSnapshot") -> float:
+    return (gate.newest.duration_ms if gate.newest else 0) / max(gate.interval_ms, 1)
+
+
+def _most_per_s(gate: GateMoment, _now_ms: int) -> float | None:
+    throttle, limit = gate.rate_limit, gate.operator.limit
+    rates = [
+        gate.rate_per_s,
+        None if throttle is None else throttle.rate_per_s,
+        None if limit is None else limit.records_per_s,
+    ]
+    return min((rate for rate in rates if rate is not None), default=None)
+
+
+def _fixed_s(gate: GateMoment, _now_ms: int) -> float | None:
+    cost = batch_cost_of(gate)
+    return None if cost is None else cost.fixed_s
+
+
+def _away_s(gate: GateMoment, now_ms: int) -> float:
+    outage = gate.waits if gate.has_query else None
+    return max(now_ms - outage.since_ms, 0) / 1000 if outage else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,131 +221,311 @@ class GateSnapshot:
 
     Times are milliseconds since the epoch, rates are records per second. None (``null``) stands for
     a value that is not known, or not known yet.
-
-    Attributes:
-        gate: Name of the gate.
-        source: The kind of source, such as ``kafka``.
-        time_ms: Time of the snapshot.
-        interval_ms: The time that a batch should take.
-        state: State of the gate: a value of `GateState`.
-        reason: Reason for the last batch's size; while the batch waits for its sink, that reason.
-        rate_per_s: The rate that the law has learnt, before limits of operators and later stages.
-        processing_rate_per_s: Rate at which the last reported batch was processed.
-        proportional, integral, derivative: Contributions of the law's terms to the last rate.
-        law: The law in force: ``pid`` or ``learned``.
-        fixed_ms: Learnt cost of a batch before its first record (ms).
-        record_us: Learnt cost of a record (µs).
-        noise: Standard deviation of a batch's duration, relative to the duration.
-        cost_changed_ms: Time at which the job's cost was last seen to change.
-        lag: Records that waited when the last batch was planned. Once the query has ended or is
-            silent: ``lag_now``, or else ``left_over``. None if the batch left none, no query runs,
-            and the source does not answer.
-        lag_age_ms: Time since the last batch was planned.
-        lag_now: Records that no batch has begun, as the source reports now. The source is asked if
-            no batch was planned for a while; None otherwise, or if the source does not answer.
-        left_over: Waiting records that the last batch did not admit.
-        lag_change_per_s, lag_trend: Change of the lag: ``falling``, ``steady`` or ``rising``.
-        arrival_rate_per_s: Rate at which records arrive at the source.
-        throughput_per_s: Rate at which records are admitted.
-        drain_s: Seconds until no record waits at this pace; 0 if none waits, None if never.
-        drain_trend: Whether ``drain_s`` gets shorter (``falling``) or longer (``rising``).
-        batches: The last batches, newest first.
-        partitions: Partitions that the last batch reads.
-        failed: Number of failed batches that wait for a backfill, or are in one.
-        dead: Number of dead batches that nobody has dropped; no backfill runs them.
-        dead_letters: Number of waiting dead letters: records that cannot be processed.
-        in_progress: Number of ``batches`` that are in progress.
-        abandoned: Number of batches in progress that no process runs. Each fails when its lease
-            ends.
-        error: Error of the newest failed batch of ``batches``, or else of the waiting batches.
-        lost_records: Offsets that were gone from the source before they were read. Accepted
-            losses do not count.
-        skipped_records: Offsets between the ranges that two checkpoints read. Accepted offsets do
-            not count.
-        advice: Reasons for a rate at its lowest, and remedies, one sentence each.
-        receivers: Receivers that accept records for the gate.
-        query: The running query, or the last one if it ended without a report; else None.
-        ended_ms: Time of the last query's end, if it reported one; None while one runs.
-        ended_error: The error that ended the last query; None without one.
-        stopped_by: The operator who stopped the last query, and why; None without one.
-        run_records: Records of the newest checkpoint's batches; None if ``batches`` lacks some.
-        waiting: Outage of the sink that the batch waits for: since when, the number of runs, the
-            time of the next run, and the handler's error; None if the batch does not wait.
-        waits_with: Another gate of the same query whose sink is away, if the batch waits for that
-            sink; else None.
-        isolating: Progress of the batch that is isolated now; None without one.
-        isolated: Summary of the last batches that were isolated because the handler raised; None
-            without one.
-        unfit_records: Records of the last batches that the schema does not fit, while it does not
-            fit most records of each batch; else 0.
-        operator_limits: Limits of operators in force, in words: who, why, since when; else None.
-        new_checkpoint: Position from which the query continued on a new checkpoint, in words, until
-            its next start; None if it continued its own checkpoint.
-        ceiling: The largest batch that the handler takes, in words: the size that failed, and the
-            size that passed; None while no batch has failed for its size.
-        ceiling_records: Largest number of records that the ceiling allows for the next batch; None
-            without a ceiling.
-        lag_seconds: Age of the oldest record that no batch has begun; 0 if no record waits.
-        retention_left_s: Seconds until the source's retention deletes the oldest such record; 0 if
-            records were deleted. The source is asked if records have waited for a minute.
-        needs: Needs, the most urgent first: each with a sentence and a command.
     """
 
-    gate: str
-    source: str
-    time_ms: int
-    interval_ms: int
-    state: GateState
-    reason: str | None
-    rate_per_s: float | None
-    processing_rate_per_s: float | None
-    proportional: float | None
-    integral: float | None
-    derivative: float | None
-    law: str | None
-    fixed_ms: float | None
-    record_us: float | None
-    noise: float | None
-    cost_changed_ms: int | None
-    lag: int | None
-    lag_age_ms: int | None
-    lag_now: int | None
-    left_over: int | None
-    lag_change_per_s: float | None
-    lag_trend: Trend | None
-    arrival_rate_per_s: float | None
-    throughput_per_s: float | None
-    drain_s: float | None
-    drain_trend: Trend | None
-    batches: tuple[BatchSnapshot, ...]
-    partitions: tuple[PartitionSnapshot, ...]
-    failed: int
-    dead: int
-    dead_letters: int
-    in_progress: int
-    error: str | None
-    lost_records: int
-    skipped_records: int
-    advice: tuple[str, ...]
-    receivers: tuple[ReceiverSnapshot, ...]
-    query: QuerySnapshot | None
-    ended_ms: int | None
-    ended_error: str | None
-    stopped_by: str | None
-    run_records: int | None
-    waiting: SinkOutage | None
-    isolating: IsolatingSnapshot | None
-    operator_limits: str | None
-    lag_seconds: float | None = None
-    retention_left_s: float | None = None
-    ceiling: str | None = None
-    ceiling_records: int | None = None
-    isolated: IsolatedSnapshot | None = None
-    unfit_records: int = 0
-    new_checkpoint: str | None = None
-    abandoned: int = 0
-    waits_with: str | None = None
-    needs: tuple[Need, ...] = ()
+    gate: str = fact(
+        "Name of the gate.",
+        lambda m: m.history.gate.name,
+        Column("gate", lambda s: s.gate, width=17, sort="name", order=lambda s: s.gate),
+    )
+    source: str = fact("The kind of source, such as ``kafka``.", lambda m: m.history.gate.source)
+    time_ms: int = fact("Time of the snapshot.", lambda m: m.now_ms)
+    state: GateState = fact(
+        "State of the gate: a value of `GateState`.",
+        lambda m: gate_state(m.history, m.measured, m.now_ms, m.lag_now),
+        Column("state", lambda s: str(s.state), width=14, sort="urgency"),
+    )
+    lag: int | None = fact(
+        "Records that waited when the last batch was planned. Once the query has ended"
+        " or is silent: ``lag_now``, or else ``left_over``. None if the batch left none,"
+        " no query runs, and the source does not answer.",
+        Moment.waiting,
+        Column(
+            "lag",
+            _lag,
+            is_number=True,
+            narrow=_short_lag,
+            width=12,
+            sort="lag",
+            order=lambda s: -(s.lag or 0),
+        ),
+    )
+    lag_trend: Trend | None = fact(
+        "Direction of the lag: ``falling``, ``steady`` or ``rising``.",
+        lambda m: m.change and m.change.lag_trend,
+        Column("trend", lambda _s: "", in_table="never"),
+    )
+    drain_s: float | None = fact(
+        "Seconds until no record waits at this pace; 0 if none waits, None if never.",
+        lambda m: m.change.drain_s if m.change and m.drains else None,
+        Column(
+            "drained in",
+            lambda s: _with_arrow(s.drain_trend, drained_in(s.drain_s)),
+            is_number=True,
+            in_table="wide",
+            narrow=_short_drain,
+            sort="drain",
+            order=lambda s: (s.drain_s is not None, -(s.drain_s or 0)),
+        ),
+    )
+    rate_per_s: float | None = fact(
+        "The rate that the law has learnt, before limits of operators and later stages.",
+        lambda m: m.history.gate.rate_per_s,
+        Column(
+            "rate/s",
+            lambda s: count(s.rate_per_s),
+            is_number=True,
+            width=13,
+            sort="rate",
+            order=lambda s: -(s.rate_per_s or 0),
+        ),
+        Metric(
+            "rate_limit_records_per_second", "The most that a batch is planned for.", _most_per_s
+        ),
+    )
+    processing_rate_per_s: float | None = fact(
+        "Rate at which the last reported batch was processed.",
+        lambda m: m.sample and m.sample.processing_rate_per_s,
+        Column(
+            "processed/s",
+            lambda s: count(s.processing_rate_per_s),
+            is_number=True,
+            in_table="never",
+            is_beside=True,
+        ),
+        Metric(
+            "capacity_records_per_second",
+            "How fast the last batch was processed.",
+            lambda gate, _now_ms: gate.capacity_per_s,
+        ),
+    )
+    batches: tuple[BatchSnapshot, ...] = fact(
+        "The last batches, newest first.",
+        lambda m: batches_of(m.history, m.now_ms),
+        Column("batch", _batch, is_number=True, width=13, sort="batch", order=lambda s: -_load(s)),
+    )
+    interval_ms: int = fact(
+        "The time that a batch should take.",
+        lambda m: m.history.gate.interval_ms,
+        Column(
+            "interval",
+            lambda s: duration(s.interval_ms),
+            is_number=True,
+            in_table="wide",
+            is_beside=True,
+        ),
+        Metric(
+            "batch_interval_seconds",
+            "The time that a batch should take.",
+            lambda gate, _now_ms: gate.interval_ms / 1000,
+        ),
+    )
+    reason: str | None = fact(
+        "Reason for the last batch's size; while the batch waits for its sink, that reason.",
+        Moment.reason,
+        Column("limited by", lambda s: s.operator_limits or s.reason or UNKNOWN, width=14),
+    )
+    proportional: float | None = fact(
+        "Contribution of the law's first term to the last rate.",
+        lambda m: m.sample and m.sample.proportional,
+    )
+    integral: float | None = fact(
+        "Contribution of the law's second term to the last rate.",
+        lambda m: m.sample and m.sample.integral,
+    )
+    derivative: float | None = fact(
+        "Contribution of the law's third term to the last rate.",
+        lambda m: m.sample and m.sample.derivative,
+    )
+    law: str | None = fact(
+        "The law in force: ``pid`` or ``learned``.", lambda m: law_of(m.history.gate)
+    )
+    fixed_ms: float | None = fact(
+        "Learnt cost of a batch before its first record (ms).",
+        lambda m: m.cost and m.cost.fixed_s * 1000,
+        metric=Metric(
+            "batch_fixed_cost_seconds", "What a batch costs before its first record.", _fixed_s
+        ),
+    )
+    record_us: float | None = fact(
+        "Learnt cost of a record (µs).", lambda m: m.cost and m.cost.record_s * 1_000_000
+    )
+    noise: float | None = fact(
+        "Standard deviation of a batch's duration, relative to the duration.",
+        lambda m: m.cost and m.cost.noise,
+    )
+    cost_changed_ms: int | None = fact(
+        "Time at which the job's cost was last seen to change.",
+        lambda m: m.cost and m.cost.changed_ms,
+    )
+    lag_age_ms: int | None = fact(
+        "Time since the last batch was planned.",
+        lambda m: m.newest and max(m.now_ms - m.newest.created_time_ms, 0),
+    )
+    lag_now: int | None = fact(
+        "Records that no batch has begun, as the source reports now. The source is"
+        " asked if no batch was planned for a while; None otherwise, or if the source"
+        " does not answer.",
+        lambda m: m.lag_now,
+    )
+    left_over: int | None = fact(
+        "Waiting records that the last batch did not admit.",
+        lambda m: m.newest and left_by(m.newest),
+    )
+    lag_change_per_s: float | None = fact(
+        "Change of the lag in a second; above 0 if the lag grows.",
+        lambda m: m.change and m.change.lag_change_per_s,
+    )
+    arrival_rate_per_s: float | None = fact(
+        "Rate at which records arrive at the source.",
+        lambda m: m.change and m.change.arrival_rate_per_s,
+    )
+    throughput_per_s: float | None = fact(
+        "Rate at which records are admitted.", lambda m: m.change and m.change.throughput_per_s
+    )
+    drain_trend: Trend | None = fact(
+        "Whether ``drain_s`` gets shorter (``falling``) or longer (``rising``).",
+        lambda m: drain_trend(m.run) if m.drains else None,
+    )
+    partitions: tuple[PartitionSnapshot, ...] = fact(
+        "Partitions that the last batch reads.",
+        lambda m: tuple(map(PartitionSnapshot.of, m.history.ranges)),
+    )
+    failed: int = fact(
+        "Number of failed batches that wait for a backfill, or are in one.",
+        lambda m: m.history.unresolved.failed,
+    )
+    dead: int = fact(
+        "Number of dead batches that nobody has dropped; no backfill runs them.",
+        lambda m: m.history.unresolved.dead,
+    )
+    dead_letters: int = fact(
+        "Number of waiting dead letters: records that cannot be processed.",
+        lambda m: m.history.unresolved.letters,
+    )
+    in_progress: int = fact(
+        "Number of ``batches`` that are in progress.",
+        lambda m: sum(each.status is Status.IN_PROGRESS for each in m.history.batches),
+    )
+    abandoned: int = fact(
+        "Number of batches in progress that no process runs. Each fails when its lease ends.",
+        lambda m: m.history.abandoned(m.now_ms),
+    )
+    error: str | None = fact(
+        "Error of the newest failed batch of ``batches``, or else of the waiting batches.",
+        Moment.error,
+    )
+    lost_records: int = fact(
+        "Offsets that were gone from the source before they were read. Accepted losses"
+        " do not count.",
+        lambda m: m.history.missed.lost,
+    )
+    skipped_records: int = fact(
+        "Offsets between the ranges that two checkpoints read. Accepted offsets do not count.",
+        lambda m: m.history.missed.skipped,
+    )
+    advice: tuple[str, ...] = fact(
+        "Reasons for a rate at its lowest, and remedies, one sentence each.", Moment.advice
+    )
+    receivers: tuple[ReceiverSnapshot, ...] = fact(
+        "Receivers that accept records for the gate.",
+        lambda m: tuple(ReceiverSnapshot.of(each, m.now_ms) for each in m.history.receivers),
+    )
+    query: QuerySnapshot | None = fact(
+        "The running query, or the last one if it ended without a report; else None.",
+        lambda m: QuerySnapshot.of(m.history),
+        metric=Metric(
+            "query_running",
+            "1 while a query stands behind the gate.",
+            lambda gate, _now_ms: gate.has_query,
+        ),
+    )
+    ended_ms: int | None = fact(
+        "Time of the last query's end, if it reported one; None while one runs.",
+        lambda m: m.history.ended_ms,
+    )
+    ended_error: str | None = fact(
+        "The error that ended the last query; None without one.",
+        lambda m: (why := m.history.ended_by(QueryEnd.FAILED)) and reason_first(why),
+    )
+    stopped_by: str | None = fact(
+        "The operator who stopped the last query, and why; None without one.",
+        lambda m: m.history.ended_by(QueryEnd.STOPPED),
+    )
+    run_records: int | None = fact(
+        "Records of the newest checkpoint's batches; None if ``batches`` lacks some.",
+        Moment.run_records,
+    )
+    waiting: SinkOutage | None = fact(
+        "Outage of the sink that the batch waits for: since when, the number of runs,"
+        " the time of the next run, and the handler's error; None if the batch does not"
+        " wait.",
+        lambda m: m.outage,
+        metric=Metric(
+            "sink_away_seconds", "For how long its batch has waited for its sink; 0: not.", _away_s
+        ),
+    )
+    waits_with: str | None = fact(
+        "Another gate of the same query whose sink is away, if the batch waits for that"
+        " sink; else None.",
+        lambda m: m.history.waits_with,
+    )
+    isolating: IsolatingSnapshot | None = fact(
+        "Progress of the batch that is isolated now; None without one.",
+        lambda m: m.history.isolating and IsolatingSnapshot.of(m.history.isolating),
+    )
+    isolated: IsolatedSnapshot | None = fact(
+        "Summary of the last batches that were isolated because the handler raised;"
+        " None without one.",
+        lambda m: IsolatedSnapshot.among(m.history.batches, m.history.isolated),
+    )
+    unfit_records: int = fact(
+        "Records of the last batches that the schema does not fit, while it does not"
+        " fit most records of each batch; else 0.",
+        lambda m: m.history.unfit_records,
+    )
+    operator_limits: str | None = fact(
+        "Limits of operators in force, in words: who, why, since when; else None.",
+        lambda m: m.history.operator_limits and m.history.operator_limits.describe(),
+        metric=Metric(
+            "paused",
+            "1 while an operator has paused or drained the gate.",
+            lambda gate, _now_ms: gate.operator.hold is not None,
+        ),
+    )
+    new_checkpoint: str | None = fact(
+        "Position from which the query continued on a new checkpoint, in words, until"
+        " its next start; None if it continued its own checkpoint.",
+        lambda m: m.history.new_checkpoint,
+    )
+    ceiling: str | None = fact(
+        "The largest batch that the handler takes, in words: the size that failed, and"
+        " the size that passed; None while no batch has failed for its size.",
+        lambda m: (most := known_ceiling(m.history.gate.size_ceiling)) and most.describe(),
+    )
+    ceiling_records: int | None = fact(
+        "Largest number of records that the ceiling allows for the next batch; None"
+        " without a ceiling.",
+        lambda m: (most := known_ceiling(m.history.gate.size_ceiling)) and most.records,
+        metric=Metric(
+            "batch_ceiling_records",
+            "The largest batch that the handler takes.",
+            lambda gate, _now_ms: gate.ceiling.records if gate.ceiling else None,
+        ),
+    )
+    lag_seconds: float | None = fact(
+        "Age of the oldest record that no batch has begun; 0 if no record waits.",
+        lambda m: m.lag.seconds,
+    )
+    retention_left_s: float | None = fact(
+        "Seconds until the source's retention deletes the oldest such record; 0 if"
+        " records were deleted. The source is asked if records have waited for a minute.",
+        lambda m: m.lag.retention_left_s,
+    )
+    needs: tuple[Need, ...] = fact(
+        "Needs, the most urgent first: each with a sentence and a command.",
+        lambda _m: (),  # `take_snapshot` adds the needs, which read a snapshot
+    )
 
     @property
     def newest(self) -> BatchSnapshot | None:
@@ -402,168 +538,16 @@ class GateSnapshot:
         return self.lag_age_ms is not None and self.lag_age_ms > silence_ms(self.interval_ms)
 
 
-def without_needs(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
-    """Compute a gate's snapshot, without its needs, from its history and its lag."""
-    snapshot = _snapshot(history, now_ms, lag or GateLag())
-    if (outage := snapshot.waiting) is not None:
-        # While the batch waits, a trend or a rate of the past would mislead.
-        snapshot = replace(
-            snapshot,
-            reason=f"{outage.awaited} is away" if outage.is_certain else IN_DOUBT,
-            drain_s=None,
-            drain_trend=None,
-            lag_trend=None,
-            lag_change_per_s=None,
-            throughput_per_s=None,
-            arrival_rate_per_s=None,
-        )
-    if history.operator_limits is not None and history.operator_limits.closed_by is not None:
-        # A paused gate admits nothing, so the lag is not drained until an operator resumes it.
-        snapshot = replace(snapshot, drain_s=None, drain_trend=None)
-    return snapshot
+_FACTS: Final = {each.name: each.metadata for each in fields(GateSnapshot)}
+GATE_COLUMNS: Final[Sequence[Column]] = [c for each in _FACTS.values() if (c := each["column"])]
+GATE_METRICS: Final[Sequence[Metric]] = [m for each in _FACTS.values() if (m := each["metric"])]
 
-
-_TERMS: Final = ("processing_rate_per_s", "proportional", "integral", "derivative")
-_MOVES: Final = (
-    "lag_change_per_s",
-    "lag_trend",
-    "arrival_rate_per_s",
-    "throughput_per_s",
-    "drain_s",
+GateSnapshot.__doc__ = f"{GateSnapshot.__doc__}\n    Attributes:\n" + "".join(
+    f"        {name}: {each['meaning']}\n" for name, each in _FACTS.items()
 )
 
 
-def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
-    gate, batches, samples = history.gate, history.batches, history.samples
-    newest, sample = next(iter(batches), None), next(iter(samples), None)
-    run = newest_run(batches)
-    change = LagChange.of(run)
-    over = newest is not None and is_over(history, newest, now_ms)
-    moves = not over and not has_ended(history)
-    lag_now = lag.source_records if history.is_silent(now_ms) else None
-    return GateSnapshot(
-        gate=gate.name,
-        source=gate.source,
-        time_ms=now_ms,
-        interval_ms=gate.interval_ms,
-        state=gate_state(history, change, now_ms, lag_now),
-        rate_per_s=gate.rate_per_s,
-        law=law_of(gate),
-        **_cost(gate),
-        lag_age_ms=max(now_ms - newest.created_time_ms, 0) if newest else None,
-        lag_now=lag_now,
-        left_over=left_by(newest) if newest else None,
-        drain_trend=drain_trend(run) if moves else None,
-        batches=_batches(history, now_ms),
-        partitions=tuple(map(_partition, history.ranges)),
-        failed=history.unresolved.failed,
-        dead=history.unresolved.dead,
-        dead_letters=history.unresolved.letters,
-        in_progress=sum(batch.status is Status.IN_PROGRESS for batch in batches),
-        abandoned=history.abandoned(now_ms),
-        error=_error(batches) or history.failed_error,
-        lost_records=history.missed.lost,
-        skipped_records=history.missed.skipped,
-        advice=advice_on(gate, batches, samples, history.fit_counts) if gate.ended is None else (),
-        receivers=tuple(ReceiverSnapshot.of(receiver, now_ms) for receiver in history.receivers),
-        query=_query(history.query or history.gone, ended=history.query is None),
-        **_end(history),
-        run_records=_run_records(run, history.look_back),
-        **_waits(history),
-        isolating=None if history.isolating is None else IsolatingSnapshot.of(history.isolating),
-        isolated=IsolatedSnapshot.among(batches, history.isolated),
-        unfit_records=history.unfit_records,
-        new_checkpoint=history.new_checkpoint,
-        operator_limits=history.operator_limits.describe() if history.operator_limits else None,
-        **_ceiling(gate),
-        lag_seconds=lag.seconds,
-        retention_left_s=lag.retention_left_s,
-        lag=waiting_behind(history, lag_now) if over else newest.lag if newest else None,
-        **_values(newest, "reason"),
-        **_values(sample, *_TERMS),
-        **_values(change if moves else None, *_MOVES),
-    )
-
-
-def _waits(history: GateHistory) -> dict[str, Any]:
-    return {"waiting": waits_for(history), "waits_with": history.waits_with}
-
-
-def _end(history: GateHistory) -> dict[str, Any]:
-    ended_by = history.ended_by(QueryEnd.FAILED)
-    return {
-        "ended_ms": history.ended_ms,
-        "ended_error": ended_by and reason_first(ended_by),
-        "stopped_by": history.ended_by(QueryEnd.STOPPED),
-    }
-
-
-def _ceiling(gate: GateRecord) -> dict[str, Any]:
-    ceiling = known_ceiling(gate.size_ceiling)
-    return {
-        "ceiling": ceiling.describe() if ceiling else None,
-        "ceiling_records": ceiling.records if ceiling else None,
-    }
-
-
-def _cost(gate: GateRecord) -> dict[str, Any]:
-    cost = batch_cost_of(gate)
-    return {
-        "fixed_ms": cost.fixed_s * 1000 if cost else None,
-        "record_us": cost.record_s * 1_000_000 if cost else None,
-        "noise": cost.noise if cost else None,
-        "cost_changed_ms": cost.changed_ms if cost else None,
-    }
-
-
-def _run_records(run: Sequence[BatchRecord], look_back: int) -> int | None:
-    """Return the records of all batches of a checkpoint; None if some may not have been read."""
-    has_all = len(run) < look_back
-    return sum(batch.planned_records for batch in run) if run and has_all else None
-
-
-def _query(query: GateQuery | None, *, ended: bool) -> QuerySnapshot | None:
-    if query is None:
-        return None
-    ended_ms = query.until_ms - GATE_LEASE_MS if ended else None
-    return QuerySnapshot(query.described, query.checkpoint, query.since_ms, ended_ms)
-
-
-def _values(source: object | None, *names: str) -> dict[str, Any]:
-    return {name: None if source is None else getattr(source, name) for name in names}
-
-
-def _batches(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
-    reported = {
-        sample.batch_key: sample.processing_delay_ms
-        for sample in history.samples
-        if sample.batch_key
-    }
-    lost: dict[str | None, list[Loss]] = defaultdict(list)
-    for loss in history.losses:
-        lost[loss.batch_key].append(loss)
-    return tuple(
-        BatchSnapshot(
-            id=batch.query_batch_id,
-            status=status_word(batch),
-            records=planned_or_counted(batch),
-            duration_ms=batch_time_ms(batch, reported, now_ms),
-            planned_ms=batch.created_time_ms,
-            lost=lost_records(lost[batch.batch_key]),
-            key=batch.batch_key,
-        )
-        for batch in history.batches
-    )
-
-
-def _partition(planned: PlannedRange) -> PartitionSnapshot:
-    offsets = planned.offsets
-    lag = None if planned.latest is None else max(planned.latest - offsets.start, 0)
-    return PartitionSnapshot(offsets.topic, offsets.partition, lag, offsets.count, planned.reason)
-
-
-def _error(batches: Sequence[BatchRecord]) -> str | None:
-    open_ones = (b for b in batches if b.status is not Status.SUCCESS and b.resolution is None)
-    failed = (b for b in open_ones if not b.interrupted)
-    error = next((batch.error for batch in failed if batch.error is not None), None)
-    return None if error is None else short_error(error)
+def without_needs(moment: Moment) -> GateSnapshot:
+    """Compute a snapshot without its needs."""
+    values: dict[str, Any] = {name: each["value"](moment) for name, each in _FACTS.items()}
+    return GateSnapshot(**values)

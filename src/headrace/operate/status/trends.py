@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, Self
 
 from headrace.errors import OptionError
@@ -226,7 +227,7 @@ def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
     now, before = LagChange.of(batches), LagChange.of(batches[WINDOW // 2 :])
     if now is None or before is None or now.drain_s is before.drain_s is None:
         return None
-    if now.drain_s is None or before.drain_s is None:  # None: the lag never drains
+    if now.drain_s is None or before.drain_s is None:  # of the two, one never ends
         return Trend.RISING if now.drain_s is None else Trend.FALLING
     if abs(now.drain_s - before.drain_s) <= 0.05 * before.drain_s:
         return Trend.STEADY
@@ -252,8 +253,13 @@ def advice_on(
 
 def batch_cost_of(gate: GateRecord) -> SourceCost | None:
     """Return a batch's learnt cost; None without one, or if another version wrote it."""
+    return None if gate.batch_cost is None else _cost_in(gate.batch_cost)
+
+
+@lru_cache(maxsize=10_000)
+def _cost_in(text: str) -> SourceCost | None:
     try:
-        return None if gate.batch_cost is None else SourceCost.from_text(gate.batch_cost)
+        return SourceCost.from_text(text)
     except OptionError:
         return None
 

@@ -84,6 +84,13 @@ def duration(ms: float | None) -> str:
     return f"{seconds // 86_400} d {seconds % 86_400 // 3_600} h"
 
 
+def drained_in(drain_s: float | None) -> str:
+    """A time until nothing waits, without the tenths of a second, which nobody needs."""
+    if drain_s is None:
+        return UNKNOWN
+    return duration(round(drain_s) * 1000) if drain_s >= 60 else f"{drain_s:.0f} s"
+
+
 def fine_duration(ms: float) -> str:
     """Format a time span (ms) that may be far below a second.
 

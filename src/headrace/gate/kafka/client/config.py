@@ -1,6 +1,6 @@
 """librdkafka's configuration from the options of Kafka's Java clients, as Spark's users write them.
 
-librdkafka itself checks each configuration: a client is made of it, without a connection.
+librdkafka itself checks each configuration, by creating a client without a connection.
 """
 
 import difflib
@@ -27,12 +27,13 @@ _Client = type[Consumer] | type[Producer]
 
 
 class Treatment(NamedTuple):
-    """What becomes of one of Java's options: a line of ``java_options.txt``.
+    """Translation of one of Java's options: a line of ``java_options.txt``.
 
     Attributes:
-        value: None for an option that is refused, or translated together with others.
-        to: librdkafka's options that it becomes; none if it has no effect, or is refused.
-        refusal: the reason and the alternative; empty for an option that is not refused.
+        value: Type of the value; None for an option that is refused, or translated together with
+            others.
+        to: librdkafka's options for the value; none if the option has no effect, or is refused.
+        refusal: Reason and alternative; empty for an option that is not refused.
     """
 
     value: ValueType | None
@@ -55,13 +56,13 @@ def _table(client: str) -> dict[str, Treatment]:
 
 
 CONSUMER_OPTIONS: Final[Mapping[str, Treatment]] = _table("consumer")
-"""Every option of the Java consumer, by name, and its treatment."""
+"""All options of the Java consumer, by name, and their treatment."""
 
 PRODUCER_OPTIONS: Final[Mapping[str, Treatment]] = _table("producer")
-"""Those that only the Java producer has."""
+"""Options that only the Java producer has, by name, and their treatment."""
 
 _JAVA_DEFAULTS: Final[Mapping[str, Value]] = {
-    # Defaults of Java that matter for reading, where librdkafka's differ.
+    # Java's defaults that matter for reading and differ from librdkafka's.
     "isolation.level": "read_uncommitted",
     "check.crcs": True,
 }
@@ -70,7 +71,7 @@ _SERVER: Final = re.compile(
     r"(?:[\w.%-]*://)?(?P<address>(?:\[[0-9A-Fa-f:.%\w]+\]|[\w.%-]+):(?P<port>\d{1,5}))"
 )
 
-# librdkafka's own options that a source sets itself, or that cannot be set by a text.
+# librdkafka's own options that a source sets itself, or whose values are not text.
 _CONTROLLED: Final = frozenset(
     {
         *("auto.commit.enable", "enable.auto.offset.store", "enable.partition.eof"),
@@ -86,7 +87,7 @@ _ALIASES: Final = {
     "sasl.mechanisms": "sasl.mechanism",
     "fetch.message.max.bytes": "max.partition.fetch.bytes",
 }
-# librdkafka's own options of producers: those that users of a sink may set, and the others.
+# librdkafka's own options of producers that users of a sink may set; `_PRODUCER` has all of them.
 _PRODUCER_OWN: Final = frozenset(
     {
         *("compression.level", "partitioner", "queue.buffering.max.kbytes"),
@@ -106,23 +107,22 @@ _PRODUCER: Final = frozenset(
 
 
 def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
-    """The librdkafka consumer configuration for options of the Java client.
+    """Return the librdkafka consumer configuration for options of the Java client.
 
-    The names come without ``kafka.``, in any case; one that librdkafka knows and Java does not is
-    passed on as it is.
+    Names are without ``kafka.``, in any case. An option that librdkafka knows and Java does not is
+    passed on unchanged.
 
-    Raises:
-        OptionError: An option is missing, unknown, not valid, refused, or contradicts another. Its
-            text shows no secret.
+    OptionError is raised if an option is missing, unknown, invalid, refused, or contradicts another
+    one. Its text shows no secret.
 
     >>> client_config({"bootstrap.servers": "kafka:9092", "fetch.max.wait.ms": "100"})
     {'isolation.level': 'read_uncommitted', 'check.crcs': True, 'bootstrap.servers': 'kafka:9092', \
-'fetch.wait.max.ms': 100}
+    'fetch.wait.max.ms': 100}
     """
     options = {name.lower(): value.strip() for name, value in kafka_options.items()}
     config = {**_JAVA_DEFAULTS, "bootstrap.servers": _servers(options)}
-    known = {*CONSUMER_OPTIONS, TOKEN}
-    own = {name: value for name, value in options.items() if name not in known}
+    known_names = {*CONSUMER_OPTIONS, TOKEN}
+    own = {name: value for name, value in options.items() if name not in known_names}
     for name, value in options.items():
         if name in own:
             _check_own(name, value)
@@ -146,13 +146,12 @@ def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
 
 
 def producer_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
-    """The librdkafka producer configuration for options of the Java client.
+    """Return the librdkafka producer configuration for options of the Java client.
 
     As in Java, options that only a consumer has are without effect.
 
-    Raises:
-        OptionError: An option is missing, unknown, not valid, refused, or contradicts another. Its
-            text shows no secret.
+    OptionError is raised if an option is missing, unknown, invalid, refused, or contradicts another
+    one. Its text shows no secret.
 
     >>> producer_config({"bootstrap.servers": "kafka:9092", "delivery.timeout.ms": "5000"})[
     ...     "message.timeout.ms"
@@ -162,13 +161,13 @@ def producer_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
     options = {name.lower(): value.strip() for name, value in kafka_options.items()}
     own = {name: value for name, value in options.items() if name in _PRODUCER_OWN}
     java = {name: value for name, value in options.items() if name in PRODUCER_OPTIONS}
-    # The consumer's largest fetch would be taken for the size of a message.
-    others = own.keys() | java.keys() | {"fetch.max.bytes"}
-    rest = {name: value for name, value in options.items() if name not in others}
+    # librdkafka would use the consumer's largest fetch as the size of a message.
+    producer_names = own.keys() | java.keys() | {"fetch.max.bytes"}
+    rest = {name: value for name, value in options.items() if name not in producer_names}
     config: dict[str, Value] = {**client_config(rest), **own}
     for name, value in java.items():
         config |= _translate(PRODUCER_OPTIONS[name], name, value)
-    # As in Java, weaker acknowledgements imply no idempotence, unless that is asked for.
+    # As in Java, weaker acknowledgements imply no idempotence, unless the user requests it.
     config.setdefault("enable.idempotence", config.get("acks") not in {"0", "1"})
     _check_client(Producer, config, options)
     return config
@@ -217,27 +216,29 @@ def _fetch_size(options: Mapping[str, str]) -> dict[str, Value]:
     if name not in options:
         return {}
     size = int(integer(1000, 2**31 - 513).read(name, options[name]))
-    # A producer's limit, which librdkafka holds to be the least that is fetched.
+    # librdkafka requires fetches to be at least as large as this producer's limit.
     return {name: size, "message.max.bytes": min(size, 1_000_000)}
 
 
 def _backoffs(options: Mapping[str, str]) -> dict[str, Value]:
-    """The waits between tries, of which Java takes the maximum where it is below the wait."""
+    """Return the waits between tries; as in Java, a maximum below the wait replaces the wait."""
     config: dict[str, Value] = {}
     for kind, allowed in (("reconnect", integer(0, 3_600_000)), ("retry", integer(1, 300_000))):
         wait, most = names = (f"{kind}.backoff.ms", f"{kind}.backoff.max.ms")
-        found = {name: int(allowed.read(name, options[name])) for name in names if name in options}
-        if not found:
+        given_waits = {
+            name: int(allowed.read(name, options[name])) for name in names if name in options
+        }
+        if not given_waits:
             continue
         if kind == "reconnect":
-            found.setdefault(most, found.get(wait, 0))
-        most_ms = found.get(most, 1000)
-        config |= {most: most_ms, wait: min(found.get(wait, 100), most_ms)}
+            given_waits.setdefault(most, given_waits.get(wait, 0))
+        most_ms = given_waits.get(most, 1000)
+        config |= {most: most_ms, wait: min(given_waits.get(wait, 100), most_ms)}
     return config
 
 
 def _check_own(name: str, value: str) -> None:
-    """Check an option that Java does not have: librdkafka must have it, and let users set it."""
+    """Check an option of librdkafka alone: it must exist, and users must be allowed to set it."""
     if name in _ALIASES:
         raise OptionError(f"kafka.{name} is librdkafka's; use Java's kafka.{_ALIASES[name]}.")
     if name in _PRODUCER:
@@ -261,9 +262,9 @@ def _check_own(name: str, value: str) -> None:
 
 
 def _check_client(client: _Client, config: Mapping[str, Value], options: Mapping[str, str]) -> None:
-    """Have librdkafka make a client of a configuration; it knows no broker, so it never connects.
+    """Let librdkafka check a configuration, by creating a client that never connects.
 
-    ``options`` are the user's, from which ``config`` was made: errors name these.
+    ``options`` are the user's options, from which ``config`` was made: errors name these.
     """
     quiet = {"bootstrap.servers", "debug", "log_level"}
     unconnected = {name: value for name, value in config.items() if name not in quiet}
@@ -293,7 +294,7 @@ def _origins(name: str, options: Mapping[str, str]) -> list[str]:
 
 
 def _refusal_of(client: _Client, name: str, value: Value) -> str | None:
-    # librdkafka reads options in order, and stops at an unknown name, before it makes a client.
+    # librdkafka reads options in order, and stops at an unknown name before it creates a client.
     stop = f"{name}.stop"
     text = _refusal(client, {name: value, stop: ""})
     return None if text == _unknown(stop) else text
@@ -302,11 +303,11 @@ def _refusal_of(client: _Client, name: str, value: Value) -> str | None:
 def _refusal(client: _Client, config: Mapping[str, Value]) -> str | None:
     settings = {**config} if client is Producer else {"group.id": "headrace", **config}
     settings.pop(TOKEN, None)
-    settings.setdefault("log_level", 0)  # last, for it is only for a client that is made
+    settings.setdefault("log_level", 0)  # Last, because only a created client uses it.
     try:
         made = client(settings)
     except (KafkaException, ValueError) as error:
-        # Answered as a text, for the error itself may hold a secret.
+        # Return a text, because the error itself may contain a secret.
         cause = error.args[0]
         text = cause.str() if isinstance(error, KafkaException) else str(cause)
         return re.sub("^Failed to create (consumer|producer): ", "", " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""Values of the options of Kafka's clients: how they are read, and which are never shown."""
+"""Values of the options of Kafka's clients: their parsers, and their redaction."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ Value = str | int | float | bool
 REDACTED: Final = "***(redacted)"
 
 PREFIX: Final = "kafka."
-"""Prefix of a source's or sink's options that are the client's."""
+"""Prefix of the client's options among a source's or sink's options."""
 
 _LONGEST_SHOWN: Final = 80
 
-# Spark's own pattern (spark.redaction.regex), and further names of Kafka's secrets. A certificate
+# Spark's own pattern (spark.redaction.regex), and more names of Kafka's secrets. A certificate
 # chain is no secret, but its file often ends with the private key.
 _SECRET: Final = re.compile(
     r"secret|password|passphrase|token|access[.]?key|jaas"
@@ -25,12 +25,12 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 
-# More digits than any limit has; Python's int would take underscores and other scripts' digits.
+# More digits than any limit has. Python's int would accept underscores and other scripts' digits.
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of the client among those of a source or sink, in any case.
+    """Return the client's options among the options of a source or sink, in any case.
 
     >>> client_options({"subscribe": "orders", "Kafka.Client.Id": "a"})
     {'client.id': 'a'}
@@ -43,7 +43,7 @@ def client_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_secret(option: str) -> bool:
-    """Whether an option's value must not be shown; its name may lack the ``kafka.``.
+    """Return whether an option's value must not be shown; the name may lack the ``kafka.``.
 
     >>> [is_secret(o) for o in ("kafka.sasl.jaas.config", "ssl.keystore.key", "subscribe")]
     [True, True, False]
@@ -52,7 +52,7 @@ def is_secret(option: str) -> bool:
 
 
 def redact(options: Mapping[str, str]) -> dict[str, str]:
-    """The options as they may be shown; of a ledger's URL only the secrets are hidden.
+    """Return the options without secrets; a ledger's URL only loses its password and secrets.
 
     >>> redact({"subscribe": "orders", "kafka.ssl.key.password": "hunter2"})
     {'subscribe': 'orders', 'kafka.ssl.key.password': '***(redacted)'}
@@ -64,7 +64,7 @@ def redact(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def describe(option: str, value: str) -> str:
-    """An option for an error's text; its name lacks the ``kafka.``.
+    """Return an option as text for an error; the given name lacks the ``kafka.``.
 
     >>> describe("client.id", "a")
     "kafka.client.id='a'"
@@ -82,19 +82,22 @@ def _redacted(option: str, value: str) -> str:
 
     try:
         return redact_url(value)
-    except LedgerError:  # whoever opens it says what is wrong; here nothing of it can be shown
+    except LedgerError:  # Opening the ledger raises the reason; no part of this URL can be shown.
         return REDACTED
 
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """A type of value: the allowed values, in words, and its parser (None for an invalid value)."""
+    """Type of an option's value: the allowed values, in words, and a parser.
+
+    The parser returns None for an invalid value.
+    """
 
     allowed: str
     parse: Callable[[str], Value | None]
 
     def read(self, option: str, text: str) -> Value:
-        """The value of an option."""
+        """Return the value of an option; raise `OptionError` for an invalid text."""
         value = self.parse(text)
         if value is None:
             raise OptionError(f"{describe(option, text)} is not valid; it must be {self.allowed}.")
@@ -102,7 +105,7 @@ class ValueType:
 
 
 def integer(least: int, most: int, *, minus_one: int | None = None) -> ValueType:
-    """A whole number from least to most; -1 too if something stands for it."""
+    """Return the type of whole numbers from least to most; ``minus_one`` also allows -1."""
 
     def parse(text: str) -> int | None:
         if not _INTEGER.fullmatch(text):
@@ -117,7 +120,7 @@ def integer(least: int, most: int, *, minus_one: int | None = None) -> ValueType
 
 
 def one_of(*words: str) -> ValueType:
-    """One of these words, in any case; read as it is written here."""
+    """Return the type of these words, in any case; its value has the case of the argument."""
     by_lower = {word.lower(): word for word in words}
     return ValueType(" or ".join(words), lambda text: by_lower.get(text.lower()))
 
@@ -143,7 +146,7 @@ _NAMED: Final = {
 
 
 def value_type(text: str) -> ValueType:
-    """Read the type of an option's value, as ``java_options.txt`` writes it.
+    """Return the type of an option's value from its text in ``java_options.txt``.
 
     >>> value_type("0 to 2147483647, or -1").read("connections.max.idle.ms", "-1")
     0

@@ -14,7 +14,7 @@ _PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1---
 
 
 def tls_config(options: Mapping[str, str]) -> dict[str, Value]:
-    """Write librdkafka's ``ssl.*`` options for Java's."""
+    """Return librdkafka's ``ssl.*`` options for Java's."""
     config = {**_trust(options), **_key(options)}
     _check_protocols(options)
     algorithm = options.get("ssl.endpoint.identification.algorithm")
@@ -122,7 +122,7 @@ def _exclude(options: Mapping[str, str], one: str, other: str) -> None:
 
 
 def pem(text: str) -> str:
-    """The PEM blocks of a text with their line breaks, which Java does not need, and OpenSSL does.
+    """Return the PEM blocks of a text with line breaks, which OpenSSL needs and Java does not.
 
     >>> print(pem("-----BEGIN CERTIFICATE----- TUlJ QQ== -----END CERTIFICATE-----"), end="")
     -----BEGIN CERTIFICATE-----
@@ -134,7 +134,7 @@ def pem(text: str) -> str:
 
 def _broken_into_lines(block: re.Match[str]) -> str:
     label, body = block[1], block[2]
-    if ":" in body:  # the headers of an old encrypted key, whose lines have a meaning
+    if ":" in body:  # Headers of an old encrypted key, whose line breaks matter.
         return block[0]
     data = "".join(body.split())
     lines = [data[at : at + 64] for at in range(0, len(data), 64)]
@@ -147,7 +147,7 @@ _EXAMPLE: Final = (
     ' username="NAME" password="PASSWORD";'
 )
 
-# The words of java.io.StreamTokenizer as Kafka's JaasConfig sets it up.
+# The tokens of java.io.StreamTokenizer, as Kafka's JaasConfig configures it.
 _TOKEN: Final = re.compile(
     r"""
       (?P<space>[\x00-\x20]+|//[^\r\n]*|/\*.*?\*/)
@@ -168,7 +168,7 @@ _BY_FUNCTION: Final = (
     f"set kafka.sasl.mechanism=OAUTHBEARER and kafka.{TOKEN}=MODULE:FUNCTION, a function of yours"
     " that returns a token (docs/kafka-client-options.md has those for AWS, Google and Azure)"
 )
-"""Alternative to a login that a cloud's own class makes in Java."""
+"""Advice instead of a login with a cloud's Java class."""
 _CLOUDS: Final = ("software.amazon.msk.", "com.google.cloud.", "com.azure.", "com.microsoft.")
 
 _LOGIN_HANDLERS: Final = (
@@ -178,7 +178,7 @@ _LOGIN_HANDLERS: Final = (
 
 
 def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
-    """Write librdkafka's ``sasl.*`` options for Java's."""
+    """Return librdkafka's ``sasl.*`` options for Java's."""
     login = parse_jaas(options[_JAAS]) if _JAAS in options else None
     mechanism = options.get("sasl.mechanism", "GSSAPI").upper()
     if mechanism == "AWS_MSK_IAM":
@@ -236,7 +236,7 @@ def _password(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str,
             " user's own name and password."
         )
     if "sasl.username" in options and "sasl.password" in options and not login:
-        return {}  # librdkafka's own names, passed on as they are
+        return {}  # librdkafka's own names, passed on unchanged.
     if not login.get("username") or not login.get("password"):
         raise OptionError(
             f"kafka.{_JAAS} gives no username and password, which"
@@ -254,17 +254,17 @@ _GRANTS: Final = {
 _CREDENTIALS: Final = {"sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"}
 _LOGIN_OPTIONS: Final = ("clientId", "clientSecret", "scope")
 _TLS_PROTOCOLS: Final = ("SSL", "TLS", "TLSv1.2", "TLSv1.3")
-"""Java's names of settings that OpenSSL settles with the token's issuer by itself."""
+"""Java's names of protocols that OpenSSL negotiates with the token's issuer by itself."""
 _EXTENSION: Final = "extension_"
 _OWN_OAUTH: Final = ("sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt")
 
 
 def _oauth(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Value]:
     if TOKEN in options:
-        others = [name for name in options if "sasl.oauthbearer." in name]
-        if others or login:
-            other = f"kafka.{others[0]}" if others else f"kafka.{_JAAS}, with options,"
-            raise OptionError(f"kafka.{TOKEN} and {other} are both given; leave one out.")
+        conflicting = [name for name in options if "sasl.oauthbearer." in name]
+        if conflicting or login:
+            conflict = f"kafka.{conflicting[0]}" if conflicting else f"kafka.{_JAAS}, with options,"
+            raise OptionError(f"kafka.{TOKEN} and {conflict} are both given; leave one out.")
         return {TOKEN: options[TOKEN]}
     config: dict[str, Value] = {}
     for target, name, jaas_name in (
@@ -284,7 +284,7 @@ def _oauth(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Va
     if _grant(options) == _JWT_BEARER:
         config["sasl.oauthbearer.grant.type"] = _JWT_BEARER
     if any(name in options for name in _OWN_OAUTH):
-        return config  # how a token is had is said in librdkafka's own options
+        return config  # librdkafka's own options define how to get a token.
     if "sasl.oauthbearer.token.endpoint.url" not in config:
         raise OptionError(
             "kafka.sasl.oauthbearer.token.endpoint.url is missing, which"
@@ -353,7 +353,7 @@ def _kerberos(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str,
             config[f"sasl.kerberos.{name}"] = value
     relogin = "sasl.kerberos.min.time.before.relogin"
     if _JAAS in options and "keyTab" not in login:
-        config[relogin] = 0  # the ticket comes from the cache: kinit is never run
+        config[relogin] = 0  # The ticket comes from the cache: kinit is never run.
     elif relogin in options:
         config[relogin] = integer(0, 86_400_000).read(relogin, options[relogin])
     if kinit := options.get("sasl.kerberos.kinit.cmd"):
@@ -383,7 +383,7 @@ class Login:
 
 
 def parse_jaas(text: str) -> Login:
-    r"""Read the value of ``sasl.jaas.config``, as Java does; no error shows anything of it.
+    """Parse the value of ``sasl.jaas.config`` as Java does; no error shows any of its text.
 
     >>> parse_jaas('a.b.PlainLoginModule required username="u" password="p";').options
     {'username': 'u', 'password': 'p'}

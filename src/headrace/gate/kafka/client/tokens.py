@@ -1,7 +1,7 @@
 """Tokens for OAUTHBEARER from a function of the program: the option ``kafka.oauth.token``.
 
-The option names the function, as ``module:function``. Each process imports it and calls it; no
-token leaves the process, but to the brokers.
+The option names the function as ``module:function``. Each process imports and calls the function; a
+token leaves the process only to the brokers.
 """
 
 import logging
@@ -18,7 +18,7 @@ _SETTING: Final = f"kafka.{OPTION}"
 SHAPE: Final = "(token, expiry in seconds since 1970, principal)"
 
 _LOG: Final = logging.getLogger("headrace.kafka")
-_MOST_S: Final = 10 * 365 * 86_400.0  # an expiry beyond it is in milliseconds
+_MOST_S: Final = 10 * 365 * 86_400.0  # A later expiry is in milliseconds.
 _checked: set[str] = set()
 
 Token = tuple[str, float, str, dict[str, str]]
@@ -38,9 +38,8 @@ def check_tokens(name: str) -> None:
 def fetch_token(name: str) -> Token:
     """Return a token, its expiry (s), its principal, and no extensions, for librdkafka.
 
-    Raises:
-        BrokerError: The function raised an exception.
-        OptionError: There is no such function, or it returned something else.
+    BrokerError is raised if the function raised an exception, and OptionError if the function does
+    not exist, or returned something else.
     """
     value: Any
     value, raised = call(_SETTING, name, load_function(_SETTING, name, SHAPE))
@@ -54,12 +53,12 @@ def fetch_token(name: str) -> Token:
 
 
 def with_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a client to make, which calls `fetch_token` if a function is named."""
+    """Return the settings of a new client, which calls `fetch_token` if a function is named."""
     settings = {name: value for name, value in config.items() if name != OPTION}
     name = config.get(OPTION)
     if name is None:
         return settings
-    # The client would wait ten seconds for a token, and then not say why there is none.
+    # Fetch the first token now: the client would wait ten seconds, and then give no reason.
     first = [fetch_token(name)]
 
     def refresh(_config: str) -> Token:
@@ -73,7 +72,7 @@ def with_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wrong(value: object) -> str:
-    """What is wrong with a function's answer, without showing it; empty for nothing."""
+    """Return the defect of a function's result without showing the result; empty for none."""
     if not isinstance(value, tuple) or len(value) != 3:
         return f"returned a {type(value).__name__} that is no tuple of three"
     token, expiry_s, principal = value

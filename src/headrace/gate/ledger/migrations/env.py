@@ -6,7 +6,7 @@ from headrace.gate.ledger.tables import VERSION_TABLE, metadata
 
 
 def migrate() -> None:
-    """Run the migrations on the connection, and in the transaction, that the caller gave."""
+    """Run the migrations on the caller's connection, in the caller's transaction."""
     context.configure(
         connection=context.config.attributes["connection"],
         target_metadata=metadata,
@@ -16,5 +16,5 @@ def migrate() -> None:
         context.run_migrations()
 
 
-if __name__ == "env_py":  # as Alembic names it; there is no context for anybody else
+if __name__ == "env_py":  # Alembic's name for this module; any other import has no context.
     migrate()

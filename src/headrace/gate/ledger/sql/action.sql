@@ -1,4 +1,4 @@
--- What operators did, a row each; a gate's row refers to those in force.
+-- Operators' actions, one row each; a gate's row refers to the actions in force.
 
 -- part: actions
 SELECT action_id, gate, kind, by_whom, why, time_ms, records_per_s, until_ms, seen_ms, target,
@@ -6,7 +6,7 @@ SELECT action_id, gate, kind, by_whom, why, time_ms, records_per_s, until_ms, se
 FROM action
 
 -- name: new
--- Once for a call: one that is repeated finds its own row, and gets no number.
+-- Inserts once per call: a repeated call finds its own row, and gets no number.
 INSERT INTO action (gate, kind, by_whom, why, time_ms, records_per_s, until_ms, target, last_call)
 VALUES (:gate, :kind, :by_whom, :why, {now}, :records_per_s, :until_ms, :target, :call)
 ON CONFLICT (last_call) DO NOTHING RETURNING action_id
@@ -30,14 +30,14 @@ UPDATE gate SET stop_action = :number, last_action = :number WHERE name = :gate
 UPDATE gate SET size_ceiling = NULL, last_action = :number WHERE name = :gate
 
 -- name: to_stop
--- A stop of a query that has ended is not one of the next query.
+-- A stop of a query that has ended does not apply to the next query.
 SELECT name FROM gate WHERE stop_action IS NOT NULL AND ended IS NULL AND name IN :names
 
 -- name: withdraw_stop
 UPDATE gate SET stop_action = NULL WHERE name = :gate AND stop_action IS NOT NULL
 
 -- name: in_force
--- A row that a gate's row refers to never changes, but for when it was seen.
+-- A row that a gate's row refers to never changes, except for `seen_ms`.
 {actions}
 WHERE action_id IN :numbers
 
@@ -49,7 +49,7 @@ WHERE true
 ORDER BY action_id DESC LIMIT :limit
 
 -- name: for_the_start
--- A restart that was forgotten must not read everything again when a checkpoint is lost later.
+-- A forgotten restart must not read everything again when a checkpoint is lost later.
 {actions}
 WHERE gate = :gate AND seen_ms IS NULL AND kind IN ('adopt', 'restart', 'continued')
   AND (kind <> 'restart' OR time_ms > {now} - CAST(:restart_lasts_ms AS bigint))
@@ -68,7 +68,7 @@ SELECT gate, why FROM action WHERE seen_ms IS NULL AND kind = 'continued'
 ORDER BY action_id
 
 -- name: mark_seen
--- What a planner obeys; a start sees the others.
+-- Marks the kinds that a planner obeys; a start marks the others.
 UPDATE action SET seen_ms = {now}
 WHERE gate = :gate AND seen_ms IS NULL AND action_id <= :newest AND kind IN :kinds
 

@@ -1,9 +1,9 @@
--- Batches: their plans, their owners and what is read of them. The transitions between the states of
--- a batch are in transitions.py.
+-- Batches: their plans, their owners and queries. The transitions between the states of a batch are
+-- in transitions.py.
 
 -- name: count_begin
--- Counts a request for a batch, once for a call. First in its transaction: it locks the gate's row,
--- so that the next batch of this gate waits for this one.
+-- Counts a request for a batch, once per call. It runs first in its transaction: the lock on the
+-- gate's row makes the gate's next batch wait.
 UPDATE gate SET begun = :batch, begins = begins + 1,
   query_checkpoint_id = CASE WHEN CAST(:query AS text) IS NULL THEN query_checkpoint_id
     ELSE CAST(:checkpoint_id AS text) END
@@ -12,7 +12,7 @@ WHERE name = :gate
   AND NOT EXISTS (SELECT 1 FROM batch WHERE batch_key = :batch AND last_call = :call)
 
 -- name: new
--- Its time is above that of the gate's batches before, though the clock be set back.
+-- The created time is above that of the gate's earlier batches, even if the clock was set back.
 INSERT INTO batch (batch_key, gate, checkpoint_id, status, attempts, reason, planned_records,
   planned_bytes, lag, rate_per_s, last_call, created_time_ms)
 SELECT :batch, :gate, :checkpoint_id, 'in_progress', 1, :reason, CAST(:planned_records AS bigint),
@@ -23,7 +23,7 @@ FROM batch WHERE gate = :gate
 ON CONFLICT DO NOTHING RETURNING *
 
 -- name: new_dead
--- Stands for batches that were planned and whose rows are gone; nobody knows how often they ran.
+-- Replaces planned batches whose rows are gone; nobody knows how often these batches ran.
 INSERT INTO batch (batch_key, gate, checkpoint_id, status, attempts, reason, planned_records,
   planned_bytes, lag, rate_per_s, last_call, created_time_ms, end_time_ms,
   error_class, error_message, error_trace)
@@ -50,7 +50,7 @@ WHERE name = (SELECT gate FROM batch WHERE {is_attachable})
 RETURNING sequence
 
 -- name: attach
--- Gives a batch that the engine runs its number and its owner; a lease that has run out is no bar.
+-- Stores the engine's number and the owner of a batch; an expired lease does not prevent this.
 UPDATE batch SET query_batch_id = :number,
   start_time_ms = coalesce(CAST(:started_ms AS bigint), :now_ms),
   owner = :by, lease_until_ms = {now} + CAST(:lease_ms AS bigint)
@@ -62,32 +62,32 @@ UPDATE batch SET lease_until_ms = {now} + CAST(:lease_ms AS bigint)
 WHERE batch_key = :batch AND owner = :by AND status IN ('in_progress', 'backfilling')
 
 -- name: keep_progress
--- Within a status; the text is whole each time, so a repeated call changes nothing more.
+-- Keeps the status. The text replaces the earlier text, so a repeated call changes nothing more.
 UPDATE batch SET progress = :progress, done_records = :done_records
 WHERE batch_key = :batch AND owner = :by AND status IN ('in_progress', 'backfilling')
 
 -- name: keep_error
--- Keeps what was raised after the commit.
+-- Stores an error that was raised after the commit.
 UPDATE batch SET error_class = :error_class, error_message = :error_message,
   error_trace = :error_trace
 WHERE batch_key = :batch AND status = 'success'
 
 -- name: leave_interrupted
--- Batches that a stop of the query interrupted, and that its next start has not run, have failed.
+-- Marks interrupted batches as failed that the next start of their query has not run.
 UPDATE batch SET error_class = :error_class, error_message = :error_message
 WHERE gate = :gate AND batch_key <> :but AND status = 'failed'
   AND coalesce(error_class, '') = :query_stopped
 
 -- name: left_behind
--- Batches that nobody runs; those too that this call has resolved, for a call that is repeated.
--- Without an order: SQLite would read all batches in it instead of those of these states.
+-- Batches that nobody runs, and batches that this call has resolved, for a repeated call.
+-- There is no ORDER BY: SQLite would read all batches in that order instead of these states' batches.
 SELECT created_time_ms, batch_key FROM batch
 WHERE gate = :gate AND batch_key <> :but AND status IN ('in_progress', 'failed')
   AND (status = 'failed' AND last_call = :call OR status = 'in_progress' AND (
     {expired} OR owner IS NULL AND created_time_ms < :before_ms))
 
 -- name: open_of_others
--- Open batches of a gate but for those of one checkpoint; without an order, as `left_behind`.
+-- Open batches of a gate's other checkpoints; there is no ORDER BY, as in `left_behind`.
 SELECT * FROM batch WHERE gate = :gate AND checkpoint_id <> :checkpoint_id
   AND status IN ('in_progress', 'failed', 'backfilling')
 
@@ -95,7 +95,7 @@ SELECT * FROM batch WHERE gate = :gate AND checkpoint_id <> :checkpoint_id
 SELECT * FROM batch WHERE batch_key = :batch
 
 -- name: locked_batch
--- As it is once every transaction that has changed it has ended.
+-- Waits for the end of every transaction that has changed the row.
 SELECT * FROM batch WHERE batch_key = :batch {locked}
 
 -- name: planned_records
@@ -116,8 +116,7 @@ SELECT * FROM batch WHERE batch_key >= :prefix AND batch_key < :above
 ORDER BY batch_key LIMIT :limit
 
 -- name: newest
--- The last batches of a gate, in one of the orders that have an index: there is none over all gates
--- or all states.
+-- The newest batches of a gate, in an order with an index: no index spans all gates or all states.
 SELECT * FROM batch WHERE gate = :gate
   AND status = :status  --? status
   AND query_batch_id = :number  --? number
@@ -126,8 +125,8 @@ SELECT * FROM batch WHERE gate = :gate
 ORDER BY created_time_ms DESC LIMIT :limit
 
 -- name: newest_of_all
--- The same of all gates: of each gate no more than the limit, and of these the newest. CROSS JOIN
--- has SQLite take the gates first.
+-- The newest batches of all gates: at most the limit of each gate, and the newest of these. CROSS
+-- JOIN makes SQLite read the gates first.
 SELECT batch.* FROM gate CROSS JOIN batch
 WHERE batch.gate = gate.name AND batch.created_time_ms >= coalesce((SELECT newer.created_time_ms FROM batch AS newer
     WHERE newer.gate = gate.name
@@ -144,9 +143,9 @@ SELECT created_time_ms, end_time_ms FROM batch WHERE gate = :gate
 ORDER BY created_time_ms DESC LIMIT :limit
 
 -- name: claimable
--- What a backfill could claim. A lease that has run out is a backfill that has failed, though nobody
--- has counted it yet. `waits` has the waits (ms) after 0, 1, 2 .. failures, as JSON; the last one is
--- that after more, too. An end that lies ahead is not believed.
+-- Batches that a backfill could claim. An expired lease is a failed backfill that is not counted
+-- yet. `waits` has the waits (ms) after 0, 1, 2 .. failures, as JSON; the last wait also applies to
+-- more failures. An end in the future is ignored, because a clock was wrong.
 SELECT * FROM (
   SELECT batch.*, backfills + CASE status WHEN 'failed' THEN 0 ELSE 1 END AS failures,
     CASE WHEN status = 'backfilling' AND lease_until_ms <= {now} THEN lease_until_ms
@@ -164,7 +163,7 @@ WHERE true
 ORDER BY created_time_ms, batch_key LIMIT :limit
 
 -- name: unresolved
--- Batches that need somebody: neither done, nor dropped, nor run again by the next start.
+-- Batches that need attention: neither finished, nor dropped, nor run again by the next start.
 SELECT * FROM batch
 WHERE gate IN (SELECT name FROM gate
   WHERE name = :gate  --? gate
@@ -176,7 +175,7 @@ WHERE gate IN (SELECT name FROM gate
 ORDER BY created_time_ms, batch_key LIMIT :limit
 
 -- name: bad
--- Records that are bad because the handler raised; the newest ones, if there are very many.
+-- Records on which the handler raised; only the newest of very many.
 SELECT dead_letter.batch_key, dead_letter.error_class, dead_letter.error_message
 FROM dead_letter JOIN batch ON batch.batch_key = dead_letter.batch_key
 WHERE batch.gate = :gate AND batch.created_time_ms >= :since_ms

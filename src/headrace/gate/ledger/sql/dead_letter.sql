@@ -1,7 +1,7 @@
 -- Dead letters: records that cannot be processed, kept until they are resolved.
 
 -- name: new
--- Each record once for its batch.
+-- Inserts each record of a batch once.
 INSERT INTO dead_letter (batch_key, gate, topic, partition, "offset", "key", value, headers,
   timestamp_ms, timestamp_type, error_class, error_message, error_trace, created_ms, status)
 VALUES (:batch_key, :gate, :topic, :partition, :offset, :key, :value, :headers,
@@ -15,7 +15,7 @@ SELECT * FROM dead_letter WHERE dead_letter_id = :letter
 (status = 'waiting' AND (claimed_until_ms IS NULL OR claimed_until_ms <= {now}) OR last_call = :call)
 
 -- name: claim
--- A call that is made again finds its own name, as a transition of a batch does.
+-- A repeated call finds its own id, like a transition of a batch.
 UPDATE dead_letter SET claimed_until_ms = {now} + CAST(:claim_ms AS bigint), last_call = :call
 WHERE dead_letter_id = :letter AND {is_callers}
 
@@ -31,7 +31,7 @@ WHERE dead_letter_id = :letter AND {is_callers}
 SELECT dead_letter_id, value FROM dead_letter WHERE dead_letter_id IN :letters
 
 -- name: rejected
--- Each dead letter of a gate with the run and the topic that it was planned in.
+-- Dead letters of a gate, each with its batch's checkpoint and topic id.
 SELECT dead_letter.batch_key, dead_letter.topic, dead_letter.partition, dead_letter."offset",
   dead_letter.error_class, dead_letter.error_message, batch.checkpoint_id, batch_range.topic_id
 FROM dead_letter JOIN batch ON batch.batch_key = dead_letter.batch_key
@@ -48,7 +48,7 @@ SELECT batch_key, count(*) AS number FROM dead_letter WHERE batch_key IN :batche
 GROUP BY batch_key
 
 -- name: oldest
--- Of one gate and status, which have an index with their order.
+-- Dead letters of one gate and status, in the order of their index.
 SELECT * FROM dead_letter WHERE gate = :gate AND status = :status AND dead_letter_id > :after
   AND created_ms >= :since_ms  --? since_ms
   AND created_ms < :until_ms  --? until_ms
@@ -56,9 +56,9 @@ SELECT * FROM dead_letter WHERE gate = :gate AND status = :status AND dead_lette
 ORDER BY dead_letter_id LIMIT :limit
 
 -- name: oldest_of_all
--- The same of all gates: of each gate no more than the limit, and of these the oldest. CROSS JOIN
--- has SQLite take the gates first. MATERIALIZED has PostgreSQL look once for the bound of each gate,
--- and not at each dead letter, and not go through all letters in the order of their numbers.
+-- The oldest letters of all gates: at most the limit of each gate, and the oldest of these. CROSS
+-- JOIN makes SQLite read the gates first. MATERIALIZED makes PostgreSQL compute the bound of each
+-- gate once, instead of for each letter, or reading all letters in the order of their numbers.
 WITH bound AS MATERIALIZED (
   SELECT name, coalesce((SELECT dead_letter_id FROM dead_letter
     WHERE gate = name AND status = :status AND dead_letter_id > :after
@@ -79,7 +79,7 @@ WHERE dead_letter_id IN (SELECT dead_letter_id FROM below ORDER BY dead_letter_i
 ORDER BY dead_letter_id
 
 -- name: processed_any
--- Whether a batch has records that the schema fits, or one that was deleted as old had any.
+-- A row if a batch has records that the schema fits, or a pruned batch had any.
 SELECT batch_key FROM batch WHERE gate = :gate AND status = 'success' AND planned_records > (
   SELECT count(*) FROM dead_letter
   WHERE dead_letter.batch_key = batch.batch_key AND error_class = :bad_value)

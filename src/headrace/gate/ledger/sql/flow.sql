@@ -1,5 +1,5 @@
 -- Stages of flows: their signals and states, and their attempts to write batches into topics.
--- A text is read up to 4096 characters and one; a valid one is never longer.
+-- At most 4097 characters of a text are read; a valid text has at most 4096.
 
 -- name: send
 INSERT INTO signal (flow, receiver, sender, body, written_ms)
@@ -49,7 +49,7 @@ VALUES (:topic, :by, :batch, 'begun', :starts) ON CONFLICT DO NOTHING
 SELECT attempt FROM output WHERE topic_id = :topic AND batch_key = :batch AND state = 'done'
 
 -- name: is_final
--- A part's key begins with its batch's.
+-- A part's key begins with its batch's key.
 SELECT status FROM batch
 WHERE batch_key = substr(CAST(:batch AS text), 1, 32) AND status IN ('success', 'dead')
 
@@ -58,7 +58,7 @@ UPDATE output SET state = 'aborted'
 WHERE topic_id = :topic AND batch_key = :batch AND attempt <> :by AND state = 'begun'
 
 -- name: finish
--- Not an attempt that was aborted, nor of a batch that is done with.
+-- Changes neither an aborted attempt, nor an attempt of a batch that is final.
 UPDATE output SET state = 'done'
 WHERE topic_id = :topic AND attempt = :by AND state = 'begun' AND NOT EXISTS (
   SELECT 1 FROM batch
@@ -68,7 +68,7 @@ WHERE topic_id = :topic AND attempt = :by AND state = 'begun' AND NOT EXISTS (
 UPDATE output SET state = 'aborted' WHERE topic_id = :topic AND attempt = :by AND state = 'begun'
 
 -- name: abort_abandoned
--- Of a batch that nobody runs now; one whose lease has just run out still counts as run.
+-- Aborts attempts of batches that nobody runs; a batch whose lease has just expired still runs.
 UPDATE output SET state = 'aborted'
 WHERE topic_id = :topic AND state = 'begun'
   AND EXISTS (SELECT 1 FROM batch WHERE batch.batch_key = substr(output.batch_key, 1, 32))

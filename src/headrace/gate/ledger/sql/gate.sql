@@ -1,4 +1,4 @@
--- Gates: their declarations, the query that owns each, their throttles, and what bounds a batch.
+-- Gates: their declarations, the query that owns each, their throttles, and the limits of a batch.
 -- Times of leases are the database's own, so that planners on several machines need no clock in
 -- common.
 
@@ -17,7 +17,7 @@ query_checkpoint = NULL, query_checkpoint_id = NULL, query_since_ms = NULL, quer
 query_begins = NULL
 
 -- name: declare
--- A gate that is known is described again; its rate and its history stay.
+-- Replaces the declaration of a known gate; its rate and its history stay.
 INSERT INTO gate (name, interval_ms, source, estimator, created_ms, gate_id)
 VALUES (:gate, :interval_ms, :source, :estimator, :created_ms, :gate_id)
 ON CONFLICT (name) DO UPDATE SET interval_ms = excluded.interval_ms, source = excluded.source,
@@ -44,7 +44,7 @@ SELECT name FROM gate WHERE name = :gate {locked}
 UPDATE gate SET sequence = sequence + 1 WHERE name = :gate RETURNING sequence
 
 -- name: claim
--- A lease that is longer than a lease can be was written while the database's clock was ahead.
+-- A lease longer than the longest lease was written while the database's clock was ahead.
 UPDATE gate SET source = :source, estimator = :estimator,
   interval_ms = coalesce(CAST(:new_interval_ms AS bigint), interval_ms),
   query_owner = :by, query_driver = :driver, query_read = :read, query_described = :described,
@@ -62,7 +62,7 @@ WHERE name = :gate AND query_owner = :by
 UPDATE gate SET {nobody} WHERE name = :gate AND query_owner = :by
 
 -- name: end
--- Says how a query has ended; nothing of another program's query, or of another owner's.
+-- Records how a query has ended; another program's or owner's query stays unchanged.
 UPDATE gate SET {nobody}, ended_ms = {now}, ended = :how, ended_error = :error
 WHERE name = :gate AND (query_owner IS NULL OR (query_driver = :driver
   AND (CAST(:owner AS text) IS NULL OR query_owner = :owner)))
@@ -74,7 +74,7 @@ UPDATE gate SET query_checkpoint = :checkpoint WHERE name = :gate AND query_owne
 SELECT {query_columns} FROM gate WHERE name = :gate AND query_owner IS NOT NULL
 
 -- name: begun_and_query
--- The query that owned the gate at that moment had begun that batch, or none yet.
+-- The gate's owner at that moment had begun that batch, or none yet.
 SELECT gate.begins, query_until_ms > {now} AS query_lives, {query_columns}, batch.*
 FROM gate LEFT JOIN batch ON batch.batch_key = gate.begun WHERE gate.name = :gate
 
@@ -96,7 +96,7 @@ SELECT pressures FROM gate WHERE name = :gate
 SELECT size_ceiling FROM gate WHERE name = :gate
 
 -- name: change_ceiling
--- Changes nothing where another one is there.
+-- Changes nothing if the ceiling is not `before`.
 UPDATE gate SET size_ceiling = CAST(:after AS text)
 WHERE name = :gate AND size_ceiling IS NOT DISTINCT FROM CAST(:before AS text)
 
@@ -104,7 +104,7 @@ WHERE name = :gate AND size_ceiling IS NOT DISTINCT FROM CAST(:before AS text)
 {now} AS at_ms, gate.last_action, gate.hold_action, gate.limit_action, gate.stop_action
 
 -- name: controls
--- What operators have put in force, of each gate, by number.
+-- Operators' actions in force of each gate, by number.
 SELECT gate.name, {actions} FROM gate
 WHERE true
   AND gate.name = :gate  --? gate
@@ -112,9 +112,9 @@ WHERE true
 ORDER BY gate.name
 
 -- name: gates_now
--- Gates at one moment, each with its newest batch: what planners, pages and metrics go by. One
--- statement, so that a rate and the limits on it are of the same moment. PostgreSQL adds whole
--- numbers up to a decimal.
+-- Gates at one moment, each with its newest batch, for planners, pages and metrics. One statement,
+-- so that a rate and its limits are of the same moment. In PostgreSQL the sum of whole numbers is a
+-- decimal.
 SELECT {gate_columns}, gate.lost_offsets, gate.pruned_totals, gate.reported, gate.begins,
   gate.query_owner IS NOT NULL AND gate.query_until_ms > {now} AS has_query,
   CASE WHEN gate.throttle_until_ms > {now} THEN gate.throttle_per_s END AS throttle_per_s,

@@ -1,5 +1,5 @@
--- What gates have read and lost: of their batches, of batches that were deleted as old, and where
--- each checkpoint stands.
+-- Offsets that gates have read and lost: in their batches, in pruned batches, and the position of
+-- each checkpoint.
 
 -- part: losses
 SELECT lost.*, batch.checkpoint_id
@@ -19,7 +19,7 @@ WHERE lost.batch_key IN :batches
 {by_time}
 
 -- name: record_loss
--- A loss is known by where it begins: recorded again it is counted once, up to where it has reached.
+-- A loss is identified by its first offset: recorded again, it counts once, up to its highest end.
 INSERT INTO lost (gate, topic, partition, from_offset, until_offset, time_ms, topic_id, batch_key,
   reason)
 VALUES (:gate, :topic, :partition, :from_offset, :until_offset, :time_ms, :topic_id, :batch_key,
@@ -32,7 +32,7 @@ DELETE FROM lost WHERE gate = :gate AND topic = :topic AND partition = :partitio
   AND topic_id = :topic_id AND batch_key = '' AND from_offset = :position
 
 -- name: count_losses
--- After every change of a gate's losses, in its transaction.
+-- Runs after every change of a gate's losses, in the same transaction.
 UPDATE gate SET lost_offsets = (SELECT coalesce(sum(until_offset - from_offset), 0) FROM lost
   WHERE lost.gate = gate.name)
 WHERE name = :gate
@@ -51,7 +51,7 @@ SELECT gate, until_offsets FROM position WHERE topic_id = :topic_id
     WHERE dead_letter.batch_key = batch.batch_key AND dead_letter.status = 'waiting')
 
 -- name: open_ranges
--- A batch is closed if nobody needs its ranges any more, nor one of its dead letters.
+-- A batch is closed if nobody needs its ranges or one of its dead letters any more.
 SELECT partition, start_offset, batch.batch_key, status
 FROM batch JOIN batch_range ON batch_range.batch_key = batch.batch_key
 WHERE gate = :gate AND topic_id = :topic_id
@@ -78,8 +78,8 @@ SELECT :gate, {word(bound.value, 0)}, {word(bound.value, 1)}, {word(bound.value,
 FROM {rows(:ranges)}
 
 -- name: old_batches
--- Batches that can be deleted as far as their own row says, from one time on. A batch is created
--- before it ends: the created time serves the index, the end time decides.
+-- Batches that can be deleted according to their own row, from one created time on. A batch is
+-- created before it ends: the created time serves the index, the end time decides.
 SELECT batch_key, created_time_ms FROM batch
 WHERE gate = :gate AND {is_closed}
   AND created_time_ms > :after_ms AND created_time_ms < :before_ms AND end_time_ms < :before_ms
@@ -93,7 +93,7 @@ SELECT batch.batch_key, checkpoint_id, topic, coalesce(topic_id, '') AS topic_id
 FROM batch JOIN batch_range ON batch_range.batch_key = batch.batch_key WHERE batch.batch_key IN :keys
 
 -- name: delete_batches
--- Their ranges and dead letters go with them, by the foreign keys.
+-- The foreign keys delete the batches' ranges and dead letters too.
 DELETE FROM batch WHERE batch_key IN :keys
 
 -- name: delete_rates
@@ -115,7 +115,7 @@ VALUES (:gate, :checkpoint_id, :topic, :topic_id, :start_offsets, :until_offsets
 ON CONFLICT (gate, checkpoint_id, topic, topic_id) DO UPDATE SET
 
 -- name: plan
--- Puts a batch behind those that its checkpoint has planned before. After the batch was counted.
+-- Adds a batch behind its checkpoint's earlier batches. It runs after the batch was counted.
 {checkpoint}
   start_offsets = {merge(excluded.start_offsets, checkpoint.start_offsets)},
   until_offsets = {merge(checkpoint.until_offsets, excluded.until_offsets)},
@@ -123,7 +123,7 @@ ON CONFLICT (gate, checkpoint_id, topic, topic_id) DO UPDATE SET
   begun = coalesce(excluded.begun, checkpoint.begun), begins = excluded.begins
 
 -- name: start
--- Writes down where a checkpoint begins; a partition that is known already stays as it is.
+-- Records where a checkpoint begins; a known partition stays unchanged.
 {checkpoint}
   start_offsets = {merge(excluded.start_offsets, checkpoint.start_offsets)},
   until_offsets = {merge(excluded.until_offsets, checkpoint.until_offsets)}
@@ -133,7 +133,7 @@ UPDATE checkpoint SET begun = :batch, begins = (SELECT begins FROM gate WHERE na
 WHERE gate = :gate AND checkpoint_id = :checkpoint_id
 
 -- name: advance
--- A gate goes on where this checkpoint stands, and no more where another one has stopped.
+-- Sets the gate's position to this checkpoint's end, in place of another checkpoint's end.
 INSERT INTO position (topic_id, gate, checkpoint_id, until_offsets)
 SELECT topic_id, gate, checkpoint_id, until_offsets FROM checkpoint
 WHERE gate = :gate AND checkpoint_id = :checkpoint_id AND topic = :topic AND topic_id = :topic_id

@@ -1,8 +1,8 @@
 -- All gates at one moment, for status, pages and metrics: a few statements, however many gates there
--- are. CROSS JOIN has SQLite take the gates first, and each gate's index.
+-- are. CROSS JOIN makes SQLite read the gates first, and use each gate's index.
 
 -- name: revision
--- What differs whenever something about a gate has changed.
+-- Values that differ after every change of a gate.
 SELECT gate.name, gate.lost_offsets, gate.begins, gate.begun, gate.reported, gate.interval_ms,
   gate.rate_per_s, gate.size_ceiling, gate.query_owner, gate.query_until_ms > {now} AS query_lives,
   gate.query_checkpoint, gate.ended_ms, gate.last_action, gate.sink_outage, batch.status,
@@ -15,7 +15,7 @@ SELECT (SELECT max(seen_ms) FROM receiver) AS seen_ms,
   (SELECT max(action_id) FROM action) AS acted
 
 -- name: newest_batches
--- As many of each gate as are skipped, and one more: a walk of its index.
+-- One more batch of each gate than `skip`, from a walk of the gate's index.
 SELECT batch.* FROM gate CROSS JOIN batch
 WHERE batch.gate = gate.name
   AND gate.name IN :names  --? names
@@ -49,7 +49,7 @@ WHERE batch.gate = gate.name
 GROUP BY batch.gate, batch.status
 
 -- name: count_letters
--- Gate by gate: of a join SQLite would read the index of all dead letters.
+-- Counts gate by gate: for a join, SQLite would read the index of all dead letters.
 SELECT name AS gate, 'waiting' AS status, (SELECT count(*) FROM dead_letter
     WHERE dead_letter.gate = gate.name AND status = 'waiting') AS number
 FROM gate
@@ -57,7 +57,7 @@ WHERE EXISTS (SELECT 1 FROM dead_letter WHERE dead_letter.gate = gate.name AND s
   AND name IN :names  --? names
 
 -- name: in_parts
--- Batches of these gates that are run in parts now, live or in a backfill.
+-- Batches of these gates that are now run in parts, live or in a backfill.
 SELECT batch.* FROM gate CROSS JOIN batch
 WHERE batch.gate = gate.name
   AND gate.name IN :names  --? names
@@ -118,8 +118,8 @@ counted.status, counted.reason,
   sum(coalesce(counted.took_ms, 0)) AS duration_ms
 
 -- name: counts
--- Batches from a time of each gate on, by what they have in common. The bounds are JSON: of each
--- gate its name, that time, and the one before which a batch is old.
+-- Batches of each gate from a created time on, grouped by status, reason and duration. The bounds
+-- are JSON: a gate's name, that time, and the time before which a batch is old.
 SELECT counted.gate, counted.is_old, {counted}
 FROM (SELECT batch.*, batch.created_time_ms < {item(bound.value, 2)} AS is_old,
     batch.end_time_ms - coalesce(batch.start_time_ms, batch.created_time_ms) AS took_ms
@@ -142,8 +142,8 @@ SELECT pruned_totals FROM gate WHERE name = :gate
 UPDATE gate SET pruned_totals = :totals WHERE name = :gate
 
 -- name: newest_at
--- When the offset at which a gate goes on was the newest, as its batches saw it. Newest first:
--- `planned` is what was planned from a batch on, itself included.
+-- Time at which the gate's next offset was the newest of its log, according to its batches. Newest
+-- first: `planned` is the number of offsets planned from a batch on, itself included.
 SELECT max(CASE WHEN lag <= planned THEN created_time_ms END) AS newest_ms,
   min(created_time_ms) AS oldest_ms
 FROM (SELECT created_time_ms, lag, sum(planned_records) OVER (ORDER BY created_time_ms DESC

@@ -1,4 +1,4 @@
--- The proof that a gate leaves no offset out: all that its batches have read, and what is known of it.
+-- The proof that a gate leaves no offset out: the ranges of its batches, and their outcomes.
 
 -- part: covered
 (SELECT checkpoint_id, topic, coalesce(topic_id, '') AS topic_id, partition, start_offset,
@@ -10,13 +10,13 @@
   FROM pruned WHERE gate = :gate) AS covered
 
 -- name: coverage
--- Each range of a gate's batches, those that were deleted as old included.
+-- Each range of a gate's batches, including pruned batches.
 SELECT checkpoint_id, topic, topic_id, partition, start_offset, until_offset, batch_key, status
 FROM {covered}
 ORDER BY checkpoint_id, topic, topic_id, partition, start_offset
 
 -- name: spans
--- By run, the earliest first, which is one that is all pruned; then by topic and partition.
+-- By run, the earliest first (a run that is all pruned comes first), then by topic and partition.
 SELECT checkpoint_id, topic, topic_id, partition, min(start_offset) AS start_offset,
   max(until_offset) AS until_offset, min(created_time_ms) AS since_ms,
   CAST(coalesce(sum(until_offset - start_offset) FILTER (WHERE batch_key IS NULL), 0) AS bigint)
@@ -33,8 +33,8 @@ ORDER BY coalesce(min(min(created_time_ms)) OVER (PARTITION BY checkpoint_id), 0
   checkpoint_id, topic, topic_id, partition
 
 -- name: uneven
--- The ranges that do not begin where those before them end, or are not processed. `reached` is how
--- far all ranges before this one go.
+-- Ranges that do not begin at the end of the ranges before them, or are not processed. `reached` is
+-- the highest end of all ranges before this one.
 SELECT ranges.*, batch.error_class, batch.error_message, batch.resolution, batch.progress,
   batch.planned_records
 FROM (
@@ -57,7 +57,7 @@ WHERE true
   AND gate = :gate  --? gate
 
 -- name: several_runs
--- With one run only, nothing can be skipped between runs.
+-- With only one run, no offset can be skipped between runs.
 SELECT * FROM checkpoint
 WHERE EXISTS (SELECT 1 FROM checkpoint AS other
     WHERE other.gate = checkpoint.gate AND other.topic = checkpoint.topic
@@ -66,8 +66,8 @@ WHERE EXISTS (SELECT 1 FROM checkpoint AS other
   AND gate = :gate  --? gate
 
 -- name: losses
--- A batch that is open or dead explains its offsets by itself. One that was pruned is known by the
--- run that has read them.
+-- An open or dead batch accounts for its offsets itself. A pruned batch is identified by the run
+-- that has read the offsets.
 SELECT lost.gate, lost.topic, lost.topic_id, lost.partition, lost.batch_key, lost.reason,
   CASE WHEN pruned.start_offset > lost.from_offset THEN pruned.start_offset
     ELSE lost.from_offset END AS start_offset,

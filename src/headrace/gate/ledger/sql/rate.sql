@@ -1,10 +1,10 @@
--- Rates in force, the samples that they were learnt from, and outages of sinks.
+-- Rates in force, the samples from which they were learnt, and outages of sinks.
 
 -- name: current
 SELECT rate_per_s FROM gate WHERE name = :gate
 
 -- name: put_in_force
--- First in its transaction: it locks the gate's row, so that the next report for this gate waits.
+-- Runs first in its transaction: the lock on the gate's row makes the gate's next report wait.
 UPDATE gate SET rate_per_s = coalesce(CAST(:new_rate AS double precision), rate_per_s),
   rate_time_ms = CASE WHEN CAST(:new_rate AS double precision) IS NULL THEN rate_time_ms
     ELSE :time_ms END,
@@ -13,7 +13,7 @@ UPDATE gate SET rate_per_s = coalesce(CAST(:new_rate AS double precision), rate_
 WHERE name = :gate
 
 -- name: keep_sample
--- Once: the same sample again changes nothing.
+-- Inserts a sample once: the same sample again changes nothing.
 INSERT INTO rate (gate, time_ms, rate_per_s, records, processing_delay_ms, scheduling_delay_ms,
   processing_rate_per_s, proportional, integral, derivative, query_batch_id, batch_key)
 SELECT CAST(:gate AS text), CAST(:time_ms AS bigint), CAST(:rate_per_s AS double precision),
@@ -51,7 +51,7 @@ WHERE gate = :gate AND time_ms >= :since_ms AND batch_key IN :batches
 ORDER BY time_ms DESC, rate_id DESC
 
 -- name: keep_outage
--- One more run has failed; a request for a run is done with.
+-- Records one more failed run, and clears a request for a run.
 UPDATE gate SET sink_outage = :text, sink_retry_ms = NULL WHERE name = :gate
 
 -- name: end_outage

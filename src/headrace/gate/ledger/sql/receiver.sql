@@ -1,4 +1,4 @@
--- Receivers: a row for each lane, rewritten about once a second.
+-- Receivers: one row per lane, rewritten about once a second.
 
 -- name: heartbeat
 INSERT INTO receiver (gate, journal_id, lane, journal, owner, started_ms, seen_ms, limit_per_s,
@@ -29,7 +29,7 @@ WHERE true
 ORDER BY journal, lane, gate, owner
 
 -- name: stream
--- What the receivers of a gate share: its rate, and where it stands in this journal.
+-- State that the receivers of a gate share: the gate's rate, and its position in this journal.
 SELECT gate.rate_per_s, gate.interval_ms, position.until_offsets,
   gate.sink_outage IS NOT NULL AND gate.query_until_ms > {now} AS waits
 FROM gate LEFT JOIN position ON position.gate = gate.name AND position.topic_id = :journal_id

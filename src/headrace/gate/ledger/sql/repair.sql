@@ -1,7 +1,7 @@
--- Operators' actions on failures, each with its row in action; and failures that are alike.
+-- Operators' actions on failures, each with its row in action; and groups of similar failures.
 
 -- name: new
--- Once for a call that is repeated.
+-- Inserts once per call, even if the call is repeated.
 INSERT INTO action (gate, kind, by_whom, why, time_ms, target, outcome, last_call)
 VALUES (:gate, :kind, :by_whom, :why, :time_ms, :target, :outcome, :last_call)
 ON CONFLICT (last_call) DO NOTHING
@@ -26,7 +26,7 @@ ON CONFLICT (gate, topic, topic_id, partition, from_offset) DO UPDATE SET
   until_offset = excluded.until_offset, time_ms = excluded.time_ms, why = excluded.why
 
 -- name: alike_batches
--- CROSS JOIN has SQLite take the gates first, and each gate's index.
+-- CROSS JOIN makes SQLite read the gates first, and use each gate's index.
 SELECT batch.gate, batch.error_class, min(batch.error_message) AS message,
   count(DISTINCT batch.error_message) AS messages, batch.status, count(*) AS number,
   sum(batch.planned_records - batch.done_records) AS records,

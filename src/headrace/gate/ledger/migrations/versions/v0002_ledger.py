@@ -1,7 +1,7 @@
-"""Make the tables of a ledger.
+"""Create the tables of a ledger.
 
-Nothing is released yet, so they are those of `headrace.gate.ledger.tables` as it stands. The first
-release freezes them here; a migration that comes after fails its test until that is done.
+Nothing is released yet, so the migration creates the tables of `headrace.gate.ledger.tables`. The
+first release must copy these tables here; the test of a later migration fails until that is done.
 """
 
 from alembic import op
@@ -13,5 +13,5 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     metadata.create_all(op.get_bind(), checkfirst=False)
