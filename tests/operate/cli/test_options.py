@@ -15,10 +15,10 @@ from headrace.errors import OptionError
 from headrace.gate.kafka.kafka_source import KAFKA
 from headrace.gate.ledger.ledger import Ledger
 from headrace.journal.receivers.option import option
-from headrace.operate.cli.printing import full_time, short_time
 from headrace.operate.cli.receive import OptionValues, options_from
 from headrace.operate.cli.shared_options import moment_ms, secret_of, source_options
 from headrace.operate.status.sources import SourceAccess, source_access
+from headrace.operate.status.words import full_time, short_time
 
 NOW_MS = 1_732_197_600_500  # 2024-11-21T14:00:00.500Z
 

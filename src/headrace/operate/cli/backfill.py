@@ -16,6 +16,7 @@ from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.batches_command import gate_or_batch, key_text, owner_word
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.shared_options import load_flow, load_handler
+from headrace.operate.status import words
 from headrace.operate.status.sources import SourceAccess, source_access
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
                 return
             why = (
                 "is run by another backfill, which has it at least until"
-                f" {out.full_time(batch.lease_until_ms, now_ms)}; wait for its outcome"
+                f" {words.full_time(batch.lease_until_ms, now_ms)}; wait for its outcome"
             )
         case Status.IN_PROGRESS:
             why = (
@@ -259,7 +260,9 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
             )
         case Status.DEAD:
             error = (
-                "" if batch.error is None else f", by {out.printable(out.short_error(batch.error))}"
+                ""
+                if batch.error is None
+                else f", by {words.printable(words.short_error(batch.error))}"
             )
             why = (
                 f"is dead{error}, which is final; a record that is kept as a dead letter can be"
@@ -354,9 +357,9 @@ def _print_plan(
     if batches:
         out.show(plan_table(batches, gone_of))
         typer.echo()
-    records = out.plural(sum(batch.records_left for batch in batches), "record")
+    records = words.plural(sum(batch.records_left for batch in batches), "record")
     typer.echo(
-        f"{out.plural(len(batches), 'batch')} with {records} would be run; nothing was claimed."
+        f"{words.plural(len(batches), 'batch')} with {records} would be run; nothing was claimed."
     )
 
 
@@ -369,14 +372,14 @@ def plan_table(
         left = batch.records_left - sum(item.count for item in gone_of[batch.batch_key])
         if left == batch.records_left:
             return "all"
-        return f"only {out.count(left)}" if left else "nothing"
+        return f"only {words.count(left)}" if left else "nothing"
 
     return out.table(
         batches,
         ("key", key_text),
-        ("planned", lambda batch: out.short_time(batch.created_time_ms)),
+        ("planned", lambda batch: words.short_time(batch.created_time_ms)),
         ("gate|16", lambda batch: out.line(batch.gate)),
-        (">records", lambda batch: out.count(batch.records_left)),
+        (">records", lambda batch: words.count(batch.records_left)),
         ("in Kafka", still_there),
-        ("*error", lambda batch: out.Shortened(out.short_error(batch.error))),
+        ("*error", lambda batch: out.Shortened(words.short_error(batch.error))),
     )

@@ -56,10 +56,10 @@ from headrace.gate import (
     parse_on_failure,
 )
 from headrace.operate.cli.exits import stopped_by_signals
-from headrace.operate.cli.printing import count, plural, print_json, printable
+from headrace.operate.cli.printing import print_json
 from headrace.operate.cli.shared_options import start_spark
 from headrace.operate.status.sources import SourceAccess
-from headrace.operate.status.words import SHORT
+from headrace.operate.status.words import SHORT, count, plural, printable
 
 _CANCEL_S: Final = 5.0
 

@@ -26,6 +26,7 @@ from headrace.gate import (
 )
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.printing import show_or_watch
+from headrace.operate.status import words
 from headrace.operate.status.states import batch_time_ms
 from headrace.operate.status.words import SHORT
 
@@ -211,7 +212,7 @@ def batches_view(
     def remark(batch: BatchRecord) -> RenderableType:
         key = batch.batch_key
         counts = {"lost": lost_records(losses.get(key, ())), "rejected": rejected.get(key, 0)}
-        text = "".join(f"{out.plural(n, 'record')} {word} · " for word, n in counts.items() if n)
+        text = "".join(f"{words.plural(n, 'record')} {word} · " for word, n in counts.items() if n)
         if batch.resolution is not None and not text:
             return out.Shortened(f"resolved: {batch.resolution}")
         if batch.error is not None and not batch.interrupted and not text:
@@ -223,10 +224,10 @@ def batches_view(
         ("batch", lambda batch: out.batch_number(batch.query_batch_id)),
         ("key", key_text),
         ("gate|16", lambda batch: out.line(batch.gate)) if name_gates else None,
-        ("planned", lambda batch: out.short_time(batch.created_time_ms)),
+        ("planned", lambda batch: words.short_time(batch.created_time_ms)),
         ("status", status_text),
-        (">records", lambda batch: out.count(out.planned_or_counted(batch))),
-        (">time", lambda batch: out.duration(batch_time_ms(batch, reported_ms, now_ms))),
+        (">records", lambda batch: words.count(words.planned_or_counted(batch))),
+        (">time", lambda batch: words.duration(batch_time_ms(batch, reported_ms, now_ms))),
         ("*error, or limited by", remark),
     )
 
@@ -242,12 +243,17 @@ def batch_view(
 ) -> RenderableType:
     """Return the view of one batch in full."""
     facts = (
-        (Text(name, style="dim"), value if isinstance(value, Text) else Text(out.printable(value)))
+        (
+            Text(name, style="dim"),
+            value if isinstance(value, Text) else Text(words.printable(value)),
+        )
         for name, value in _facts(batch, rejected.get(batch.batch_key, 0), reported_ms, now_ms)
     )
     shown: list[RenderableType] = [out.grid(facts), Text(), _ranges(ranges)]
     if own := losses.get(batch.batch_key, ()):
-        headline = f"{out.plural(lost_records(own), 'record')} lost: gone when this batch read them"
+        headline = (
+            f"{words.plural(lost_records(own), 'record')} lost: gone when this batch read them"
+        )
         shown += [Text(), out.line(headline, style="bold red"), _losses(own)]
     if batch.error is not None:
         shown.append(Text())
@@ -257,10 +263,10 @@ def batch_view(
             shown.append(out.line(_COMMITTED))
         elif batch.resolution is not None:
             shown.append(out.line("Its error, before it was resolved:"))
-        shown.append(Text(out.printable(batch.error.error_class), style="bold red"))
+        shown.append(Text(words.printable(batch.error.error_class), style="bold red"))
         # A trace ends with the message; an error that the engine reports has no trace.
         lines = (batch.error.trace or batch.error.message).splitlines()
-        shown += [Text(out.printable(text), overflow="fold") for text in lines]
+        shown += [Text(words.printable(text), overflow="fold") for text in lines]
     return Group(*shown)
 
 
@@ -271,46 +277,45 @@ def _facts(
     yield "gate", batch.gate
     yield "checkpoint", batch.checkpoint_id
     yield "status", status_text(batch)
-    by_stream = f"{out.count(batch.attempts - batch.backfills)} by the stream"
-    yield "attempts", f"{by_stream}, {out.plural(batch.backfills, 'backfill')} that failed"
+    by_stream = f"{words.count(batch.attempts - batch.backfills)} by the stream"
+    yield "attempts", f"{by_stream}, {words.plural(batch.backfills, 'backfill')} that failed"
     if batch.outcome_unknown:
         yield "outcome", "unknown of an interrupted attempt; the sink may have its records"
-    yield "planned", out.full_time(batch.created_time_ms, now_ms)
-    yield "started", out.full_time(batch.start_time_ms, now_ms)
-    yield "ended", out.full_time(batch.end_time_ms, now_ms)
-    yield "took", out.duration(batch_time_ms(batch, reported_ms, now_ms))
+    yield "planned", words.full_time(batch.created_time_ms, now_ms)
+    yield "started", words.full_time(batch.start_time_ms, now_ms)
+    yield "ended", words.full_time(batch.end_time_ms, now_ms)
+    yield "took", words.duration(batch_time_ms(batch, reported_ms, now_ms))
     processed = None if batch.records is None else batch.records - rejected
-    planned = f"{out.count(processed)} processed, {out.count(batch.planned_records)} planned"
+    planned = f"{words.count(processed)} processed, {words.count(batch.planned_records)} planned"
     yield "records", planned
     if rejected:
-        records = out.plural(rejected, "record")
+        records = words.plural(rejected, "record")
         yield "rejected", f"{records}; see headrace dead-letters list"
     if batch.progress is not None:
-        progress = (
-            f"{out.count(batch.done_records)} records done, {out.count(batch.records_left)} left"
-        )
-        yield "in parts", f"{progress}, {out.plural(batch.parts.runs, 'run')}"
+        progress, left = words.count(batch.done_records), words.count(batch.records_left)
+        runs = words.plural(batch.parts.runs, "run")
+        yield "in parts", f"{progress} records done, {left} left, {runs}"
     yield "limited by", batch.reason
-    yield "lag", f"{out.count(batch.lag)} when it was planned"
-    yield "rate", f"{out.count(batch.rate_per_s)}/s when it was planned"
+    yield "lag", f"{words.count(batch.lag)} when it was planned"
+    yield "rate", f"{words.count(batch.rate_per_s)}/s when it was planned"
     yield (
         "in Spark",
-        out.UNKNOWN if batch.query_batch_id is None else f"batch {batch.query_batch_id}",
+        words.UNKNOWN if batch.query_batch_id is None else f"batch {batch.query_batch_id}",
     )
     if batch.resolution is not None:
         yield "dropped", batch.resolution
     if batch.owner is not None:
         yield "owner", f"{batch.owner} ({owner_word(batch, now_ms)})"
-        yield "leased until", out.full_time(batch.lease_until_ms, now_ms)
+        yield "leased until", words.full_time(batch.lease_until_ms, now_ms)
 
 
 def _ranges(ranges: Sequence[PlannedRange]) -> Table:
     return out.table(
         ranges,
         ("range", lambda row: out.line(str(row.offsets))),
-        (">offsets", lambda row: out.count(row.offsets.count)),
-        (">latest", lambda row: out.UNKNOWN if row.latest is None else str(row.latest)),
-        ("*limited by", lambda row: out.line(row.reason or out.UNKNOWN)),
+        (">offsets", lambda row: words.count(row.offsets.count)),
+        (">latest", lambda row: words.UNKNOWN if row.latest is None else str(row.latest)),
+        ("*limited by", lambda row: out.line(row.reason or words.UNKNOWN)),
     )
 
 
@@ -318,8 +323,8 @@ def _losses(losses: Sequence[Loss]) -> Table:
     return out.table(
         losses,
         ("range", lambda loss: out.line(str(loss.offsets))),
-        (">offsets", lambda loss: out.count(loss.offsets.count)),
-        ("*why", lambda loss: out.line(loss.reason or out.UNKNOWN)),
+        (">offsets", lambda loss: words.count(loss.offsets.count)),
+        ("*why", lambda loss: out.line(loss.reason or words.UNKNOWN)),
     )
 
 
@@ -333,14 +338,14 @@ def _error_or_reason(batch: BatchRecord) -> Text:
 
 def _error(batch: BatchRecord, error: ErrorReport) -> str:
     already = "already committed, then " if batch.status is Status.SUCCESS else ""
-    return already + out.short_error(error)
+    return already + words.short_error(error)
 
 
 def status_text(batch: BatchRecord) -> Text:
     """Return a batch's status, with the number of attempts if there were several."""
     times = f" \N{MULTIPLICATION SIGN}{batch.attempts}" if batch.attempts > 1 else ""
     style = "yellow" if batch.interrupted else _STYLES[batch.status]
-    return out.line(f"{out.status_word(batch)}{times}", style=style)
+    return out.line(f"{words.status_word(batch)}{times}", style=style)
 
 
 def key_text(batch: BatchRecord) -> Text:
@@ -379,5 +384,5 @@ def prune(
     if as_json:
         out.print_json({"batches": batches, "rates": rates})
     else:
-        deleted = out.plural(batches, "batch"), out.plural(rates, "rate")
+        deleted = words.plural(batches, "batch"), words.plural(rates, "rate")
         typer.echo(f"Deleted: {' and '.join(deleted)}.")

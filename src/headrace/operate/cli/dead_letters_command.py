@@ -18,6 +18,7 @@ from headrace.gate import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.printing import show_or_watch
 from headrace.operate.cli.shared_options import load_function
+from headrace.operate.status import words
 from headrace.operate.status.letter_sending import LetterSender
 
 PAGE: Final = 100
@@ -271,15 +272,15 @@ def letters_table(
     """Return a table of dead letters; the last column is ``value``, ``resolution`` or none."""
     details: dict[str, Callable[[DeadLetterRecord], str]] = {
         "value": lambda record: (record.letter.value or b"").decode(errors="replace"),
-        "resolution": lambda record: f"{record.status}: {record.resolution or out.UNKNOWN}",
+        "resolution": lambda record: f"{record.status}: {record.resolution or words.UNKNOWN}",
     }
     return out.table(
         records,
         (">id", lambda record: str(record.dead_letter_id)),
         ("gate|16", lambda record: out.line(record.gate)) if name_gates else None,
         ("record", lambda record: out.line(_place(record.letter))),
-        (">age", lambda record: out.duration(now_ms - record.created_ms)),
-        ("*error", lambda record: out.Shortened(out.short_error(record.letter.error))),
+        (">age", lambda record: words.duration(now_ms - record.created_ms)),
+        ("*error", lambda record: out.Shortened(words.short_error(record.letter.error))),
         (f"*{last}", lambda record: out.line(details[last](record))) if last else None,
     )
 

@@ -28,9 +28,9 @@ from headrace.errors import HeadraceError
 from headrace.gate import Ledger
 from headrace.journal import Journal, Records
 from headrace.operate.cli.exits import ENDS, leave
-from headrace.operate.cli.printing import count
 from headrace.operate.local import ensure_java, start_kafka
 from headrace.operate.local.servers import ServerProcess
+from headrace.operate.status.words import count
 
 GATE, GATED, UNGATED = "headrace-demo", "with a gate", "without a gate"
 INTERVAL_S, GATE_OPTIONS = 2, {"backpressure.pid.minRate": "400"}

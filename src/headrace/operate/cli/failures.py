@@ -23,6 +23,7 @@ from headrace.operate.cli.batches_command import (
 from headrace.operate.cli.dead_letters_command import letter_values, letters_table
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.printing import show_or_watch
+from headrace.operate.status import words
 
 _NOTHING: Final = (
     "Nothing is unresolved: no batch has failed, no dead letter waits, and no loss that is known"
@@ -97,9 +98,11 @@ def _missed(ledger: Ledger, gate: str | None) -> Mapping[str, Missed]:
 def _missed_line(found: tuple[str, Missed]) -> Text:
     """Return a line about a gate's lost and skipped records, which it will not read."""
     gate, missed = found
-    counts = f"{out.count(missed.lost)} records are lost and {out.count(missed.skipped)} skipped"
+    counts = (
+        f"{words.count(missed.lost)} records are lost and {words.count(missed.skipped)} skipped"
+    )
     sentence = f"{gate}: {counts}; headrace verify {shlex.quote(gate)} says which."
-    return Text(out.printable(sentence), style="bold red")
+    return Text(words.printable(sentence), style="bold red")
 
 
 def _print_values(
@@ -145,7 +148,7 @@ def failures_view(
 
 
 def _headline(noun: str, number: int, limit: int) -> Text:
-    counted = out.plural(min(number, limit), noun)
+    counted = words.plural(min(number, limit), noun)
     if number > limit:
         counted = f"More than {counted}, of which these are the first; --limit shows more"
     return out.line(f"{counted}:", style="bold red")
@@ -162,10 +165,10 @@ def _batches_table(batches: Sequence[BatchRecord], now_ms: int, *, name_gates: b
         batches,
         ("key", key_text),
         ("gate|16", lambda batch: out.line(batch.gate)) if name_gates else None,
-        (">age", lambda batch: out.duration(now_ms - batch.created_time_ms)),
+        (">age", lambda batch: words.duration(now_ms - batch.created_time_ms)),
         ("status", status),
-        (">records", lambda batch: out.count(out.planned_or_counted(batch))),
-        ("*error", lambda batch: out.Shortened(out.short_error(batch.error))),
+        (">records", lambda batch: words.count(words.planned_or_counted(batch))),
+        ("*error", lambda batch: out.Shortened(words.short_error(batch.error))),
     )
 
 

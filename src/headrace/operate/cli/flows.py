@@ -11,8 +11,9 @@ from headrace.errors import HeadraceError
 from headrace.flow import Flow
 from headrace.gate import ErrorReport
 from headrace.operate.cli.exits import ExitStatus, stopped_by_signals
-from headrace.operate.cli.printing import logged, print_json, printable, show, table
+from headrace.operate.cli.printing import logged, print_json, show, table
 from headrace.operate.cli.shared_options import AsJson, load_flow, start_spark
+from headrace.operate.status.words import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

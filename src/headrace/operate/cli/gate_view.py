@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.operate.cli import printing as out
+from headrace.operate.status import words
 from headrace.operate.status.facts import Column
 from headrace.operate.status.needs import headline, since
 from headrace.operate.status.parts import (
@@ -76,7 +77,7 @@ def _panel(snapshot: GateSnapshot, width: int) -> Panel:
         parts += [Text(), _durations(snapshot)]
     if snapshot.partitions:
         parts += [Text(), _partitions(snapshot)]
-    title = (snapshot.gate, snapshot.source, f"every {out.duration(snapshot.interval_ms)}")
+    title = (snapshot.gate, snapshot.source, f"every {words.duration(snapshot.interval_ms)}")
     query = snapshot.query
     ended = "ended" if query and query.ended_ms is not None else ""
     behind = filter(None, [ended, query.program, query.checkpoint]) if query else ()
@@ -106,7 +107,7 @@ def needs_view(needs: Sequence[Need], most: int) -> RenderableType:
 
 
 def _need(need: Need) -> Iterator[RenderableType]:
-    yield Text(out.printable(f"{need.about}: {need.sentence}"), style=_URGENT[need.urgency])
+    yield Text(words.printable(f"{need.about}: {need.sentence}"), style=_URGENT[need.urgency])
     yield _command(need)
 
 
@@ -127,7 +128,7 @@ def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
         # Only errors are cut: their messages may have any length.
         whole = need.kind in _OWN_SENTENCES or need.where is Where.RECEIVERS
         if whole or need.sentence in snapshot.advice:
-            yield Text(out.printable(need.sentence), style=style)
+            yield Text(words.printable(need.sentence), style=style)
         elif need.sentence != sentence:
             yield out.Shortened(need.sentence, style, lines=2)
         yield _command(need)
@@ -137,7 +138,7 @@ def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
 
 def _command(need: Need | NeedGroup) -> Padding:
     # Wrapped and never cut, because operators paste the command.
-    return Padding(Text(out.printable(need.command), style="dim", overflow="fold"), (0, 0, 0, 2))
+    return Padding(Text(words.printable(need.command), style="dim", overflow="fold"), (0, 0, 0, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +175,13 @@ def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableTy
     """Return a view of several gates, one line each, and the number of ``others``."""
     hint = "headrace status GATE shows one of them in full."
     if others:
-        hint = f"and {out.plural(others, 'other gate')}, less urgent. {hint}"
+        hint = f"and {words.plural(others, 'other gate')}, less urgent. {hint}"
     return Group(Overview(snapshots), Text(), out.line(hint, style="dim"))
 
 
 def _facts(snapshot: GateSnapshot) -> Table:
     def row(name: str, value: str, *details: str) -> tuple[RenderableType, ...]:
-        texts = [fact for fact in details if fact and out.UNKNOWN not in fact]
+        texts = [fact for fact in details if fact and words.UNKNOWN not in fact]
         return Text(name, style="dim"), Text(value, style="bold"), out.Facts(tuple(texts))
 
     return out.grid((row(*fact) for fact in _named_facts(snapshot)), "lr*")
@@ -188,17 +189,17 @@ def _facts(snapshot: GateSnapshot) -> Table:
 
 def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     lag = snapshot.lag if snapshot.lag_now is None else snapshot.lag_now
-    yield "lag", out.count(lag), *_lag_details(snapshot)
+    yield "lag", words.count(lag), *_lag_details(snapshot)
     longer = snapshot.drain_trend if snapshot.left_over else None
     trend = f"{ARROWS[longer]} {_DRAIN_TRENDS[longer]}" if longer else ""
     if snapshot.drain_s is not None or not _has_ended(snapshot):
-        yield "drained in", out.drained_in(snapshot.drain_s), trend
-    processed = f"processed at {out.count(snapshot.processing_rate_per_s)}/s"
+        yield "drained in", words.drained_in(snapshot.drain_s), trend
+    processed = f"processed at {words.count(snapshot.processing_rate_per_s)}/s"
     terms = {"P": snapshot.proportional, "I": snapshot.integral, "D": snapshot.derivative}
-    signed = (f"{letter} {out.signed(term)}" for letter, term in terms.items())
-    yield "rate", f"{out.count(snapshot.rate_per_s)}/s", processed, *signed
+    signed = (f"{letter} {words.signed(term)}" for letter, term in terms.items())
+    yield "rate", f"{words.count(snapshot.rate_per_s)}/s", processed, *signed
     if snapshot.fixed_ms is not None:
-        yield "batch cost", out.duration(round(snapshot.fixed_ms)), *_cost_details(snapshot)
+        yield "batch cost", words.duration(round(snapshot.fixed_ms)), *_cost_details(snapshot)
     newest = snapshot.newest
     limited = f"limited by: {snapshot.reason}" if snapshot.reason else ""
     planned = f"planned {since(snapshot, newest.planned_ms if newest else None)} ago"
@@ -206,67 +207,67 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
         yield "operator", "", snapshot.operator_limits
     if snapshot.ceiling is not None:
         most = snapshot.ceiling_records
-        yield "ceiling", out.count(most), "records in a batch" if most else "", snapshot.ceiling
-    yield "last batch", out.count(newest.records if newest else None), "records", limited, planned
+        yield "ceiling", words.count(most), "records in a batch" if most else "", snapshot.ceiling
+    yield "last batch", words.count(newest.records if newest else None), "records", limited, planned
     if snapshot.isolating is not None:
-        yield "isolating", out.count(snapshot.isolating.runs), *_isolating(snapshot.isolating)
+        yield "isolating", words.count(snapshot.isolating.runs), *_isolating(snapshot.isolating)
     present = [
         receiver for receiver in snapshot.receivers if receiver.state is not ReceiverState.SILENT
     ]
     if present:
-        yield "receivers", out.count(len(present)), *_receiving(present)
+        yield "receivers", words.count(len(present)), *_receiving(present)
 
 
 def _cost_details(snapshot: GateSnapshot) -> list[str]:
-    words = ["before its first record"]
+    details = ["before its first record"]
     if snapshot.record_us is not None:
-        words.append(f"{out.fine_duration(snapshot.record_us / 1000)} a record")
+        details.append(f"{words.fine_duration(snapshot.record_us / 1000)} a record")
     if snapshot.noise is not None:
-        words.append(f"noise {snapshot.noise:.0%}")
+        details.append(f"noise {snapshot.noise:.0%}")
     if snapshot.cost_changed_ms is not None:
-        words.append(f"changed {since(snapshot, snapshot.cost_changed_ms)} ago")
-    return words
+        details.append(f"changed {since(snapshot, snapshot.cost_changed_ms)} ago")
+    return details
 
 
 def _lag_details(snapshot: GateSnapshot) -> list[str]:
     trend, change = snapshot.lag_trend, snapshot.lag_change_per_s
     moving = "" if trend is None else f"{ARROWS[trend]} {trend}"
     if change is not None and trend is not Trend.STEADY and round(abs(change)):
-        moving += f" {out.count(abs(change))}/s"
+        moving += f" {words.count(abs(change))}/s"
     old = ""
     if snapshot.lag_now is not None:
         old = "now"
     elif snapshot.lag_is_old or (snapshot.lag is None and snapshot.left_over == 0):
         before = "" if snapshot.lag is not None else "none was left "
-        old = f"{before}{out.duration(snapshot.lag_age_ms)} ago"
+        old = f"{before}{words.duration(snapshot.lag_age_ms)} ago"
     oldest = ""
     if snapshot.lag_seconds:
-        oldest = f"oldest {out.duration(snapshot.lag_seconds * 1000)}"
+        oldest = f"oldest {words.duration(snapshot.lag_seconds * 1000)}"
     kept = ""
     if snapshot.retention_left_s is not None:
-        kept = f"deleted in {out.duration(snapshot.retention_left_s * 1000)}"
-    arriving = f"arriving {out.count(snapshot.arrival_rate_per_s)}/s"
+        kept = f"deleted in {words.duration(snapshot.retention_left_s * 1000)}"
+    arriving = f"arriving {words.count(snapshot.arrival_rate_per_s)}/s"
     return [
         old,
         moving,
         oldest,
         kept,
         arriving,
-        f"admitted {out.count(snapshot.throughput_per_s)}/s",
+        f"admitted {words.count(snapshot.throughput_per_s)}/s",
     ]
 
 
 def _isolating(found: IsolatingSnapshot) -> list[str]:
-    return ["runs", f"{out.count(found.left)} of {out.plural(found.records, 'record')} left"]
+    return ["runs", f"{words.count(found.left)} of {words.plural(found.records, 'record')} left"]
 
 
 def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:
-    words = [f"taking in {out.count(sum(receiver.records_per_s for receiver in present))}/s"]
+    details = [f"taking in {words.count(sum(receiver.records_per_s for receiver in present))}/s"]
     limits = [receiver.limit_per_s for receiver in present if receiver.limit_per_s is not None]
     if len(limits) == len(present):
-        words.append(f"at most {out.count(sum(limits))}/s")
+        details.append(f"at most {words.count(sum(limits))}/s")
     numbers = Counter(receiver.state for receiver in present)
-    return words + [
+    return details + [
         str(state) if numbers[state] == len(present) else f"{numbers[state]} {state}"
         for state in (ReceiverState.REFUSING, ReceiverState.LIMITED, ReceiverState.IDLE)
         if numbers[state]
@@ -280,14 +281,14 @@ def _durations(snapshot: GateSnapshot) -> Table:
         longest_ms *= 2
     history = [batch.duration_ms for batch in reversed(snapshot.batches[:40])]
     curve = out.sparkline(history, highest=2 * snapshot.interval_ms)
-    title = out.line(f"│ = {out.duration(snapshot.interval_ms)}   ", style="dim")
+    title = out.line(f"│ = {words.duration(snapshot.interval_ms)}   ", style="dim")
     names = [out.line(name, style="dim") for name in ("batch", "key", "records", "time")]
     rows: list[tuple[RenderableType, ...]] = [(*names, title.append(curve, style="cyan"))]
     for batch in shown:
         bar = out.duration_bar(batch.duration_ms, snapshot.interval_ms, longest_ms)
-        took = out.duration(batch.duration_ms)
+        took = words.duration(batch.duration_ms)
         key = out.line(batch.key[:SHORT])
-        rows.append((_batch_name(batch), key, out.count(batch.records), took, bar))
+        rows.append((_batch_name(batch), key, words.count(batch.records), took, bar))
     return out.grid(rows, "llrr*")
 
 
@@ -325,16 +326,16 @@ def _partitions(snapshot: GateSnapshot) -> Table:
     for item in shown:
         lag = item.admitted if item.lag is None else item.lag
         bar = out.lag_bar(lag, item.admitted, longest)
-        reason = out.line(item.reason or out.UNKNOWN, style="dim")
+        reason = out.line(item.reason or words.UNKNOWN, style="dim")
         name = out.line(f"{item.topic}-{item.partition}")
-        waits = out.count(item.left if ended else item.lag)
-        rows.append((name, waits, out.count(item.admitted), bar, reason))
+        waits = words.count(item.left if ended else item.lag)
+        rows.append((name, waits, words.count(item.admitted), bar, reason))
     if rest:
         lags = [p.left if ended else p.lag for p in rest]
         lengths = [item for item in lags if item is not None]
-        label = out.line(f"and {out.plural(len(rest), 'other')}", style="dim")
+        label = out.line(f"and {words.plural(len(rest), 'other')}", style="dim")
         admitted = sum(p.admitted for p in rest)
-        rows.append((label, out.count(sum(lengths) if lengths else None), out.count(admitted)))
+        rows.append((label, words.count(sum(lengths) if lengths else None), words.count(admitted)))
     made = out.grid(rows, "lrr*l")
     made.columns[0].max_width = 34
     return made

@@ -30,6 +30,7 @@ from headrace.journal import (
 )
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
+from headrace.operate.status import words
 
 FINDINGS: Final = 100
 """Largest number of findings with a line; further findings are counted."""
@@ -117,16 +118,16 @@ def lanes_table(lanes: Sequence[dict[str, Any]], now_ms: int) -> Table:
     """Return a table with a line for each lane."""
 
     def age(ms: int | None) -> str:
-        return out.UNKNOWN if ms is None else out.duration(max(now_ms - ms, 0))
+        return words.UNKNOWN if ms is None else words.duration(max(now_ms - ms, 0))
 
     return out.table(
         lanes,
         (">lane", lambda row: str(row["lane"])),
         (">start", lambda row: str(row["start"])),
         (">until", lambda row: str(row["until"])),
-        (">lost", lambda row: Text(out.count(row["lost"]), "bold red" if row["lost"] else "")),
-        (">blocks", lambda row: out.count(row["blocks"])),
-        (">MiB", lambda row: out.mebibytes(row["stored_bytes"])),
+        (">lost", lambda row: Text(words.count(row["lost"]), "bold red" if row["lost"] else "")),
+        (">blocks", lambda row: words.count(row["blocks"])),
+        (">MiB", lambda row: words.mebibytes(row["stored_bytes"])),
         (">oldest", lambda row: age(row["oldest_ms"])),
         (">newest", lambda row: age(row["newest_ms"])),
         wide=False,
@@ -184,9 +185,9 @@ def repair_blocks(
     else:
         if mended:
             out.show(_findings(mended))
-        sentence = f"{out.plural(lost, 'record')} declared lost"
+        sentence = f"{words.plural(lost, 'record')} declared lost"
         after = f"It is {_whole(proof)} now." if proof.whole else "It is not whole yet:"
-        typer.echo(f"{out.plural(len(mended), 'finding')} mended: {sentence}. {after}")
+        typer.echo(f"{words.plural(len(mended), 'finding')} mended: {sentence}. {after}")
         if left := [item for item in proof.findings if item.kind in DEFECTS]:
             out.show(_findings(left))
     raise typer.Exit(ExitStatus.DONE if proof.whole else ExitStatus.BROKEN)
@@ -221,13 +222,13 @@ def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> di
 
 def journal_view(name: str, found: JournalVerification) -> RenderableType:
     """Return the view of a journal's verification: a verdict, and the findings."""
-    records = out.plural(sum(lane.records for lane in found.lanes), "record")
-    blocks = out.plural(sum(lane.blocks for lane in found.lanes), "block")
-    holds = f"{records} in {blocks} of {out.plural(len(found.lanes), 'lane')}"
+    records = words.plural(sum(lane.records for lane in found.lanes), "record")
+    blocks = words.plural(sum(lane.blocks for lane in found.lanes), "block")
+    holds = f"{records} in {blocks} of {words.plural(len(found.lanes), 'lane')}"
     if found.whole:
         headline = out.line(f"{name}: {_whole(found)}, {holds}", style="green")
     else:
-        lost = out.plural(lost_records(found.findings), "record")
+        lost = words.plural(lost_records(found.findings), "record")
         broken = f"{name}: BROKEN; {holds} can be read, {lost} cannot"
         headline = out.line(broken, style="bold red")
     if not found.findings:
@@ -244,7 +245,7 @@ def _findings(findings: Sequence[JournalFinding]) -> Table:
     rows = [
         (
             Text(finding.kind, style=_STYLES.get(finding.kind, "dim")),
-            Text(out.printable(f"{finding.path}{_offsets(finding)}: {finding.reason}")),
+            Text(words.printable(f"{finding.path}{_offsets(finding)}: {finding.reason}")),
         )
         for finding in findings[:FINDINGS]
     ]
@@ -325,9 +326,9 @@ def prune_blocks(
 def _show_pruned(lanes: Sequence[LanePruning], verb: str) -> None:
     if lanes:
         out.show(pruned_table(lanes))
-    blocks = out.plural(sum(lane.blocks for lane in lanes), "block")
-    records = out.plural(sum(lane.records for lane in lanes), "record")
-    removed = out.mebibytes(sum(lane.stored_bytes for lane in lanes))
+    blocks = words.plural(sum(lane.blocks for lane in lanes), "block")
+    records = words.plural(sum(lane.records for lane in lanes), "record")
+    removed = words.mebibytes(sum(lane.stored_bytes for lane in lanes))
     typer.echo(f"{blocks} with {records} {verb}, {removed} MiB.")
 
 
@@ -337,10 +338,10 @@ def pruned_table(lanes: Sequence[LanePruning]) -> Table:
         lanes,
         (">lane", lambda row: str(row.lane)),
         (">start", lambda row: str(row.until)),
-        (">removed", lambda row: out.count(row.blocks)),
-        (">MiB", lambda row: out.mebibytes(row.stored_bytes)),
-        (">kept", lambda row: out.count(row.kept_blocks)),
-        (">MiB", lambda row: out.mebibytes(row.kept_bytes)),
+        (">removed", lambda row: words.count(row.blocks)),
+        (">MiB", lambda row: words.mebibytes(row.stored_bytes)),
+        (">kept", lambda row: words.count(row.kept_blocks)),
+        (">MiB", lambda row: words.mebibytes(row.kept_bytes)),
         ("because", lambda row: out.line(_because(row))),
         wide=False,
     )

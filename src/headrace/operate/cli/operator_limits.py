@@ -19,6 +19,7 @@ from headrace.gate import MOST_AT_ONCE, Ledger, OperatorLimits
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.shared_options import load_flow
+from headrace.operate.status import words
 from headrace.operate.status.actions import (
     NO_CEILING,
     DrainState,
@@ -224,7 +225,7 @@ def adopt(
             )
     with Ledger.join(ledger) as opened:
         opened.operator_limits.adopt(gate, which, opt.acting_user(by), why)
-    typer.echo(out.printable(f"{gate}: its next start goes on with {which}."))
+    typer.echo(words.printable(f"{gate}: its next start goes on with {which}."))
 
 
 _GATE_ID: Final = re.compile("[0-9a-f]{16}")
@@ -256,7 +257,7 @@ def _say_stopped(gate: str, *, runs: bool, as_json: bool) -> None:
         out.print_json({"gate": gate, "stopped": not runs})
         return
     state = "still runs, and ends when its batch is done" if runs else "has ended"
-    typer.echo(out.printable(f"{gate}: its query {state}."))
+    typer.echo(words.printable(f"{gate}: its query {state}."))
 
 
 def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainState]:
@@ -266,7 +267,7 @@ def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainS
         for state in states:
             if state.sentence not in printed and not quiet:
                 printed.add(state.sentence)
-                typer.echo(out.printable(state.sentence))
+                typer.echo(words.printable(state.sentence))
         is_over = all(state.can_stop for state in states) or any(s.resumed_by for s in states)
         if is_over or time.monotonic() >= deadline_s:
             return states
@@ -289,7 +290,7 @@ def _act(acting: Acting, action: GateAction, *, all_stages: bool = False) -> Non
             if acting.as_json:
                 out.print_json(operator_limit_values(operator_limits))
             else:
-                typer.echo(out.printable(sentence))
+                typer.echo(words.printable(sentence))
 
 
 def operator_limit_values(operator_limits: OperatorLimits) -> dict[str, Any]:
@@ -332,7 +333,7 @@ def retry(acting: Acting) -> None:
         if acting.as_json:
             out.print_json({"gate": gate, **item, "sink": bool(item["sink"])})
         else:
-            typer.echo(out.printable(_retried_sentence(gate, item)))
+            typer.echo(words.printable(_retried_sentence(gate, item)))
 
 
 def _retried_sentence(gate: str, done: Mapping[str, int]) -> str:
@@ -341,7 +342,7 @@ def _retried_sentence(gate: str, done: Mapping[str, int]) -> str:
         sentences.append("the batch that waits for its sink is run now")
     if number := done["batches"]:
         does = "does" if number == 1 else "do"
-        failed = out.plural(number, "failed batch")
+        failed = words.plural(number, "failed batch")
         sentences.append(f"{failed} {does} not wait for the next backfill any more")
     return f"{gate}: {', and '.join(sentences) or 'nothing waits to be run again'}."
 
@@ -373,9 +374,5 @@ def accept(
     with Ledger.join(ledger) as opened:
         missed = opened.proofs.missed(gate)
         opened.repairs.accept(gate, missed, records, opt.acting_user(by), why)
-    typer.echo(
-        out.printable(
-            f"{gate}: {out.count(missed.lost)} lost and {out.count(missed.skipped)} skipped records"
-            " are accepted."
-        )
-    )
+    lost, skipped = words.count(missed.lost), words.count(missed.skipped)
+    typer.echo(words.printable(f"{gate}: {lost} lost and {skipped} skipped records are accepted."))

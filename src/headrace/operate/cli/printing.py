@@ -17,57 +17,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from headrace.operate.status.words import (
-    UNKNOWN,
-    count,
-    drained_in,
-    duration,
-    fine_duration,
-    full_time,
-    mebibytes,
-    planned_or_counted,
-    plural,
-    printable,
-    short_error,
-    short_time,
-    signed,
-    size,
-    status_word,
-)
-
-__all__ = [
-    "NARROWEST_BAR",
-    "UNKNOWN",
-    "Bar",
-    "Facts",
-    "Row",
-    "Shortened",
-    "batch_number",
-    "count",
-    "drained_in",
-    "duration",
-    "fine_duration",
-    "fitting",
-    "flat",
-    "full_time",
-    "grid",
-    "if_more",
-    "line",
-    "mebibytes",
-    "middle_cut",
-    "planned_or_counted",
-    "plural",
-    "print_json",
-    "printable",
-    "short_error",
-    "short_time",
-    "show",
-    "signed",
-    "size",
-    "sparkline",
-    "status_word",
-    "table",
-]
+from headrace.operate.status.words import printable
 
 NARROWEST_BAR: Final = 8
 Row = TypeVar("Row")
@@ -197,6 +147,7 @@ class TextLines(logging.Formatter):
         super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return a record's line without its trace."""
         level = "" if record.levelno <= logging.INFO else f"{record.levelname} "
         return f"{record.asctime} {level}{printable(record.message)}"
 

@@ -17,7 +17,8 @@ import typer
 from headrace.core.options import duration_ms
 from headrace.errors import HeadraceError, OptionError, SetupError
 from headrace.gate import GateRecord, Ledger, normalize_url, redact_url
-from headrace.operate.cli.printing import Watch, printable
+from headrace.operate.cli.printing import Watch
+from headrace.operate.status.words import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,6 +16,7 @@ from headrace.gate import Ledger
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.gate_view import GateView, needs_view, overview
 from headrace.operate.cli.printing import Watch, show_or_watch
+from headrace.operate.status import words
 from headrace.operate.status.explanation import Explanation, explain
 from headrace.operate.status.lags import LagWatch
 from headrace.operate.status.moment import snapshots
@@ -107,10 +108,10 @@ def status_view(
 
 def _throttled_by(stage: StageSnapshot, now_ms: int) -> str:
     if stage.throttled_by is None:
-        return out.UNKNOWN
+        return words.UNKNOWN
     if stage.throttled_since_ms is None:
         return stage.throttled_by
-    return f"{stage.throttled_by} for {out.duration(max(now_ms - stage.throttled_since_ms, 0))}"
+    return f"{stage.throttled_by} for {words.duration(max(now_ms - stage.throttled_since_ms, 0))}"
 
 
 def stages_view(stages: Sequence[StageSnapshot], now_ms: int) -> RenderableType:
@@ -120,10 +121,10 @@ def stages_view(stages: Sequence[StageSnapshot], now_ms: int) -> RenderableType:
         ("flow", lambda stage: out.line(stage.flow)),
         ("stage", lambda stage: out.line(stage.stage, style="bold")),
         ("state", lambda stage: Text(stage.state, style=_STAGE_STYLES.get(stage.state, "green"))),
-        (">queue", lambda stage: out.size(stage.queue_bytes)),
+        (">queue", lambda stage: words.size(stage.queue_bytes)),
         (">busy", lambda stage: f"{stage.busy:.0%}"),
-        (">rate/s", lambda stage: out.count(stage.in_force_per_s)),
-        (">learnt", lambda stage: out.count(stage.rate_per_s)),
+        (">rate/s", lambda stage: words.count(stage.in_force_per_s)),
+        (">learnt", lambda stage: words.count(stage.rate_per_s)),
         ("*throttled by", lambda stage: out.line(_throttled_by(stage, now_ms))),
     )
 
@@ -162,6 +163,6 @@ def why(
 def explanation_view(found: Explanation) -> Table:
     """Return the sentences of an explanation, each on lines of its own."""
     return out.grid(
-        (Text(item.about, style="dim"), Text(out.printable(item.sentence)))
+        (Text(item.about, style="dim"), Text(words.printable(item.sentence)))
         for item in found.sentences
     )

@@ -28,6 +28,7 @@ from headrace.gate import (
 )
 from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
+from headrace.operate.status import words
 from headrace.operate.status.findings import (
     CANNOT,
     ELSEWHERE,
@@ -120,7 +121,7 @@ def verify(
             "--option and --options-file say how the source is reached; add --source."
         )
     options = opt.source_options(option or (), options_file) if source else None
-    words = " ".join([PROVES, CANNOT] if checkpoint and source else [PROVES, CANNOT, ELSEWHERE])
+    scope = " ".join([PROVES, CANNOT] if checkpoint and source else [PROVES, CANNOT, ELSEWHERE])
     verdicts: list[Verdict] = []
     is_unresolved = False
     with Ledger.open(ledger, create=False) as opened:
@@ -134,13 +135,13 @@ def verify(
             verdicts.append(verification.verdict)
             is_unresolved |= _is_unresolved(opened, item)
             if as_json:
-                out.print_json(_values(item, verification, notes, words))
+                out.print_json(_values(item, verification, notes, scope))
             else:
                 if len(verdicts) > 1:
                     typer.echo()
                 out.show(verification_view(item, verification, notes))
     last = ["headrace failures lists what waits for somebody."] if is_unresolved else []
-    for sentences in [*last, *([words] if explain else [])] if not as_json else []:
+    for sentences in [*last, *([scope] if explain else [])] if not as_json else []:
         out.show(Text(f"\n{sentences}"))
     best = Verdict.OPEN if is_unresolved else Verdict.PROVEN
     worst = next((item for item in _WORST if item in verdicts), best)
@@ -206,7 +207,7 @@ def _comparisons(
 
 
 def _values(
-    gate: str, verification: Verification, notes: Sequence[str], words: str
+    gate: str, verification: Verification, notes: Sequence[str], scope: str
 ) -> dict[str, Any]:
     return {
         "gate": gate,
@@ -218,7 +219,7 @@ def _values(
         ],
         "contradictions": verification.contradictions,
         "notes": notes,
-        "proves": words,
+        "proves": scope,
     }
 
 
@@ -226,16 +227,16 @@ def verification_view(
     gate: str, verification: Verification, notes: Sequence[str] = ()
 ) -> RenderableType:
     """Return the view of a gate's verification, with notes at the end."""
-    last = [Text(out.printable(note), style="dim") for note in notes]
+    last = [Text(words.printable(note), style="dim") for note in notes]
     if verification.verdict is Verdict.EMPTY:
         nothing = f"nothing to prove yet: gate {gate} has begun no batch"
         return Group(out.line(nothing), *last)
-    words, style = _HEADLINES[verification.verdict]
+    verdict, style = _HEADLINES[verification.verdict]
     gone, accepted = gone_offsets(verification.findings)
-    counted = "".join(f", {out.count(number)} {kind}" for kind, number in gone.items())
-    headline = Text(out.printable(f"{gate}: {words}"), style=style).append(counted, "bold red")
+    counted = "".join(f", {words.count(number)} {kind}" for kind, number in gone.items())
+    headline = Text(words.printable(f"{gate}: {verdict}"), style=style).append(counted, "bold red")
     if accepted:
-        headline.append(f", {out.count(accepted)} lost or skipped and accepted")
+        headline.append(f", {words.count(accepted)} lost or skipped and accepted")
     shown: list[RenderableType] = [headline, Text(), _spans_table(verification.spans)]
     if any(span.pruned for span in verification.spans):
         shown += [Text(), Text(PRUNED, style="dim")]
@@ -245,8 +246,8 @@ def verification_view(
         shown += [Text(), _contradictions_table(verification.contradictions)]
     if missed := gone.get(FindingKind.LOST, 0) + gone.get(FindingKind.SKIPPED, 0):
         command = f"headrace accept {shlex.quote(gate)} --records {missed} --why '...'"
-        words = f"{command} says that this is known."
-        shown += [Text(), Text(out.printable(words), style="dim")]
+        hint = f"{command} says that this is known."
+        shown += [Text(), Text(words.printable(hint), style="dim")]
     if last:
         shown += [Text(), *last]
     return Group(*shown)
@@ -254,7 +255,9 @@ def verification_view(
 
 def _contradictions_table(contradictions: Sequence[str]) -> Table:
     kind = Text("disagree", style="bold red")
-    return out.grid((kind, Text(out.printable(contradiction))) for contradiction in contradictions)
+    return out.grid(
+        (kind, Text(words.printable(contradiction))) for contradiction in contradictions
+    )
 
 
 def _spans_table(spans: Sequence[Span]) -> Table:
@@ -268,7 +271,7 @@ def _spans_table(spans: Sequence[Span]) -> Table:
 
     def cell(name: str, numbers: dict[str, int]) -> Text:
         bad = numbers[name] and name not in _FINE
-        return Text(out.count(numbers[name]), style="bold red" if bad else "")
+        return Text(words.count(numbers[name]), style="bold red" if bad else "")
 
     shown, number = _divided(spans)
     rows = []
@@ -298,7 +301,7 @@ def _divided(spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
 
 def _findings_table(findings: Sequence[Finding]) -> Table:
     rows = [
-        (Text(kind, _STYLES.get(kind, "dim")), Text(out.printable(sentence)))
+        (Text(kind, _STYLES.get(kind, "dim")), Text(words.printable(sentence)))
         for kind, sentence in finding_sentences(findings)
     ]
     return out.grid(rows)

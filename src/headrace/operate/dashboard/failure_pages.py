@@ -7,7 +7,7 @@ from markupsafe import escape
 
 from headrace.gate import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
 from headrace.operate.dashboard.fleet import Fleet
-from headrace.operate.dashboard.live import View
+from headrace.operate.dashboard.live import Revision, View
 from headrace.operate.dashboard.pages import NotFoundError, Page, Query, Site, whole_number
 from headrace.operate.status.actions import RetryQueue, is_queued
 
@@ -90,18 +90,18 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
         }
         return View({"groups": site.render("failure_groups.html", **values)})
 
-    return Page(
-        key=f"/failures?{gate}&{skip}",
-        title="Failures" if gate is None else f"Failures of {gate}",
-        template="list.html",
-        look=look,
-        revision=lambda fleet: (_seen(fleet, gate), fleet.acted),
-        about={"gate": gate, "all": "/failures"},
-    )
+    title = "Failures" if gate is None else f"Failures of {gate}"
+    about = {"gate": gate, "all": "/failures"}
+    return Page(f"/failures?{gate}&{skip}", title, look, _revision(gate), about)
 
 
-def _seen(fleet: Fleet, gate: str | None) -> object:
-    return fleet.revisions if gate is None else fleet.revisions.get(gate)
+def _revision(gate: str | None = None) -> Revision:
+    """Whatever is done to a batch, or happens to this gate, or to any."""
+
+    def revision(fleet: Fleet) -> object:
+        return fleet.acted, fleet.revisions if gate is None else fleet.revisions.get(gate)
+
+    return revision
 
 
 def failed_alike(ledger: Ledger, gate: str, error: str) -> list[BatchRecord]:
@@ -149,15 +149,12 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
         letters = letters_alike(ledger, gate, error)
         return {"number": len(letters), "last": letters[-1].dead_letter_id if letters else 0}
 
-    return Page(
-        key=f"/failures/alike?{kind}&{gate}&{error}&{begin}",
-        title=f"{error or 'Failures'} in {gate}",
-        template="group.html",
-        look=look,
-        revision=lambda fleet: (_seen(fleet, gate), fleet.acted),
-        about={"gate": gate, "error": error, "what": kind},
-        beside=beside,
+    key, title = (
+        f"/failures/alike?{kind}&{gate}&{error}&{begin}",
+        f"{error or 'Failures'} in {gate}",
     )
+    about = {"gate": gate, "error": error, "what": kind}
+    return Page(key, title, look, _revision(gate), about, "group.html", beside)
 
 
 def _look_at_batches(site: Site, ledger: Ledger, begin: int, values: Mapping[str, Any]) -> View:
@@ -221,15 +218,8 @@ def batch_page(site: Site, name: str, query: Query) -> Page:
 
     if not (len(name) == 32 and set(name) <= set("0123456789abcdef")):
         raise NotFoundError(f"{name[:40]!r} is no key of a batch; it has 32 hexadecimal digits.")
-    return Page(
-        key=f"/batch/{name}?{skip}",
-        title=f"Batch {name[:8]}",
-        template="batch.html",
-        look=look,
-        revision=lambda fleet: (fleet.revisions, fleet.acted),
-        about={"name": name},
-        beside=beside,
-    )
+    key, title = f"/batch/{name}?{skip}", f"Batch {name[:8]}"
+    return Page(key, title, look, _revision(), {"name": name}, "batch.html", beside)
 
 
 def _parts_of(ledger: Ledger, key: str, skip: int) -> dict[str, Any]:
@@ -268,12 +258,5 @@ def letter_page(site: Site, name: str, _query: Query) -> Page:
         # Escaped for HTML only: `visible` would put escapes into the value that the form sends.
         return {"record": record, "waits": waits, "text": None if text is None else escape(text)}
 
-    return Page(
-        key=f"/letter/{number}",
-        title=f"Dead letter {number}",
-        template="letter.html",
-        look=look,
-        revision=lambda fleet: (fleet.revisions, fleet.acted),
-        about={"number": number},
-        beside=beside,
-    )
+    key, title = f"/letter/{number}", f"Dead letter {number}"
+    return Page(key, title, look, _revision(), {"number": number}, "letter.html", beside)

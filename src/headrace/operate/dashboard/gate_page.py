@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from headrace.gate import Ledger, OperatorAction, OperatorLimits, SeriesPoint
 from headrace.operate.dashboard.fleet import Fleet
@@ -13,6 +12,7 @@ from headrace.operate.dashboard.pages import (
     Page,
     Query,
     Site,
+    address,
     path,
     refuse_a_long_name,
     refuse_no_gate,
@@ -183,9 +183,8 @@ def batches_page(site: Site, _name: str, query: Query) -> Page:
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         record = refuse_no_gate(ledger, gate)
         rows = ledger.batches.newest(gate, ROWS + 1, until_ms=before_ms)
-        batches, more = rows[:ROWS], None
-        if len(rows) > ROWS:
-            more = f"/batches?{urlencode({'gate': gate, 'before': batches[-1].created_time_ms})}"
+        batches, has_more = rows[:ROWS], len(rows) > ROWS
+        last_ms = batches[-1].created_time_ms if has_more else None
         losses = ledger.history.losses_of([batch.batch_key for batch in batches])
         history = GateHistory(
             record,
@@ -199,7 +198,7 @@ def batches_page(site: Site, _name: str, query: Query) -> Page:
             heading=None,
             rows=list(zip(batches, shown, strict=True)),
             interval_ms=record.interval_ms,
-            more=more,
+            more=address("/batches", gate=gate, before=last_ms) if has_more else None,
             more_words="The next ones",
         )
         return View({"list": html})
@@ -218,10 +217,8 @@ def partitions_page(site: Site, _name: str, query: Query) -> Page:
         ranges = ledger.batches.ranges(newest[0].batch_key) if newest else ()
         history = GateHistory(record, newest, ranges=ranges)
         partitions = by_lag(take_snapshot(history, now_ms).partitions)
-        more = None
-        if len(partitions) > skip + ROWS:
-            more = f"/partitions?{urlencode({'gate': gate, 'skip': skip + ROWS})}"
-        shown = partitions[skip : skip + ROWS]
+        shown, end = partitions[skip : skip + ROWS], skip + ROWS
+        more = address("/partitions", gate=gate, skip=end) if len(partitions) > end else None
         return View({"list": site.render("partition_rows.html", rows=shown, more=more)})
 
     return _page(f"/partitions?{gate}&{skip}", "Partitions of", gate, look)
@@ -238,15 +235,8 @@ def by_lag(partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
 
 def _page(key: str, title: str, gate: str, look: Any) -> Page:
     refuse_a_long_name(gate)
-
-    return Page(
-        key=key,
-        title=f"{title} {gate}",
-        template="list.html",
-        look=look,
-        revision=lambda fleet: fleet.revisions.get(gate),
-        about={"gate": gate, "all": "/"},
-    )
+    about = {"gate": gate, "all": "/"}
+    return Page(key, f"{title} {gate}", look, lambda fleet: fleet.revisions.get(gate), about)
 
 
 BATCHES: Final = 20
@@ -265,24 +255,22 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
     refuse_a_long_name(name)
     span = query.get("span", SPAN)
     span, zoomed = span if span in SPANS else SPAN, named_range(query)
-    series = {"span": span}
-    if zoomed is not None:
-        series |= {"from": str(zoomed[0]), "until": str(zoomed[1])}
-
+    begin, end = zoomed or (None, None)
+    about = {
+        "gate": name,
+        "forms": FORMS,
+        "span": span,
+        "spans": tuple(SPANS),
+        "zoomed": zoomed,
+        "series": address(f"/series{path(name)}", span=span, **{"from": begin}, until=end),
+    }
     return Page(
-        key=f"/gate/{name}",
-        title=name,
-        template="gate.html",
-        look=partial(_look_at_gate, site, name),
-        revision=lambda fleet: (fleet.revisions.get(name), fleet.elsewhere[:1]),
-        about={
-            "gate": name,
-            "forms": FORMS,
-            "span": span,
-            "spans": tuple(SPANS),
-            "zoomed": zoomed,
-            "series": f"/series{path(name)}?{urlencode(series)}",
-        },
+        f"/gate/{name}",
+        name,
+        partial(_look_at_gate, site, name),
+        lambda fleet: (fleet.revisions.get(name), fleet.elsewhere[:1]),
+        about,
+        "gate.html",
     )
 
 
@@ -343,7 +331,7 @@ def _last_batches(site: Site, history: GateHistory, snapshot: GateSnapshot) -> A
         heading="The last batches",
         rows=list(zip(history.batches, snapshot.batches, strict=True))[:BATCHES],
         interval_ms=history.gate.interval_ms,
-        more=f"/batches?{urlencode({'gate': snapshot.gate})}" if has_more else None,
+        more=address("/batches", gate=snapshot.gate) if has_more else None,
         more_words="All batches",
     )
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from typing import Any, Final, Self
-from urllib.parse import urlencode
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
@@ -19,6 +18,7 @@ from headrace.operate.dashboard.pages import (
     Page,
     Query,
     Site,
+    address,
     region_id,
     whole_number,
 )
@@ -103,7 +103,7 @@ class Choice:
         names = [item.name for item in fields(Choice)]
         values = {name: getattr(choice, name) for name in names}
         changed = {n: value for n, value in values.items() if value != getattr(default, n)}
-        return f"/?{urlencode(changed, errors='backslashreplace')}" if changed else "/"
+        return address("/", **changed)
 
 
 def overview_page(site: Site, _name: str, query: Query) -> Page:
@@ -140,14 +140,11 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
             regions[ids[-1]] = rows.html(each, fleet)
         return View(regions, {"gates": ids})
 
-    return Page(
-        key=choice.address(),
-        title="Gates",
-        template="overview.html",
-        look=look,
-        revision=lambda fleet: (fleet.revisions, fleet.elsewhere, site.link.is_made),
-        about={"choice": choice, "orders": tuple(_ORDERS), "columns": _COLUMNS},
-    )
+    def revision(fleet: Fleet) -> object:
+        return fleet.revisions, fleet.elsewhere, site.link.is_made
+
+    about = {"choice": choice, "orders": tuple(_ORDERS), "columns": _COLUMNS}
+    return Page(choice.address(), "Gates", look, revision, about, "overview.html")
 
 
 def _group_view(group: NeedGroup) -> dict[str, object]:
@@ -229,18 +226,13 @@ def verify_page(site: Site, _name: str, query: Query) -> Page:
     def beside(ledger: Ledger) -> dict[str, Any]:
         return {"found": None if gate is None else _verified(ledger, gate, skip)}
 
-    of_gate = shlex.quote(gate) if gate else "GATE"
+    title = "Verify" if gate is None else f"Verify {gate}"
+    command = (
+        f"headrace verify {shlex.quote(gate) if gate else 'GATE'} --checkpoint FOLDER --source"
+    )
+    about, key = {"gate": gate, "command": command}, f"/verify?{gate}&{skip}"
     return Page(
-        key=f"/verify?{gate}&{skip}",
-        title="Verify" if gate is None else f"Verify {gate}",
-        template="verify.html",
-        look=look,
-        revision=lambda fleet: tuple(fleet.snapshots),
-        about={
-            "gate": gate,
-            "command": f"headrace verify {of_gate} --checkpoint FOLDER --source",
-        },
-        beside=beside,
+        key, title, look, lambda fleet: tuple(fleet.snapshots), about, "verify.html", beside
     )
 
 
@@ -293,18 +285,13 @@ def actions_page(site: Site, _name: str, query: Query) -> Page:
         actions = ledger.operator_limits.history(gate, ACTIONS + 1, before=before)
         shown, more = actions[:ACTIONS], None
         if len(actions) > ACTIONS:
-            places = {"gate": gate, "before": shown[-1].number}
-            more = f"/actions?{urlencode({n: v for n, v in places.items() if v is not None})}"
+            more = address("/actions", gate=gate, before=shown[-1].number)
         return View({"actions": site.render("actions.html", rows=shown, more=more, gate=gate)})
 
-    return Page(
-        key=f"/actions?{gate}&{before}",
-        title="Actions" if gate is None else f"Actions on {gate}",
-        template="list.html",
-        look=look,
-        revision=lambda fleet: (fleet.revisions, fleet.acted),
-        about={"gate": gate, "all": "/actions"},
-    )
+    title = "Actions" if gate is None else f"Actions on {gate}"
+    about = {"gate": gate, "all": "/actions"}
+    key = f"/actions?{gate}&{before}"
+    return Page(key, title, look, lambda fleet: (fleet.revisions, fleet.acted), about)
 
 
 def flows_page(site: Site, _name: str, _query: Query) -> Page:
@@ -322,14 +309,7 @@ def flows_page(site: Site, _name: str, _query: Query) -> Page:
         }
         return View({"flows": site.render("flows.html", flows=flows, now_ms=now_ms)})
 
-    return Page(
-        key="/flows",
-        title="Flows",
-        template="list.html",
-        look=look,
-        revision=lambda fleet: (fleet.elsewhere, fleet.revisions),
-        about={},
-    )
+    return Page("/flows", "Flows", look, lambda fleet: (fleet.elsewhere, fleet.revisions))
 
 
 def _stage_view(ledger: Ledger, fleet: Fleet, stage: StageSnapshot) -> dict[str, object]:
@@ -375,18 +355,7 @@ def receivers_page(site: Site, _name: str, _query: Query) -> Page:
         journals: dict[tuple[str, str], list[ReceiverSnapshot]] = defaultdict(list)
         for each in ledger.moments.receivers():
             journals[each.journal, each.gate].append(ReceiverSnapshot.of(each, now_ms))
-        values = {
-            "journals": journals,
-            "silent": ReceiverState.SILENT,
-            "now_ms": now_ms,
-        }
+        values = {"journals": journals, "silent": ReceiverState.SILENT, "now_ms": now_ms}
         return View({"receivers": site.render("receivers.html", **values)})
 
-    return Page(
-        key="/receivers",
-        title="Receivers",
-        template="list.html",
-        look=look,
-        revision=lambda fleet: fleet.elsewhere[:1],
-        about={},
-    )
+    return Page("/receivers", "Receivers", look, lambda fleet: fleet.elsewhere[:1])

@@ -10,11 +10,11 @@ import re
 import unicodedata
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -69,25 +69,35 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A live page.
+    """A page that stays live.
 
     Attributes:
-        key: Unique key of the page.
-        title: Title of the window, and heading.
-        template: Template of the whole page; ``view`` has its live regions.
-        look: Renders the regions.
-        revision: Returns a value that changes when the regions may have changed.
-        about: Further values for the template, constant while the page is open.
-        beside: Reads further values for the template from the ledger at each load.
+        key: What distinguishes it from every other page.
+        title: For the window, and the heading.
+        look: Makes its regions.
+        revision: Says whether there may be something new.
+        about: What its template needs beside, as it is while the page is open.
+        template: The whole page; its live regions are in ``view``.
+        beside: Asks the ledger for what the template needs beside, once for each loading.
     """
 
     key: str
     title: str
-    template: str
     look: Look
     revision: Revision
-    about: Mapping[str, Any]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    template: str = "list.html"
     beside: Callable[[Ledger], dict[str, Any]] | None = None
+
+
+def address(page: str, **query: object) -> str:
+    """The address of a page, with those values of its query that are not None.
+
+    >>> address("/actions", gate="a b", before=None)
+    '/actions?gate=a+b'
+    """
+    fields = {name: value for name, value in query.items() if value is not None}
+    return f"{page}?{urlencode(fields, errors='backslashreplace')}" if fields else page
 
 
 def refuse_a_long_name(name: str) -> None:

@@ -117,7 +117,7 @@ def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
 
     >>> client_config({"bootstrap.servers": "kafka:9092", "fetch.max.wait.ms": "100"})
     {'isolation.level': 'read_uncommitted', 'check.crcs': True, 'bootstrap.servers': 'kafka:9092', \
-    'fetch.wait.max.ms': 100}
+'fetch.wait.max.ms': 100}
     """
     options = {name.lower(): value.strip() for name, value in kafka_options.items()}
     config = {**_JAVA_DEFAULTS, "bootstrap.servers": _servers(options)}
