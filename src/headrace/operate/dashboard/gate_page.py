@@ -67,10 +67,7 @@ def named_range(query: Query) -> tuple[int, int] | None:
 
 
 def chart_range(
-    query: Query,
-    now_ms: int,
-    oldest_ms: Callable[[int], int | None],
-    newest_ms: int | None,
+    query: Query, now_ms: int, oldest_ms: Callable[[int], int | None], newest_ms: int | None
 ) -> tuple[int, int]:
     """Return the range of the charts (ms since the epoch): a named one, or the span up to now.
 
@@ -137,9 +134,7 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
 
 
 def _marks(
-    points: Sequence[SeriesPoint],
-    actions: Sequence[OperatorAction],
-    apart_ms: int,
+    points: Sequence[SeriesPoint], actions: Sequence[OperatorAction], apart_ms: int
 ) -> list[dict[str, Any]]:
     marks = _failures(points, apart_ms)
     marks += [

@@ -69,16 +69,16 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page that stays live.
+    """A live page.
 
     Attributes:
-        key: What distinguishes it from every other page.
-        title: For the window, and the heading.
-        look: Makes its regions.
-        revision: Says whether there may be something new.
-        about: What its template needs beside, as it is while the page is open.
-        template: The whole page; its live regions are in ``view``.
-        beside: Asks the ledger for what the template needs beside, once for each loading.
+        key: Unique key of the page.
+        title: Title of the window, and heading.
+        look: Renders the regions.
+        revision: Returns a value that changes when the regions may have changed.
+        about: Further values for the template, constant while the page is open.
+        template: Template of the whole page; ``view`` has its live regions.
+        beside: Reads further values for the template from the ledger at each load.
     """
 
     key: str
@@ -91,7 +91,7 @@ class Page:
 
 
 def address(page: str, **query: object) -> str:
-    """The address of a page, with those values of its query that are not None.
+    """Return the address of a page; values of the query that are None are left out.
 
     >>> address("/actions", gate="a b", before=None)
     '/actions?gate=a+b'

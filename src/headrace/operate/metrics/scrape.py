@@ -7,12 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import LedgerError
-from headrace.gate import (
-    GateMoment,
-    Ledger,
-    OpenBatches,
-    Status,
-)
+from headrace.gate import GateMoment, Ledger, OpenBatches, Status
 from headrace.operate.metrics.families import Family, Totals, gauge, render
 from headrace.operate.status.lags import GateLag, LagWatch, may_be_more
 from headrace.operate.status.snapshot import GATE_METRICS
@@ -84,44 +79,21 @@ def flow_families(ledger: Ledger, now_ms: int) -> list[Family]:
     return [ratio, level, queue, bottleneck]
 
 
-def lag_families(gates: Sequence[GateMoment], lags: Mapping[str, GateLag]) -> list[Family]:
-    """Return the lag of each gate."""
-    families = {
-        "records": gauge("lag_records", "Records that no batch has begun yet."),
-        "seconds": gauge("lag_seconds", "Age of the oldest record that no batch has begun yet."),
-        "age_s": gauge("lag_age_seconds", "Time since the lag was measured."),
-        "drain_s": gauge("drain_seconds", "Time until nothing waits, at the pace of late."),
-        "retention_left_s": gauge(
-            "retention_remaining_seconds", "Time until records are deleted before they are read."
-        ),
-    }
-    for gate in gates:
-        lag = lags[gate.name]
-        for name, family in families.items():
-            value: float | None = getattr(lag, name)
-            if value is not None:
-                family.add({"gate": gate.name}, value)
-    return list(families.values())
-
-
-def fact_families(gates: Sequence[GateMoment], now_ms: int) -> list[Family]:
-    """Return the metrics of each gate's facts (`FACTS`)."""
-    families = []
+def fact_families(
+    gates: Sequence[GateMoment], lags: Mapping[str, GateLag], now_ms: int
+) -> Iterator[Family]:
+    """Yield the metrics of each gate's facts (`GateSnapshot`)."""
     for metric in GATE_METRICS:
         family = gauge(metric.name, metric.help)
         for gate in gates:
-            value = metric.value(gate, now_ms)
+            value = metric.value(gate, lags[gate.name], now_ms)
             if value is not None:
                 family.add({"gate": gate.name}, value)
-        families.append(family)
-    return families
+        yield family
 
 
 def open_families(
-    gates: Sequence[GateMoment],
-    open_batches: OpenBatches,
-    letters: Mapping[str, int],
-    now_ms: int,
+    gates: Sequence[GateMoment], open_batches: OpenBatches, letters: Mapping[str, int], now_ms: int
 ) -> list[Family]:
     """Return the unfinished batches and waiting dead letters of each gate, 0 if there are none."""
     number = gauge("batches_open", "Batches that are not done.")
@@ -232,8 +204,7 @@ class _Scrape:
                     kafka_exporter_names=kafka_exporter_names,
                 )
         return [
-            *lag_families(gates, lags),
-            *fact_families(gates, now_ms),
+            *fact_families(gates, lags, now_ms),
             *open_families(gates, open_batches, letters, now_ms),
             *totals,
             *flows,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.gate import GateMoment
+from headrace.operate.status.lags import GateLag
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,12 @@ class Metric:
     Attributes:
         name: Name without the prefix ``headrace_``.
         help: One sentence.
-        value: Value at a time (ms since the epoch); None if the gate has none.
+        value: Value from a gate, its lag and the time (ms since the epoch); None without one.
     """
 
     name: str
     help: str
-    value: Callable[[GateMoment, int], float | None]
+    value: Callable[[GateMoment, GateLag, int], float | None]
 
 
 def fact(

@@ -195,7 +195,7 @@ def _load(gate: "GateSnapshot") -> float:
     return (gate.newest.duration_ms if gate.newest else 0) / max(gate.interval_ms, 1)
 
 
-def _most_per_s(gate: GateMoment, _now_ms: int) -> float | None:
+def _most_per_s(gate: GateMoment, *_: object) -> float | None:
     throttle, limit = gate.rate_limit, gate.operator.limit
     rates = [
         gate.rate_per_s,
@@ -205,12 +205,12 @@ def _most_per_s(gate: GateMoment, _now_ms: int) -> float | None:
     return min((rate for rate in rates if rate is not None), default=None)
 
 
-def _fixed_s(gate: GateMoment, _now_ms: int) -> float | None:
+def _fixed_s(gate: GateMoment, *_: object) -> float | None:
     cost = batch_cost_of(gate)
     return None if cost is None else cost.fixed_s
 
 
-def _away_s(gate: GateMoment, now_ms: int) -> float:
+def _away_s(gate: GateMoment, _lag: GateLag, now_ms: int) -> float:
     outage = gate.waits if gate.has_query else None
     return max(now_ms - outage.since_ms, 0) / 1000 if outage else 0
 
@@ -249,6 +249,11 @@ class GateSnapshot:
             sort="lag",
             order=lambda s: -(s.lag or 0),
         ),
+        Metric(
+            "lag_records",
+            "Records that no batch has begun yet.",
+            lambda _gate, lag, *_: lag.records,
+        ),
     )
     lag_trend: Trend | None = fact(
         "Direction of the lag: ``falling``, ``steady`` or ``rising``.",
@@ -266,6 +271,11 @@ class GateSnapshot:
             narrow=_short_drain,
             sort="drain",
             order=lambda s: (s.drain_s is not None, -(s.drain_s or 0)),
+        ),
+        Metric(
+            "drain_seconds",
+            "Time until nothing waits, at the pace of late.",
+            lambda _gate, lag, *_: lag.drain_s,
         ),
     )
     rate_per_s: float | None = fact(
@@ -296,7 +306,7 @@ class GateSnapshot:
         Metric(
             "capacity_records_per_second",
             "How fast the last batch was processed.",
-            lambda gate, _now_ms: gate.capacity_per_s,
+            lambda gate, *_: gate.capacity_per_s,
         ),
     )
     batches: tuple[BatchSnapshot, ...] = fact(
@@ -317,7 +327,7 @@ class GateSnapshot:
         Metric(
             "batch_interval_seconds",
             "The time that a batch should take.",
-            lambda gate, _now_ms: gate.interval_ms / 1000,
+            lambda gate, *_: gate.interval_ms / 1000,
         ),
     )
     reason: str | None = fact(
@@ -361,6 +371,9 @@ class GateSnapshot:
     lag_age_ms: int | None = fact(
         "Time since the last batch was planned.",
         lambda m: m.newest and max(m.now_ms - m.newest.created_time_ms, 0),
+        metric=Metric(
+            "lag_age_seconds", "Time since the lag was measured.", lambda _gate, lag, *_: lag.age_s
+        ),
     )
     lag_now: int | None = fact(
         "Records that no batch has begun, as the source reports now. The source is"
@@ -437,7 +450,7 @@ class GateSnapshot:
         metric=Metric(
             "query_running",
             "1 while a query stands behind the gate.",
-            lambda gate, _now_ms: gate.has_query,
+            lambda gate, *_: gate.has_query,
         ),
     )
     ended_ms: int | None = fact(
@@ -490,7 +503,7 @@ class GateSnapshot:
         metric=Metric(
             "paused",
             "1 while an operator has paused or drained the gate.",
-            lambda gate, _now_ms: gate.operator.hold is not None,
+            lambda gate, *_: gate.operator.hold is not None,
         ),
     )
     new_checkpoint: str | None = fact(
@@ -510,17 +523,27 @@ class GateSnapshot:
         metric=Metric(
             "batch_ceiling_records",
             "The largest batch that the handler takes.",
-            lambda gate, _now_ms: gate.ceiling.records if gate.ceiling else None,
+            lambda gate, *_: gate.ceiling.records if gate.ceiling else None,
         ),
     )
     lag_seconds: float | None = fact(
         "Age of the oldest record that no batch has begun; 0 if no record waits.",
         lambda m: m.lag.seconds,
+        metric=Metric(
+            "lag_seconds",
+            "Age of the oldest record that no batch has begun yet.",
+            lambda _gate, lag, *_: lag.seconds,
+        ),
     )
     retention_left_s: float | None = fact(
         "Seconds until the source's retention deletes the oldest such record; 0 if"
         " records were deleted. The source is asked if records have waited for a minute.",
         lambda m: m.lag.retention_left_s,
+        metric=Metric(
+            "retention_remaining_seconds",
+            "Time until records are deleted before they are read.",
+            lambda _gate, lag, *_: lag.retention_left_s,
+        ),
     )
     needs: tuple[Need, ...] = fact(
         "Needs, the most urgent first: each with a sentence and a command.",
