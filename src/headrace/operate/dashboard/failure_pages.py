@@ -96,7 +96,7 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def _revision(gate: str | None = None) -> Revision:
-    """Whatever is done to a batch, or happens to this gate, or to any."""
+    """Return a revision that changes with each action, and each change of the gate or any gate."""
 
     def revision(fleet: Fleet) -> object:
         return fleet.acted, fleet.revisions if gate is None else fleet.revisions.get(gate)

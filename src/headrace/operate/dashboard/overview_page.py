@@ -114,14 +114,14 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
     def look(_ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
         gates = list(fleet.snapshots.values())
         shown = sorted(
-            sorted(filter(choice.includes, gates), key=lambda each: each.gate),
+            sorted(filter(choice.includes, gates), key=lambda gate: gate.gate),
             key=_ORDERS[choice.sort],
         )
-        needs = [need for each in gates for need in each.needs] + list(flow_needs(fleet.stages))
+        needs = [need for gate in gates for need in gate.needs] + list(flow_needs(fleet.stages))
         regions = {
             "summary": site.render(
                 "summary.html",
-                states=Counter(str(each.state) for each in gates).most_common(),
+                states=Counter(str(gate.state) for gate in gates).most_common(),
                 gates=gates,
                 choice=choice,
                 now_ms=now_ms,
@@ -135,9 +135,9 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
             "shown": site.render("shown.html", shown=len(shown), gates=len(gates), choice=choice),
         }
         ids = []
-        for each in shown:
-            ids.append(region_id("gate", each.gate))
-            regions[ids[-1]] = rows.html(each, fleet)
+        for gate in shown:
+            ids.append(region_id("gate", gate.gate))
+            regions[ids[-1]] = rows.html(gate, fleet)
         return View(regions, {"gates": ids})
 
     def revision(fleet: Fleet) -> object:
@@ -303,7 +303,8 @@ def flows_page(site: Site, _name: str, _query: Query) -> Page:
             stages[stage.flow].append(stage)
         flows = {
             name: [
-                [_stage_view(ledger, fleet, each) for each in layer] for layer in layers_of(of_flow)
+                [_stage_view(ledger, fleet, member) for member in layer]
+                for layer in layers_of(of_flow)
             ]
             for name, of_flow in stages.items()
         }
@@ -353,8 +354,8 @@ def receivers_page(site: Site, _name: str, _query: Query) -> Page:
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         journals: dict[tuple[str, str], list[ReceiverSnapshot]] = defaultdict(list)
-        for each in ledger.moments.receivers():
-            journals[each.journal, each.gate].append(ReceiverSnapshot.of(each, now_ms))
+        for record in ledger.moments.receivers():
+            journals[record.journal, record.gate].append(ReceiverSnapshot.of(record, now_ms))
         values = {"journals": journals, "silent": ReceiverState.SILENT, "now_ms": now_ms}
         return View({"receivers": site.render("receivers.html", **values)})
 

@@ -418,7 +418,7 @@ class GateSnapshot:
     )
     in_progress: int = fact(
         "Number of ``batches`` that are in progress.",
-        lambda m: sum(each.status is Status.IN_PROGRESS for each in m.history.batches),
+        lambda m: sum(entry.status is Status.IN_PROGRESS for entry in m.history.batches),
     )
     abandoned: int = fact(
         "Number of batches in progress that no process runs. Each fails when its lease ends.",
@@ -442,7 +442,7 @@ class GateSnapshot:
     )
     receivers: tuple[ReceiverSnapshot, ...] = fact(
         "Receivers that accept records for the gate.",
-        lambda m: tuple(ReceiverSnapshot.of(each, m.now_ms) for each in m.history.receivers),
+        lambda m: tuple(ReceiverSnapshot.of(entry, m.now_ms) for entry in m.history.receivers),
     )
     query: QuerySnapshot | None = fact(
         "The running query, or the last one if it ended without a report; else None.",
@@ -561,16 +561,16 @@ class GateSnapshot:
         return self.lag_age_ms is not None and self.lag_age_ms > silence_ms(self.interval_ms)
 
 
-_FACTS: Final = {each.name: each.metadata for each in fields(GateSnapshot)}
-GATE_COLUMNS: Final[Sequence[Column]] = [c for each in _FACTS.values() if (c := each["column"])]
-GATE_METRICS: Final[Sequence[Metric]] = [m for each in _FACTS.values() if (m := each["metric"])]
+_FACTS: Final = {entry.name: entry.metadata for entry in fields(GateSnapshot)}
+GATE_COLUMNS: Final[Sequence[Column]] = [c for entry in _FACTS.values() if (c := entry["column"])]
+GATE_METRICS: Final[Sequence[Metric]] = [m for entry in _FACTS.values() if (m := entry["metric"])]
 
 GateSnapshot.__doc__ = f"{GateSnapshot.__doc__}\n    Attributes:\n" + "".join(
-    f"        {name}: {each['meaning']}\n" for name, each in _FACTS.items()
+    f"        {name}: {entry['meaning']}\n" for name, entry in _FACTS.items()
 )
 
 
 def without_needs(moment: Moment) -> GateSnapshot:
     """Compute a snapshot without its needs."""
-    values: dict[str, Any] = {name: each["value"](moment) for name, each in _FACTS.items()}
+    values: dict[str, Any] = {name: entry["value"](moment) for name, entry in _FACTS.items()}
     return GateSnapshot(**values)

@@ -85,7 +85,7 @@ def duration(ms: float | None) -> str:
 
 
 def drained_in(drain_s: float | None) -> str:
-    """A time until nothing waits, without the tenths of a second, which nobody needs."""
+    """Format the time until no record waits, in whole seconds: an estimate has no tenths."""
     if drain_s is None:
         return UNKNOWN
     return duration(round(drain_s) * 1000) if drain_s >= 60 else f"{drain_s:.0f} s"
