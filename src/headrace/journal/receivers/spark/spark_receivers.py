@@ -1,4 +1,10 @@
-"""Receivers on Spark's executors: what a program starts, watches and stops."""
+"""Receivers on Spark's executors: what a program starts, watches and stops.
+
+A receiver is a job of one task. Spark can only kill a Python task, not ask it to end, so the task
+obeys orders of the driver. Its error is its result, not its failure: ``spark.task.maxFailures``
+counts dead workers alone, and the driver decides what is restarted. A receiver that loses its
+driver ends cleanly, so the lane on the far side of a network partition becomes free.
+"""
 
 import logging
 import math
