@@ -1,4 +1,4 @@
-"""What operators see and do: commands, dashboard, status, metrics, local services."""
+"""Commands, dashboard, status, metrics and local services for operators."""
 
 from headrace.core.system import door
 

@@ -7,7 +7,7 @@ try:
     from headrace.core.system import needs_extra
     from headrace.errors import HeadraceError
     from headrace.operate.cli.exits import ExitStatus, interrupts_kept
-except KeyboardInterrupt:  # somebody has thought again at once
+except KeyboardInterrupt:  # Ctrl-C during the imports: no traceback
     sys.exit(130)
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     except HeadraceError as error:
         from headrace.operate.status.words import printable  # noqa: PLC0415  (it is slow)
 
-        # It may name what a terminal would obey, such as a gate.
+        # The error may quote a name with characters that a terminal would interpret.
         sys.stderr.write(f"headrace: {printable(str(error))}\n")
         sys.exit(ExitStatus.ERROR)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The commands by group and name. Each is imported when it is run: all of them take a second."""
+"""Commands by group and name. A command is imported when it is run: importing all takes 1 s."""
 
 import importlib
 from collections.abc import Mapping
@@ -119,7 +119,7 @@ GROUPS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType(
         },
     }
 )
-"""The module of a command, which is imported when it is run, and the line that lists it."""
+"""Module of each command, and the command's line in ``headrace --help``, by group."""
 
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -133,32 +133,32 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 class Commands(TyperGroup):
     """All commands.
 
-    Any stands for the click that typer brings, which has no public name.
+    Annotations are Any for classes of typer's own copy of click, which has no public name.
     """
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        # Their names are enough to list them, and to suggest one of them.
+        # The names are enough for lists and suggestions, without an import.
         names: dict[str, Any] = dict.fromkeys(COMMANDS)
         self.commands = names
 
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
-        """The command of this name, if there is one."""
+        """Import and return a command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
-        if isinstance(found, typer.Typer):
-            group = found
+        loaded = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
+        if isinstance(loaded, typer.Typer):
+            group = loaded
         else:
             group = typer.Typer(add_completion=False)
-            group.command()(found)
+            group.command()(loaded)
         command = typer.main.get_command(group)
         command.name = cmd_name
         _give_help(cmd_name, command)
         return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """List the commands by group; none is imported for it."""
+        """List the commands by group, without importing them."""
         groups = {
             title: {name: line for name, (_, line) in group.items()}
             for title, group in GROUPS.items()
@@ -171,8 +171,8 @@ def _give_help(words: str, command: Any) -> None:
         formatter.write(help_text(command, context, examples=EXAMPLES.get(words, ())))
 
     command.format_help = write
-    for name, each in getattr(command, "commands", {}).items():
-        _give_help(f"{words} {name}", each)
+    for name, subcommand in getattr(command, "commands", {}).items():
+        _give_help(f"{words} {name}", subcommand)
 
 
 app = typer.Typer(
@@ -182,7 +182,7 @@ app = typer.Typer(
     no_args_is_help=True,
     # Rich takes longer to import than a list of commands to print.
     rich_markup_mode=None,
-    # The commands have it from this one.
+    # Commands inherit these settings.
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )

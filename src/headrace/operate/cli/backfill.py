@@ -1,4 +1,4 @@
-"""``headrace backfill``: run failed batches again, manually: which ones, and with what."""
+"""``headrace backfill``: selects failed batches and the handler that runs them again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.gate import Handler
 
 RUNNABLE: Final = (Status.FAILED, Status.BACKFILLING)
-"""The statuses of a batch that can be run; if ``backfilling``, its lease has to have run out."""
+"""Statuses of a batch that can be run; the lease of a ``backfilling`` batch must have expired."""
 
 _NO_LIMIT: Final = 2**31 - 1
 _IN_ONE_WAY: Final = (
@@ -34,7 +34,7 @@ _IN_ONE_WAY: Final = (
 
 
 class FailurePolicy(StrEnum):
-    """Policy for an exception in the handler."""
+    """Policy for an exception of the handler."""
 
     DEFER = "defer"
     ISOLATE = "isolate"
@@ -151,11 +151,11 @@ def backfill(
     """
     window = opt.window_ms(since, until, wall_clock_ms())
     choice = Choice(words or (), everything, status, *window)
-    given = opt.source_options(option or (), options_file)
+    options = opt.source_options(option or (), options_file)
     work = work_of(handler, transform, flow, ledger)
     ledger = work.ledger
     with Ledger.open(ledger, create=False) as reader:
-        batches, sources = _found(reader, ledger, choice, work, given)
+        batches, sources = _found(reader, ledger, choice, work, options)
         if dry_run:
             _print_plan(reader, batches, sources, as_json=as_json)
             return
@@ -172,7 +172,7 @@ def backfill(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Choice of the command line, in one way: by keys, by what batches have in common, or all.
+    """Selection of batches on the command line: by keys, by gate and filters, or all.
 
     ``words`` are keys, or one gate.
     """
@@ -194,11 +194,11 @@ class Choice:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether some batches are chosen by what they have in common."""
-        return any(each is not None for each in (self.status, self.since_ms, self.until_ms))
+        """Whether a filter by status or time is set."""
+        return any(value is not None for value in (self.status, self.since_ms, self.until_ms))
 
     def includes(self, batch: BatchRecord) -> bool:
-        """Whether a failed batch is meant, where no keys are named."""
+        """Whether the filters select a failed batch."""
         return (
             self.status in {None, batch.status}
             and (self.since_ms is None or batch.created_time_ms >= self.since_ms)
@@ -211,29 +211,29 @@ def _found(
 ) -> tuple[list[BatchRecord], dict[str, SourceAccess]]:
     batches = _chosen(ledger, url, choice)
     options = {**(work.options(batches[0].gate) if batches else {}), **given}
-    gate_of = {each.batch_key: each.gate for each in batches}
+    gate_of = {batch.batch_key: batch.gate for batch in batches}
     return batches, source_access(ledger, gate_of, options)
 
 
 def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
     is_gate = choice.everything or choice.is_filtered
-    named = [gate_or_batch(ledger, each, url, is_gate=is_gate) for each in choice.words]
-    keyed = {each.batch_key: each for each in named if isinstance(each, BatchRecord)}
-    gate = next((each for each in named if isinstance(each, str)), None)
+    named = [gate_or_batch(ledger, item, url, is_gate=is_gate) for item in choice.words]
+    keyed = {item.batch_key: item for item in named if isinstance(item, BatchRecord)}
+    gate = next((item for item in named if isinstance(item, str)), None)
     if gate is not None and len(named) > 1:
         raise OptionError(_IN_ONE_WAY)
     for batch in keyed.values():
         _refuse_unless_runnable(ledger, batch)
-    found = list(keyed.values())
+    batches = list(keyed.values())
     if not keyed:
-        found = [b for b in ledger.batches.failed(gate, _NO_LIMIT) if choice.includes(b)]
-    gates = sorted({batch.gate for batch in found})
+        batches = [b for b in ledger.batches.failed(gate, _NO_LIMIT) if choice.includes(b)]
+    gates = sorted({batch.gate for batch in batches})
     if len(gates) > 1:
         raise OptionError(
             f"These batches are of the gates {', '.join(map(repr, gates))}, and a handler is one"
             " gate's; name one of them."
         )
-    return sorted(found, key=lambda batch: (batch.created_time_ms, batch.batch_key))
+    return sorted(batches, key=lambda batch: (batch.created_time_ms, batch.batch_key))
 
 
 def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
@@ -273,17 +273,17 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
 
 
 class Work(NamedTuple):
-    """Options and handler for the batches of a gate, by its name."""
+    """Options of the source and handler for the batches of a gate."""
 
     options: Callable[[str], dict[str, str]]
-    """With which they are read again, as far as they are known."""
+    """Options of the stream, as far as they are known."""
     handler: Callable[[str], "Handler"]
     ledger: str
-    """The URL of their ledger: the flow's, or the one that is named."""
+    """URL of the ledger: the flow's, or the named one."""
 
 
 def work_of(handler: str | None, transform: str | None, flow: str | None, ledger: str) -> Work:
-    """Return the work that ``--handler`` and ``--transform``, or ``--flow``, name."""
+    """Return the work of ``--handler`` and ``--transform``, or of ``--flow``."""
     if flow is None:
         if handler is None:
             raise OptionError(
@@ -294,9 +294,9 @@ def work_of(handler: str | None, transform: str | None, flow: str | None, ledger
         handle = load_handler(handler, transform)
         return Work(lambda _gate: {}, lambda _gate: handle, ledger)
     if handler is not None or transform is not None:
-        other = "--handler" if handler is not None else "--transform"
+        option = "--handler" if handler is not None else "--transform"
         raise OptionError(
-            f"--flow is {flow!r}, and {other} is given too; leave that out, for the stage has its"
+            f"--flow is {flow!r}, and {option} is given too; leave that out, for the stage has its"
             " own."
         )
     return _work_of_flow(flow, ledger)
@@ -350,7 +350,7 @@ def _print_plan(
                     "records": batch.records_left,
                     "attempts": batch.attempts,
                     "error": batch.error and asdict(batch.error),
-                    "gone": [asdict(each) for each in gone_of[batch.batch_key]],
+                    "gone": [asdict(item) for item in gone_of[batch.batch_key]],
                 }
             )
         return
@@ -366,10 +366,10 @@ def _print_plan(
 def plan_table(
     batches: Sequence[BatchRecord], gone_of: Mapping[str, Sequence[OffsetRange]]
 ) -> Table:
-    """The batches that would be run, and what of them has left Kafka, by key."""
+    """Return a table of the batches that would be run; ``gone_of`` has their lost ranges by key."""
 
     def still_there(batch: BatchRecord) -> str:
-        left = batch.records_left - sum(each.count for each in gone_of[batch.batch_key])
+        left = batch.records_left - sum(item.count for item in gone_of[batch.batch_key])
         if left == batch.records_left:
             return "all"
         return f"only {words.count(left)}" if left else "nothing"

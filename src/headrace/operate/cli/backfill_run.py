@@ -1,4 +1,4 @@
-"""Runs chosen batches, one after the other, and says while it goes on what becomes of them."""
+"""Runs selected batches one after another, and reports progress and outcomes."""
 
 import logging
 import re
@@ -66,7 +66,7 @@ _CANCEL_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work on each batch, and access to its source, by the batch's key."""
+    """Handler, policy and sources of a manual backfill."""
 
     handler: Handler
     sources: Mapping[str, SourceAccess]
@@ -76,7 +76,7 @@ class Job:
 
 
 class ManualBackfill:
-    """Runs batches of one gate, one at least, each once and in this order."""
+    """Runs one or more batches of a gate, each once and in their order."""
 
     def __init__(
         self,
@@ -104,12 +104,10 @@ class ManualBackfill:
         ]
 
     def run(self) -> None:
-        """Run them until they are done, or `stop` is called.
+        """Run the batches until they are done, or `stop` is called.
 
-        Raises:
-            LedgerError: The ledger cannot be read or written. A batch may be this process's, and
-                can be claimed again when its lease has run out.
-            KeyboardInterrupt: Somebody wants the end at once; the current batch was released.
+        A second Ctrl-C releases the current batch and raises KeyboardInterrupt. After a
+        LedgerError the current batch may stay claimed until its lease expires.
         """
         try:
             for scheduler, keys in self._schedulers:
@@ -119,7 +117,7 @@ class ManualBackfill:
             raise
 
     def stop(self) -> None:
-        """End as soon as the outcome of the current batch is known; from any thread."""
+        """End after the current batch. May be called from any thread."""
         for scheduler, _ in self._schedulers:
             scheduler.close()
 
@@ -153,10 +151,10 @@ class ManualBackfill:
         self._view.event(event, self.tally)
 
     def _release(self) -> None:
-        """Make the current batch failed at once; that its run was ended makes nothing dead."""
+        """Mark the current batch as failed at once; an ended run makes no batch dead."""
         if self._current is None:
             return
-        # Cancel in a thread, for Java may be what hangs.
+        # Cancel in a thread, because Java itself may hang.
         cancel = threading.Thread(target=self._spark.sparkContext.cancelAllJobs, daemon=True)
         cancel.start()
         cancel.join(_CANCEL_S)
@@ -172,7 +170,7 @@ class ManualBackfill:
 
 
 def _without_exit(handler: Handler) -> Handler:
-    """A handler whose ``sys.exit()`` fails its batch, with the reason, and not ends the command."""
+    """Wrap a handler so that its ``sys.exit()`` fails the batch instead of ending the command."""
 
     def handle(df: DataFrame, batch: Batch) -> None:
         try:
@@ -185,10 +183,10 @@ def _without_exit(handler: Handler) -> Handler:
 
 
 def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json: bool) -> bool:
-    """Run batches of one gate in a Spark session of its own; answers whether all is done."""
+    """Run batches of one gate in a new Spark session. Return whether all are done."""
     view = progress_view(sum(batch.records_left for batch in batches), as_json=as_json)
     with Ledger.open(url, timeouts=OF_A_QUERY) as ledger:
-        # The view prints the events that are logged there.
+        # The view prints the events of this logger.
         logging.getLogger("headrace.backfill").addHandler(logging.NullHandler())
         spark = start_spark("headrace backfill")
         work = ManualBackfill(ledger, spark, job, view, batches)
@@ -211,12 +209,12 @@ class Outcome(IntEnum):
 
     DONE = 0
     SKIPPED = 1
-    """Somebody else has it now."""
+    """Another process runs the batch."""
     FAILED = 2
     DEAD = 3
-    """Also what has left the source."""
+    """Dead; records that have left the source count too."""
     NOT_RUN = 4
-    """The backfill has ended before."""
+    """The backfill ended before the batch began."""
 
 
 _OUTCOMES: Final = {
@@ -234,9 +232,9 @@ _WORDS: Final = {
 
 
 class Tally:
-    """Counts outcomes of the chosen batches as events report them, and the ledger has them.
+    """Counts the outcomes of the selected batches from the events of the backfill.
 
-    Records of a batch that is run in parts count by what became of their part.
+    Records of a batch that is run in parts count by the outcome of their part.
     """
 
     def __init__(self, ledger: Ledger, chosen: Sequence[BatchRecord]) -> None:
@@ -246,7 +244,7 @@ class Tally:
         self._records: Counter[Outcome] = Counter()
 
     def add(self, event: BackfillEvent) -> None:
-        """Count what an event reports."""
+        """Count the outcomes that an event reports."""
         match event:
             case PartlyDone(batch, left):
                 self._count(batch.batch_key, Outcome.DONE, self._left[batch.batch_key] - left)
@@ -260,24 +258,24 @@ class Tally:
 
     @property
     def known_records(self) -> int:
-        """The records whose outcome is known."""
+        """Number of records with a known outcome."""
         return self._records.total()
 
     @property
     def records(self) -> dict[Outcome, int]:
         """Number of records by outcome."""
-        found = self._records + Counter({Outcome.NOT_RUN: sum(self._left.values())})
-        return {outcome: found[outcome] for outcome in Outcome}
+        counts = self._records + Counter({Outcome.NOT_RUN: sum(self._left.values())})
+        return {outcome: counts[outcome] for outcome in Outcome}
 
     @property
     def batches(self) -> dict[Outcome, int]:
-        """Number of the chosen batches by outcome."""
-        found = Counter(self._outcomes.get(key, Outcome.NOT_RUN) for key in self._left)
-        return {outcome: found[outcome] for outcome in Outcome}
+        """Number of the selected batches by outcome."""
+        counts = Counter(self._outcomes.get(key, Outcome.NOT_RUN) for key in self._left)
+        return {outcome: counts[outcome] for outcome in Outcome}
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing has failed again, is dead, or was not run."""
+        """Whether no batch or record failed again, is dead, or was not run."""
         bad = (Outcome.FAILED, Outcome.DEAD, Outcome.NOT_RUN)
         return not any(self.batches[outcome] or self.records[outcome] for outcome in bad)
 
@@ -306,18 +304,18 @@ def progress_view(records: int, *, as_json: bool) -> "ProgressLines":
 
 
 class ProgressLines:
-    """A line for each event, within ``with``, and a sentence at the end."""
+    """View with a line for each event during the ``with`` block, and a sentence at the end."""
 
     def event(self, event: BackfillEvent, tally: "Tally") -> None:
-        """Print an event, which is in the tally already."""
+        """Print an event, which the tally has counted."""
         typer.echo(printable(str(event)))
 
     def say(self, words: str) -> None:
-        """Print something for whoever watches, beside the output."""
+        """Print a message on standard error."""
         typer.echo(words, err=True)
 
     def end(self, tally: "Tally") -> None:
-        """Print what became of all; after the ``with``."""
+        """Print the summary. Call after the ``with`` block."""
         typer.echo(summary(tally))
 
     def __enter__(self) -> Self:
@@ -331,23 +329,23 @@ def _event_name(event: BackfillEvent) -> str:
 
 
 class ProgressJson(ProgressLines):
-    """A JSON object for each event, with times in ms since the epoch, and one at the end."""
+    """View with a JSON object for each event, times in ms since the epoch, and one at the end."""
 
     def event(self, event: BackfillEvent, tally: "Tally") -> None:
-        """Print it."""
+        """Print an event as JSON."""
         print_json({"event": _event_name(event), **asdict(event)})
 
     def end(self, tally: "Tally") -> None:
-        """Print how many batches and records came to each outcome."""
+        """Print the number of batches and records by outcome."""
         batches, records = (
-            {outcome.name.lower(): number for outcome, number in each.items()}
-            for each in (tally.batches, tally.records)
+            {outcome.name.lower(): number for outcome, number in counts.items()}
+            for counts in (tally.batches, tally.records)
         )
         print_json({"event": "summary", "batches": batches, "records": records})
 
 
 class ProgressBar(ProgressLines):
-    """A bar over the records, above it a line for each event but what goes well."""
+    """View with a bar over the records, and above it a line for each event but successes."""
 
     def __init__(self, records: int, console: Console) -> None:
         self._progress = Progress(
@@ -361,7 +359,7 @@ class ProgressBar(ProgressLines):
         self._task = self._progress.add_task("waiting", total=records)
 
     def event(self, event: BackfillEvent, tally: "Tally") -> None:
-        """Move the bar."""
+        """Move the bar, and print an event that is not a success."""
         doing = "waiting"
         if isinstance(event, Claimed):
             doing = f"batch {event.batch.batch_key[:SHORT]}"
@@ -370,7 +368,7 @@ class ProgressBar(ProgressLines):
             self.say(printable(str(event)))
 
     def say(self, words: str) -> None:
-        """Print it above the bar."""
+        """Print a message above the bar."""
         self._progress.console.print(words, markup=False, highlight=False)
 
     def __enter__(self) -> Self:
@@ -382,12 +380,12 @@ class ProgressBar(ProgressLines):
 
 
 def summary(tally: Tally) -> str:
-    """Return the outcome of all batches and records, in one sentence."""
+    """Return the outcomes of all batches and records, in one sentence."""
     batches, records = (
         ", ".join(
-            f"{count(number)} {_WORDS[outcome]}" for outcome, number in each.items() if number
+            f"{count(number)} {_WORDS[outcome]}" for outcome, number in counts.items() if number
         )
-        for each in (tally.batches, tally.records)
+        for counts in (tally.batches, tally.records)
     )
     of_all = sum(tally.batches.values()), sum(tally.records.values())
     return f"{plural(of_all[0], 'batch')}: {batches}; {plural(of_all[1], 'record')}: {records}."

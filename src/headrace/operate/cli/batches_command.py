@@ -1,4 +1,4 @@
-"""``headrace batches``: what the gates have read; ``headrace prune`` deletes what is old."""
+"""``headrace batches`` lists the batches of gates; ``headrace prune`` deletes old batches."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,14 +81,14 @@ def batches(listing: opt.Listing, *, word: GateOrKey = None, status: Statuses = 
             now_ms = wall_clock_ms()
             since_ms, until_ms = listing.window_ms(now_ms)
             gates = opt.gates_of(opened, gate, url)
-            found = opened.batches.newest(
+            rows = opened.batches.newest(
                 gate,
                 listing.limit + 1,
                 statuses=status or (),
                 since_ms=since_ms,
                 until_ms=until_ms,
             )
-            shown = found[: listing.limit]
+            shown = rows[: listing.limit]
             keys = [batch.batch_key for batch in shown]
             losses = opened.history.losses_of(keys)
             rejected = opened.dead_letters.count_rejected(keys)
@@ -110,27 +110,21 @@ def batches(listing: opt.Listing, *, word: GateOrKey = None, status: Statuses = 
                 rejected=rejected,
                 reported_ms=opened.rates.reported_ms(shown),
             )
-            return Group(view, *out.if_more(len(found), listing.limit, "newest"))
+            return Group(view, *out.if_more(len(rows), listing.limit, "newest"))
 
         show_or_watch(draw, watch=listing.watch)
 
 
 def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str | BatchRecord:
-    """The gate of this name, or else the batch whose key begins so.
+    """Return the gate with a name, or else the batch whose key begins with the word.
 
-    Args:
-        ledger: The ledger.
-        word: A gate's name, or 4 to 32 hexadecimal digits.
-        url: The ledger's URL, for errors.
-        is_gate: Whether another argument goes with a gate only.
-
-    Raises:
-        OptionError: There is neither, or both.
+    A key's prefix has 4 to 32 hexadecimal digits. ``is_gate`` says that other arguments require a
+    gate. Raise OptionError if neither a gate nor a batch matches, or if both do.
     """
     digits = word.strip().lower()
     keys = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
-    known = ledger.gates.all()
-    if any(each.name == word for each in known):
+    gates = ledger.gates.all()
+    if any(record.name == word for record in gates):
         if keys and not is_gate:
             raise OptionError(
                 f"{word!r} is a gate, and batch {keys[0].batch_key} begins so too; give more digits"
@@ -145,21 +139,21 @@ def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str 
     if not keys:
         raise OptionError(
             f"The ledger {redact_url(url)} has no gate {word!r}; the gates it has:"
-            f" {opt.listed(known)}. It has no batch whose key, 4 to 32 hexadecimal digits, begins"
+            f" {opt.listed(gates)}. It has no batch whose key, 4 to 32 hexadecimal digits, begins"
             " so; `headrace batches` lists the newest."
         )
     return find_batch(ledger, word, url)
 
 
 def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
-    """The one batch whose key begins so; `OptionError` where there is none, or several."""
+    """Return the batch whose key begins with a prefix; raise OptionError for none or several."""
     digits = key.strip().lower()
-    found = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
-    if len(found) == 1:
-        return found[0]
+    matches = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
+    if len(matches) == 1:
+        return matches[0]
     where = f"The ledger {redact_url(url)}"
-    if found:
-        several = " and ".join(batch.batch_key for batch in found)
+    if matches:
+        several = " and ".join(batch.batch_key for batch in matches)
         raise OptionError(
             f"{where} has several batches whose key begins with {key!r}, such as {several}; "
             "give more digits."
@@ -183,14 +177,14 @@ def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
     out.print_json(
         {
             **_with_missing(batch, losses, rejected),
-            "ranges": [out.flat(each) for each in ranges],
+            "ranges": [out.flat(item) for item in ranges],
             "losses": [{**asdict(loss.offsets), "reason": loss.reason} for loss in own],
         }
     )
 
 
 def batch_values(batch: BatchRecord) -> dict[str, Any]:
-    """A batch in JSON: its row, what is left, and whether a stop of its query interrupted it."""
+    """Return a batch for JSON: its row, the records left, and whether it was interrupted."""
     row = asdict(batch)
     del row["progress"]
     return {**row, "records_left": batch.records_left, "interrupted": batch.interrupted}
@@ -213,17 +207,17 @@ def batches_view(
     rejected: Mapping[str, int] = _NO_NUMBERS,
     reported_ms: Mapping[str, int] = _NO_NUMBERS,
 ) -> Table:
-    """One line for each batch; what is known of them besides is by key."""
+    """Return a table with one line for each batch; further values are by batch key."""
 
     def remark(batch: BatchRecord) -> RenderableType:
         key = batch.batch_key
         counts = {"lost": lost_records(losses.get(key, ())), "rejected": rejected.get(key, 0)}
-        said = "".join(f"{words.plural(n, 'record')} {word} · " for word, n in counts.items() if n)
-        if batch.resolution is not None and not said:
+        text = "".join(f"{words.plural(n, 'record')} {word} · " for word, n in counts.items() if n)
+        if batch.resolution is not None and not text:
             return out.Shortened(f"resolved: {batch.resolution}")
-        if batch.error is not None and not batch.interrupted and not said:
+        if batch.error is not None and not batch.interrupted and not text:
             return out.Shortened(_error(batch, batch.error))
-        return out.line(said, style="bold red").append_text(_error_or_reason(batch))
+        return out.line(text, style="bold red").append_text(_error_or_reason(batch))
 
     return out.table(
         batches,
@@ -247,7 +241,7 @@ def batch_view(
     rejected: Mapping[str, int] = _NO_NUMBERS,
     reported_ms: Mapping[str, int] = _NO_NUMBERS,
 ) -> RenderableType:
-    """Everything about one batch."""
+    """Return the view of one batch in full."""
     facts = (
         (
             Text(name, style="dim"),
@@ -270,9 +264,9 @@ def batch_view(
         elif batch.resolution is not None:
             shown.append(out.line("Its error, before it was resolved:"))
         shown.append(Text(words.printable(batch.error.error_class), style="bold red"))
-        # A trace ends with the message; what the engine reports has none.
+        # A trace ends with the message; an error that the engine reports has no trace.
         lines = (batch.error.trace or batch.error.message).splitlines()
-        shown += [Text(words.printable(each), overflow="fold") for each in lines]
+        shown += [Text(words.printable(text), overflow="fold") for text in lines]
     return Group(*shown)
 
 
@@ -298,9 +292,9 @@ def _facts(
         records = words.plural(rejected, "record")
         yield "rejected", f"{records}; see headrace dead-letters list"
     if batch.progress is not None:
-        done, left = words.count(batch.done_records), words.count(batch.records_left)
+        progress, left = words.count(batch.done_records), words.count(batch.records_left)
         runs = words.plural(batch.parts.runs, "run")
-        yield "in parts", f"{done} records done, {left} left, {runs}"
+        yield "in parts", f"{progress} records done, {left} left, {runs}"
     yield "limited by", batch.reason
     yield "lag", f"{words.count(batch.lag)} when it was planned"
     yield "rate", f"{words.count(batch.rate_per_s)}/s when it was planned"
@@ -318,10 +312,10 @@ def _facts(
 def _ranges(ranges: Sequence[PlannedRange]) -> Table:
     return out.table(
         ranges,
-        ("range", lambda each: out.line(str(each.offsets))),
-        (">offsets", lambda each: words.count(each.offsets.count)),
-        (">latest", lambda each: words.UNKNOWN if each.latest is None else str(each.latest)),
-        ("*limited by", lambda each: out.line(each.reason or words.UNKNOWN)),
+        ("range", lambda row: out.line(str(row.offsets))),
+        (">offsets", lambda row: words.count(row.offsets.count)),
+        (">latest", lambda row: words.UNKNOWN if row.latest is None else str(row.latest)),
+        ("*limited by", lambda row: out.line(row.reason or words.UNKNOWN)),
     )
 
 
@@ -348,21 +342,21 @@ def _error(batch: BatchRecord, error: ErrorReport) -> str:
 
 
 def status_text(batch: BatchRecord) -> Text:
-    """Return a batch's state, and how often it was begun if that was more than once."""
+    """Return a batch's status, with the number of attempts if there were several."""
     times = f" \N{MULTIPLICATION SIGN}{batch.attempts}" if batch.attempts > 1 else ""
     style = "yellow" if batch.interrupted else _STYLES[batch.status]
     return out.line(f"{words.status_word(batch)}{times}", style=style)
 
 
 def key_text(batch: BatchRecord) -> Text:
-    """The first digits of its key."""
+    """Return the first digits of a batch's key."""
     return out.line(batch.batch_key[:SHORT])
 
 
 def owner_word(batch: BatchRecord, now_ms: int) -> str:
-    """Whether somebody works on a batch: ``busy``, ``gone`` or ``nobody``.
+    """Return the state of a batch's owner: ``busy``, ``gone`` or ``nobody``.
 
-    ``now_ms`` is the time by the clock of its ledger's database.
+    ``now_ms`` is the time by the clock of the ledger's database.
     """
     if batch.owner is None or batch.lease_until_ms is None:
         return "nobody"

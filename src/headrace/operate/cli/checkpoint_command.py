@@ -1,4 +1,4 @@
-"""``headrace checkpoint``: a gate's position, and the way back to Spark's own Kafka source."""
+"""``headrace checkpoint``: prints a gate's position, and exports a checkpoint for Spark."""
 
 import json
 from pathlib import Path

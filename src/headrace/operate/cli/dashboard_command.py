@@ -1,4 +1,4 @@
-"""``headrace dashboard``: the ledger as web pages."""
+"""``headrace dashboard``: serves the ledger as web pages."""
 
 import sys
 from pathlib import Path
@@ -57,18 +57,18 @@ def dashboard(
     Exit status 0: it was ended so.
     Exit status 1: there was an error; the port is taken, for one.
     """
-    # Help needs no extra.
+    # Imported here, so that the help needs no extra.
     from headrace.operate.dashboard import DashboardSettings, serve  # noqa: PLC0415
     from headrace.operate.dashboard.security import is_loopback, new_token  # noqa: PLC0415
 
-    given = opt.secret_of(token_file, "--token-file", TOKEN_VARIABLE)
-    # One that is made is known to nobody else, and good while this process runs.
-    made = new_token() if given is None and is_loopback(host) else None
+    secret = opt.secret_of(token_file, "--token-file", TOKEN_VARIABLE)
+    # A generated token is printed, and valid while this process runs.
+    made = new_token() if secret is None and is_loopback(host) else None
     settings = DashboardSettings(
         ledger=ledger,
         host=host,
         port=port,
-        token=given or made,
+        token=secret or made,
         allowed_hosts=tuple(allow_host or ()),
         certificate=tls_certificate,
         key=tls_key,

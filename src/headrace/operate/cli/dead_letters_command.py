@@ -1,4 +1,4 @@
-"""``headrace dead-letters``: the records that cannot be processed, and what is done about them."""
+"""``headrace dead-letters``: lists, exports, drops and sends dead letters."""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +22,11 @@ from headrace.operate.status import words
 from headrace.operate.status.letter_sending import LetterSender
 
 PAGE: Final = 100
-"""Dead letters that are in memory at a time."""
+"""Largest number of dead letters in memory at a time."""
 
 _RECORD: Final = ("key", "value", "headers")
 _HIGHEST_ID: Final = 2**63 - 1
-"""No database has a higher one, or lets itself be asked for it."""
+"""Highest id in any database; drivers refuse higher numbers in a query."""
 
 dead_letters = typer.Typer(
     help="List, export, send or drop dead letters: records that cannot be processed.",
@@ -56,23 +56,23 @@ def list_letters(listing: opt.Listing, *, gate: opt.Gate = None, status: Statuse
             now_ms = wall_clock_ms()
             since_ms, until_ms = listing.window_ms(now_ms)
             gates = opt.gates_of(opened, gate, listing.ledger)
-            found = opened.dead_letters.oldest(
+            rows = opened.dead_letters.oldest(
                 gate,
                 statuses=statuses,
                 limit=listing.limit + 1,
                 since_ms=since_ms,
                 until_ms=until_ms,
             )
-            shown = found[: listing.limit]
+            shown = rows[: listing.limit]
             if listing.as_json:
-                for each in shown:
-                    out.print_json(letter_values(each))
+                for record in shown:
+                    out.print_json(letter_values(record))
                 return None
             if not shown:
                 return Text(f"There is no dead letter that is {' or '.join(statuses)}.")
             last = "value" if set(statuses) == {DeadLetterStatus.WAITING} else "resolution"
             view = letters_table(shown, now_ms, name_gates=len(gates) > 1, last=last)
-            return Group(view, *out.if_more(len(found), listing.limit, "oldest"))
+            return Group(view, *out.if_more(len(rows), listing.limit, "oldest"))
 
         show_or_watch(draw, watch=listing.watch)
 
@@ -121,17 +121,17 @@ def drop_letters(
         raise OptionError("--why is empty; say why the record need not be processed.")
     # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:
-        gates = {each: _waiting_letter(reader, each, ledger, "dropped").gate for each in ids}
+        gates = {number: _waiting_letter(reader, number, ledger, "dropped").gate for number in ids}
     who = opt.acting_user(by)
     with Ledger.join(ledger) as opened:
-        for each, gate in gates.items():
-            if not opened.repairs.drop_letters(gate, [each], who, why.strip()):
-                _waiting_letter(opened, each, ledger, "dropped")
+        for number, gate in gates.items():
+            if not opened.repairs.drop_letters(gate, [number], who, why.strip()):
+                _waiting_letter(opened, number, ledger, "dropped")
                 raise OptionError(
-                    f"Dead letter {each} is being sent at this time, so it is not dropped; try"
+                    f"Dead letter {number} is being sent at this time, so it is not dropped; try"
                     " again in two minutes, if it waits then."
                 )
-            typer.echo(f"Dead letter {each} is dropped.")
+            typer.echo(f"Dead letter {number} is dropped.")
 
 
 @dead_letters.command("send")
@@ -183,7 +183,7 @@ def send_letters(
         raise OptionError("With --all name one gate, or none for those of all gates.")
     gate = words[0] if words and everything else None
     ids = [] if everything else _ids(words or ())
-    given = opt.source_options(option or (), options_file)
+    options = opt.source_options(option or (), options_file)
     if value is not None and (len(ids) != 1 or edit is not None):
         raise OptionError("--value is for one letter: name its ID, and leave --edit out.")
     change = None if edit is None else load_function("--edit", edit)
@@ -192,28 +192,28 @@ def send_letters(
     # Only an existing ledger has dead letters: none is created here.
     with Ledger.open(ledger, create=False) as reader:
         opt.gates_of(reader, gate, ledger)
-        for each in ids:
-            _waiting_letter(reader, each, ledger, "sent")
+        for number in ids:
+            _waiting_letter(reader, number, ledger, "sent")
     with Ledger.open(ledger) as opened:
-        sender = LetterSender(opened, given, topic, edit, change, typer.echo)
+        sender = LetterSender(opened, options, topic, edit, change, typer.echo)
         if everything:
             for page in _pages(opened, gate, [DeadLetterStatus.WAITING]):
                 sender.send(page)
         else:
             chosen = dict.fromkeys(ids)
-            sender.send([_waiting_letter(opened, each, ledger, "sent") for each in chosen])
+            sender.send([_waiting_letter(opened, number, ledger, "sent") for number in chosen])
     skipped = f", {sender.skipped} skipped by {edit}" if edit and value is None else ""
     typer.echo(f"{sender.outcome()}{skipped}.")
 
 
 def _ids(words: Sequence[str]) -> list[int]:
-    wrong = next((each for each in words if not each.isdecimal() or not int(each)), None)
+    wrong = next((word for word in words if not word.isdecimal() or not int(word)), None)
     if wrong is not None:
         raise typer.BadParameter(
             f"{wrong!r} is not a dead letter's number; all of a gate are sent with --all GATE.",
             param_hint="ID",
         )
-    return [int(each) for each in words]
+    return [int(word) for word in words]
 
 
 def _bytes_of(file: Path) -> bytes:
@@ -255,7 +255,7 @@ def _waiting_letter(ledger: Ledger, letter_id: int, url: str, to_be: str) -> Dea
 
 
 def letter_values(record: DeadLetterRecord) -> dict[str, Any]:
-    """A dead letter for JSON, without the record itself; times are ms since the epoch."""
+    """Return a dead letter for JSON, without the record itself; times are ms since the epoch."""
     values = asdict(record)
     letter, _ = values.pop("letter"), values.pop("sent_value")
     shown = {name: value for name, value in letter.items() if name not in _RECORD}
@@ -269,7 +269,7 @@ def _base64(data: bytes | None) -> str | None:
 def letters_table(
     records: Sequence[DeadLetterRecord], now_ms: int, *, name_gates: bool, last: str = ""
 ) -> Table:
-    """One line for each dead letter; the last column is its ``value``, ``resolution`` or none."""
+    """Return a table of dead letters; the last column is ``value``, ``resolution`` or none."""
     details: dict[str, Callable[[DeadLetterRecord], str]] = {
         "value": lambda record: (record.letter.value or b"").decode(errors="replace"),
         "resolution": lambda record: f"{record.status}: {record.resolution or words.UNKNOWN}",

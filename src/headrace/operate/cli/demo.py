@@ -1,7 +1,7 @@
-"""``headrace demo``: one stream in two queries, without a gate and with one, and the proof.
+"""``headrace demo``: one stream in two queries, without a gate and with one, and the comparison.
 
-``python -m headrace.operate.cli.demo FOLDER`` is the driver: it runs both queries, and is killed in
-act 4.
+``python -m headrace.operate.cli.demo FOLDER`` is the driver, which runs both queries. The demo
+kills the driver in act 4.
 """
 
 import json
@@ -34,9 +34,9 @@ from headrace.operate.status.words import count
 
 GATE, GATED, UNGATED = "headrace-demo", "with a gate", "without a gate"
 INTERVAL_S, GATE_OPTIONS = 2, {"backpressure.pid.minRate": "400"}
-ORDERS_PER_S = 1_100  # less than half of what a handler can process, until it is slow
+ORDERS_PER_S = 1_100  # less than half of a handler's capacity before the slowdown
 BACKLOG, MOST_WAITING = 20_000, 25_000  # at the start; behind the gate when no more are sent
-COST_S, SLOWDOWN = 0.0004, 4  # of a handler for an order, as if it called a service
+COST_S, SLOWDOWN = 0.0004, 4  # time of a handler for an order, as for the call of a service
 DRIVER: Final = (sys.executable, "-m", "headrace.operate.cli.demo")
 TOPIC, PARTITIONS, BAD_ORDER = "orders", 4, b"{ this is no order"
 _WHOLE_S, _HAPPENS_S, _LOOK_S, _LINE_S = 75.0, 180.0, 0.25, 3.0
@@ -50,7 +50,7 @@ _END: Final = "UPDATE runs SET ended_s = :now_s, error = :error WHERE ended_s IS
 
 
 def open_shop(folder: Path) -> sqlalchemy.Engine:
-    """Open the SQLite file with all orders that arrived, and a row for each call of a handler."""
+    """Open the SQLite file of the arrived orders and the handlers' calls."""
     shop = sqlalchemy.create_engine(f"sqlite:///{folder}/shop.db", connect_args={"timeout": 10})
     for statement in _SCHEMA:
         _sql(shop, statement)
@@ -64,7 +64,7 @@ def _sql(shop: sqlalchemy.Engine, statement: str, **values: object) -> list[Any]
 
 
 def handle(folder: Path, shop: sqlalchemy.Engine, df: Any, batch: Any) -> None:
-    """Write a batch's orders once, and reject bad ones; without a gate, stop at a bad one."""
+    """Write a batch's orders once, and reject bad orders; without a gate, raise at a bad order."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     lane = UNGATED if batch is None else GATED
@@ -99,12 +99,12 @@ def drive(folder: Path) -> None:
     with local_spark(folder, "headrace demo", 2) as spark:
         gate = Gate(GATE, interval=f"{INTERVAL_S} seconds", ledger=settings["ledger"])
         orders = gate.read(spark, settings["source"]).options(**options, **GATE_OPTIONS).load()
-        # Spark's first read takes longer than any other, and would be the first batch's.
+        # Spark's first read takes longest, and would count as the first batch's cost.
         spark.read.format(name).options(**options).load().limit(1).toArrow()
         writer = gate.write(orders, lambda df, batch: handle(folder, shop, df, batch))
         gated = writer.option("checkpointLocation", str(folder / GATED)).start()
         while gated.isActive and gated.lastProgress is None:
-            time.sleep(_LOOK_S)  # both at once would start as late as one after the other
+            time.sleep(_LOOK_S)  # starting both at once would not be faster
         plain = spark.readStream.format(name).options(**options).load().writeStream
         plain = plain.foreachBatch(lambda df, _: handle(folder, shop, df, None))
         plain = plain.trigger(processingTime=f"{INTERVAL_S} seconds")
@@ -114,11 +114,11 @@ def drive(folder: Path) -> None:
         sys.stderr.write(f"The query stopped: {gated.exception()}\n")
 
 
-Append = Callable[[int, Sequence[bytes]], object]  # into a partition; durable when it returns
+Append = Callable[[int, Sequence[bytes]], object]  # to a partition; durable at the return
 
 
 def open_journal(cleanup: ExitStack, folder: Path) -> tuple[Append, dict[str, str]]:
-    """Make a journal; return how to append to it, and the options to read it with."""
+    """Create a journal. Return a function that appends to it, and options for reading it."""
     journal = Journal.open(str(folder), create=True)
     lanes = [cleanup.enter_context(journal.writer(lane)) for lane in range(PARTITIONS)]
 
@@ -140,7 +140,7 @@ def _open_topic(servers: str) -> tuple[Append, dict[str, str]]:
 
 @dataclass(slots=True)
 class Demo:
-    """State of a demo; the stream's orders are sent up to ``sending_s`` (None: they pause)."""
+    """State of a demo. Orders were sent up to the time ``sending_s``; None while they pause."""
 
     folder: Path
     shop: sqlalchemy.Engine
@@ -183,7 +183,10 @@ def _state(demo: Demo, lane: str) -> str:
 
 
 def wait(demo: Demo, seconds: float, until: Callable[[], bool] | None = None) -> None:
-    """Send orders and print lines for so long, or ``until`` it holds, which must come by then."""
+    """Send orders and print lines for some seconds, or until ``until`` is true.
+
+    Raise an error if ``until`` is not true in time.
+    """
     ends_s, line_s = time.monotonic() + seconds, 0.0
     while time.monotonic() < ends_s:
         if until and until():
@@ -206,7 +209,7 @@ def wait(demo: Demo, seconds: float, until: Callable[[], bool] | None = None) ->
 
 def _backlog(demo: Demo) -> None:
     typer.echo("Starting Spark, with a query without a gate and one with a gate")
-    with ThreadPoolExecutor(1) as pool:  # it imports pandas, which can swallow a Ctrl-C
+    with ThreadPoolExecutor(1) as pool:  # the import of pandas can swallow a Ctrl-C
         pool.submit(_send, demo, round(BACKLOG * demo.pace)).result()
     demo.driver.serve(demo.folder, (*DRIVER, str(demo.folder)))
     wait(demo, _HAPPENS_S, lambda: bool(_runs(demo, GATED)))
@@ -228,7 +231,7 @@ def _slow_handler(demo: Demo) -> None:
     )
     (demo.folder / "slowness").write_text(str(SLOWDOWN))
     wait(demo, 8 * demo.pace)
-    demo.append(0, [BAD_ORDER])  # it reaches the handlers after what waits
+    demo.append(0, [BAD_ORDER])  # the handlers get it after the waiting orders
     demo.bad += 1
     wait(demo, 8 * demo.pace)
 
@@ -255,7 +258,7 @@ def _killed_driver(demo: Demo) -> None:
     _sql(demo.shop, _END, now_s=time.time(), error="killed, restarting")
     before = len(_runs(demo, GATED))
     demo.driver.serve(demo.folder, (*DRIVER, str(demo.folder)))
-    # The first batch repeats the one in which the driver was killed.
+    # The first batch repeats the batch in which the driver was killed.
     wait(demo, _HAPPENS_S, lambda: len(_runs(demo, GATED)) > before + 1)
     wait(demo, 7 * demo.pace)
 
@@ -263,7 +266,7 @@ def _killed_driver(demo: Demo) -> None:
 def _proof(demo: Demo) -> dict[str, int]:
     typer.echo("5/5 The proof. No more orders come. What arrived is compared with what was sent.")
     demo.sending_s = None
-    for _ in range(60):  # what is not there then is missing
+    for _ in range(60):  # an order that has not arrived by then is missing
         wait(demo, _LINE_S if _waiting(demo, GATED) else 0)
     rows = _sql(demo.shop, "SELECT id FROM orders WHERE lane = :lane", lane=GATED)
     letters = demo.ledger.moments.waiting_letters().get(GATE, 0)
@@ -271,7 +274,7 @@ def _proof(demo: Demo) -> dict[str, int]:
 
 
 def count_orders(arrived: Sequence[int], sent: int) -> dict[str, int]:
-    """Count the orders of 0 up to ``sent`` that arrived; ``twice`` has those never sent, too."""
+    """Count the arrived orders from 0 to ``sent``; orders that were never sent count as twice."""
     times = Counter(arrived)
     missing = sum(number not in times for number in range(sent))
     twice = sum(often > 1 or not 0 <= number < sent for number, often in times.items())
@@ -309,7 +312,7 @@ def demo(
                 act(playing)
             counts = _proof(playing)
         finally:
-            # Closing goes on, however often the user presses Ctrl-C.
+            # Further presses of Ctrl-C do not interrupt the closing.
             for number in (signal.SIGINT, *ENDS):
                 signal.signal(number, signal.SIG_IGN)
     words = {name: count(number) if number else "none" for name, number in counts.items()}
@@ -322,7 +325,7 @@ def demo(
 
 
 def prepare(cleanup: ExitStack, ledger: str | None, pace: float, *, broker: bool) -> Demo:
-    """Open all that a demo needs, in a folder that is deleted at its end."""
+    """Open the resources of a demo, in a folder that is deleted at its end."""
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="headrace-demo-")))
     url = ledger or f"sqlite:///{folder}/headrace.db"
     opened = cleanup.enter_context(Ledger.open(url))
@@ -346,6 +349,6 @@ if __name__ == "__main__":
     except Exception:
         logging.exception("The demo's driver failed")
     finally:
-        # A handler may still work for a minute, of which nobody wants anything any more.
+        # Killed, because a handler may run for another minute and its result is not needed.
         sys.stderr.flush()
         os._exit(1)

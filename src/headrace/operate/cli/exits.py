@@ -11,49 +11,51 @@ from typing import Final, NoReturn
 
 
 class ExitStatus(IntEnum):
-    """Exit status of a command. ``docs/commands.md`` has the same as a table."""
+    """Exit status of a command. ``docs/commands.md`` has the same table."""
 
     DONE = 0
-    """It did what was asked for; nothing is open."""
+    """The command succeeded; nothing is open."""
     ERROR = 1
-    """It could not do it, or something is wrong with the machine; a sentence says what."""
+    """The command failed, or the machine has a problem; a sentence on standard error says which."""
     USAGE = 2
-    """The command cannot be understood."""
+    """The arguments of the command are invalid."""
     OPEN = 3
-    """It did what was asked for, and something is not done yet."""
+    """The command succeeded, and something is not done yet."""
     BROKEN = 4
-    """Something is missing, there twice, or damaged."""
+    """Data is missing, duplicated or damaged."""
     HUNG_UP = 129
-    """Its terminal has gone (SIGHUP)."""
+    """The terminal was closed (SIGHUP)."""
     INTERRUPTED = 130
     """Ctrl-C."""
     TERMINATED = 143
-    """SIGTERM, of a command that does not end well by it."""
+    """SIGTERM, for a command that SIGTERM interrupts."""
 
 
 _AGAIN_S: Final = 0.02
-"""When most finalizers are over; where one is not, the signal is lost, and comes once more."""
+"""Time until a lost signal is raised again (s). Most finalizers end sooner; in a longer one the
+signal is lost, and raised, once more."""
 
 ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
-"""Signals on which a command may `leave`."""
+"""Signals for which `leave` is a handler."""
 
 _OF_CTRL_C: Final = (
     "KeyboardInterrupt while sending command",
     "Exception occurred while shutting down conn",
 )
-"""Py4J logs Ctrl-C, and that Java had it too, with stack traces before it passes it on."""
+"""Beginnings of log lines with stack traces that Py4J writes on Ctrl-C."""
 
 
 def leave(number: int, _frame: object) -> NoReturn:
-    """Have what is open closed, by an exception; a handler of such a signal."""
+    """Handle a signal by SystemExit, so that open resources are closed."""
     sys.exit(128 + number)
 
 
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Send this process a signal again that was lost in a finalizer, until it has an effect.
+    """Raise a signal again if its exception was lost in a finalizer, until it has an effect.
 
-    For the main thread. SIGALRM and its timer are in use within.
+    Python ignores exceptions in finalizers. Use in the main thread only; the context uses SIGALRM
+    and its timer.
     """
     lost: int | None = None
 
@@ -64,7 +66,7 @@ def interrupts_kept() -> Iterator[None]:
             before(unraisable)
         else:
             lost = number
-            # A timer, for an exception raised in here is ignored, too.
+            # A timer, because an exception raised in this hook is ignored too.
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
     def send_again(_number: int, _frame: object) -> None:
@@ -85,15 +87,15 @@ def _signal_of(raised: BaseException | None) -> int | None:
     if isinstance(raised, KeyboardInterrupt):
         return signal.SIGINT
     if isinstance(raised, SystemExit):
-        return next((each for each in ENDS if raised.code == 128 + each), None)
+        return next((number for number in ENDS if raised.code == 128 + number), None)
     return None
 
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Have Ctrl-C, and SIGTERM, call ``stop``; Ctrl-C after that is a KeyboardInterrupt.
+    """Call ``stop`` on the first Ctrl-C or SIGTERM; raise KeyboardInterrupt on a later Ctrl-C.
 
-    In the main thread. Spark's own handling of Ctrl-C, which aborts what runs, is put aside.
+    Use in the main thread only. Replaces Spark's own handler of Ctrl-C, which cancels the jobs.
     """
     asked = False
 
@@ -103,7 +105,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             raise KeyboardInterrupt
         if not asked:
             asked = True
-            # Stop in a thread, for this one may hold a lock that is needed.
+            # Stop in another thread: the interrupted one may hold a lock that `stop` needs.
             threading.Thread(target=stop, daemon=True).start()
 
     def is_logged(record: logging.LogRecord) -> bool:
@@ -112,11 +114,13 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     loggers = [logging.getLogger(), logging.getLogger("py4j.clientserver")]
     for logger in loggers:
         logger.addFilter(is_logged)
-    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        received: signal.signal(received, ask) for received in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for received, handler in before.items():
+            signal.signal(received, handler)
         for logger in loggers:
             logger.removeFilter(is_logged)

@@ -1,4 +1,4 @@
-"""``headrace failures``: what has failed and is unresolved; ``headrace drop`` resolves it."""
+"""``headrace failures`` lists unresolved failures; ``headrace drop`` resolves dead batches."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -91,12 +91,12 @@ def failures(
 
 
 def _missed(ledger: Ledger, gate: str | None) -> Mapping[str, Missed]:
-    found = ledger.proofs.all_missed() if gate is None else {gate: ledger.proofs.missed(gate)}
-    return {name: each for name, each in found.items() if each.offsets}
+    by_gate = ledger.proofs.all_missed() if gate is None else {gate: ledger.proofs.missed(gate)}
+    return {name: counts for name, counts in by_gate.items() if counts.offsets}
 
 
 def _missed_line(found: tuple[str, Missed]) -> Text:
-    """Return the line on a gate's other unresolved records: it has not read them, and will not."""
+    """Return a line about a gate's lost and skipped records, which it will not read."""
     gate, missed = found
     counts = (
         f"{words.count(missed.lost)} records are lost and {words.count(missed.skipped)} skipped"
@@ -114,8 +114,8 @@ def _print_values(
         out.print_json({"what": "batch", **batch_values(batch)})
     for letter in letters:
         out.print_json({"what": "dead letter", **letter_values(letter)})
-    for gate, each in missed.items():
-        counts = {"lost": each.lost, "skipped": each.skipped}
+    for gate, offsets in missed.items():
+        counts = {"lost": offsets.lost, "skipped": offsets.skipped}
         out.print_json({"what": "missed", "gate": gate, **counts})
 
 
@@ -127,7 +127,7 @@ def failures_view(
     *,
     name_gates: bool,
 ) -> RenderableType:
-    """The first batches and dead letters, at most ``limit`` of each."""
+    """Return the view of the first batches and dead letters, at most ``limit`` of each."""
     shown: list[RenderableType] = []
     if batches:
         shown += [

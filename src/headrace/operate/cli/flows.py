@@ -1,4 +1,4 @@
-"""``headrace flow``: flows that a user declares, listed and run."""
+"""``headrace flow``: lists and runs flows that a user declares."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.flow import RunningFlow
 
 MOST_CHARACTERS: Final = 2000
-"""Most characters of what a query failed with."""
+"""Largest number of characters that are shown of a query's error."""
 
 flow = typer.Typer(
     help="List and run flows: stages in a chain.", no_args_is_help=True, add_completion=False
@@ -81,16 +81,15 @@ def run_flow(
 def _run_until_stopped(spark: "SparkSession", running: "RunningFlow") -> None:
     def stop() -> None:
         typer.echo("The flow stops; Ctrl-C once more ends it at once.", err=True)
-        spark.sparkContext.setLogLevel("OFF")  # or Spark would log at length what it interrupts
+        spark.sparkContext.setLogLevel("OFF")  # Spark would log long traces of interrupted jobs
         running.stop()
 
     try:
         with stopped_by_signals(stop):
             running.await_termination()
-            running.stop()  # which waits for one that is stopping it
+            running.stop()  # waits for a stop that is under way
     except KeyboardInterrupt:
-        # A regular exit of Python would wait for a handler that still runs, for as long as it
-        # likes.
+        # A regular exit of Python would wait for a running handler, without a time limit.
         os._exit(ExitStatus.INTERRUPTED)
 
 

@@ -1,4 +1,4 @@
-"""Gates as pictures for the terminal, which also read well without colours and piped."""
+"""Views of gates for the terminal, which also read well without colours and piped."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,16 +28,16 @@ from headrace.operate.status.trends import Trend
 from headrace.operate.status.words import SHORT
 
 BATCHES: Final = 6
-"""Batches that have a bar of their own."""
+"""Largest number of batches with a bar."""
 
 PARTITIONS: Final = 8
-"""Rows for partitions: beyond it the last of them is for all the others together."""
+"""Largest number of rows for partitions; the last row then combines all further partitions."""
 
 NEEDS: Final = 5
-"""Most needs of a gate that are shown; beyond it, their number."""
+"""Largest number of needs that are shown of a gate; further needs are counted."""
 
 WIDE: Final = 100
-"""From this width on an overview has all of its columns."""
+"""Width from which on an overview has all columns (characters)."""
 
 _URGENT: Final = {
     Urgency.NOW: "bold red",
@@ -46,9 +46,9 @@ _URGENT: Final = {
     Urgency.FINE: "default",
 }
 _OWN_SENTENCES: Final = {"bad records", "failing wholes", "new checkpoint"}
-"""Kinds of needs that are shown whole."""
+"""Kinds of needs whose sentences are never cut."""
 _MOST_NAME: Final = 18
-"""Characters of a gate's name in a narrow overview."""
+"""Largest width of a gate's name in a narrow overview (characters)."""
 _DRAIN_TRENDS: Final = {
     Trend.FALLING: "getting shorter",
     Trend.STEADY: "staying so",
@@ -58,7 +58,7 @@ _DRAIN_TRENDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GateView:
-    """One gate in full: at most 38 lines, from 80 characters wide."""
+    """View of one gate: at most 38 lines, if at least 80 characters wide."""
 
     snapshot: GateSnapshot
 
@@ -93,14 +93,14 @@ def _panel(snapshot: GateSnapshot, width: int) -> Panel:
 
 
 def needs_view(needs: Sequence[Need], most: int) -> RenderableType:
-    """Return a sentence for each need, and below it the command that acts on it.
+    """Return a sentence for each need, each followed by its command.
 
-    If there are more needs than ``most``, needs of one kind are one sentence.
+    If there are more needs than ``most``, needs of one kind share a sentence.
     """
     if len(needs) <= most:
-        return Group(*(each for need in needs for each in _need(need)))
+        return Group(*(line for need in needs for line in _need(need)))
     groups = grouped(needs)
-    shown = [each for group in groups[:most] for each in _group(group)]
+    shown = [line for group in groups[:most] for line in _group(group)]
     if left := sum(len(group.needs) for group in groups[most:]):
         shown.append(out.line(f"and {left} more, less urgent", style="yellow"))
     return Group(*shown)
@@ -122,14 +122,14 @@ def _group(group: NeedGroup) -> Iterator[RenderableType]:
 
 
 def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
-    said = headline(snapshot)
-    for need in sorted(snapshot.needs, key=lambda each: each.sentence != said)[:NEEDS]:
+    sentence = headline(snapshot)
+    for need in sorted(snapshot.needs, key=lambda item: item.sentence != sentence)[:NEEDS]:
         style = _URGENT[need.urgency]
-        # Headrace's own sentences are whole; an error's message may be of any length.
+        # Only errors are cut: their messages may have any length.
         whole = need.kind in _OWN_SENTENCES or need.where is Where.RECEIVERS
         if whole or need.sentence in snapshot.advice:
             yield Text(words.printable(need.sentence), style=style)
-        elif need.sentence != said:
+        elif need.sentence != sentence:
             yield out.Shortened(need.sentence, style, lines=2)
         yield _command(need)
     if len(snapshot.needs) > NEEDS:
@@ -137,13 +137,13 @@ def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
 
 
 def _command(need: Need | NeedGroup) -> Padding:
-    # Wrapped, and never cut: somebody pastes it.
+    # Wrapped and never cut, because operators paste the command.
     return Padding(Text(words.printable(need.command), style="dim", overflow="fold"), (0, 0, 0, 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Several gates, one line for each; where it is narrow, the columns that matter most."""
+    """View of several gates, one line each, with fewer columns on a narrow terminal."""
 
     snapshots: Sequence[GateSnapshot]
 
@@ -172,7 +172,7 @@ def _cell(column: Column, snapshot: GateSnapshot, *, wide: bool) -> Text:
 
 
 def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableType:
-    """Several gates, one line for each, and how many ``others`` there are."""
+    """Return a view of several gates, one line each, and the number of ``others``."""
     hint = "headrace status GATE shows one of them in full."
     if others:
         hint = f"and {words.plural(others, 'other gate')}, less urgent. {hint}"
@@ -181,10 +181,10 @@ def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableTy
 
 def _facts(snapshot: GateSnapshot) -> Table:
     def row(name: str, value: str, *details: str) -> tuple[RenderableType, ...]:
-        known = [each for each in details if each and words.UNKNOWN not in each]
-        return Text(name, style="dim"), Text(value, style="bold"), out.Facts(tuple(known))
+        texts = [fact for fact in details if fact and words.UNKNOWN not in fact]
+        return Text(name, style="dim"), Text(value, style="bold"), out.Facts(tuple(texts))
 
-    return out.grid((row(*each) for each in _named_facts(snapshot)), "lr*")
+    return out.grid((row(*fact) for fact in _named_facts(snapshot)), "lr*")
 
 
 def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
@@ -211,20 +211,22 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     yield "last batch", words.count(newest.records if newest else None), "records", limited, planned
     if snapshot.isolating is not None:
         yield "isolating", words.count(snapshot.isolating.runs), *_isolating(snapshot.isolating)
-    present = [each for each in snapshot.receivers if each.state is not ReceiverState.SILENT]
+    present = [
+        receiver for receiver in snapshot.receivers if receiver.state is not ReceiverState.SILENT
+    ]
     if present:
         yield "receivers", words.count(len(present)), *_receiving(present)
 
 
 def _cost_details(snapshot: GateSnapshot) -> list[str]:
-    said = ["before its first record"]
+    details = ["before its first record"]
     if snapshot.record_us is not None:
-        said.append(f"{words.fine_duration(snapshot.record_us / 1000)} a record")
+        details.append(f"{words.fine_duration(snapshot.record_us / 1000)} a record")
     if snapshot.noise is not None:
-        said.append(f"noise {snapshot.noise:.0%}")
+        details.append(f"noise {snapshot.noise:.0%}")
     if snapshot.cost_changed_ms is not None:
-        said.append(f"changed {since(snapshot, snapshot.cost_changed_ms)} ago")
-    return said
+        details.append(f"changed {since(snapshot, snapshot.cost_changed_ms)} ago")
+    return details
 
 
 def _lag_details(snapshot: GateSnapshot) -> list[str]:
@@ -260,12 +262,12 @@ def _isolating(found: IsolatingSnapshot) -> list[str]:
 
 
 def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:
-    said = [f"taking in {words.count(sum(each.records_per_s for each in present))}/s"]
-    limits = [each.limit_per_s for each in present if each.limit_per_s is not None]
+    details = [f"taking in {words.count(sum(receiver.records_per_s for receiver in present))}/s"]
+    limits = [receiver.limit_per_s for receiver in present if receiver.limit_per_s is not None]
     if len(limits) == len(present):
-        said.append(f"at most {words.count(sum(limits))}/s")
-    numbers = Counter(each.state for each in present)
-    return said + [
+        details.append(f"at most {words.count(sum(limits))}/s")
+    numbers = Counter(receiver.state for receiver in present)
+    return details + [
         str(state) if numbers[state] == len(present) else f"{numbers[state]} {state}"
         for state in (ReceiverState.REFUSING, ReceiverState.LIMITED, ReceiverState.IDLE)
         if numbers[state]
@@ -299,13 +301,13 @@ def _batch_name(batch: BatchSnapshot) -> Text:
 
 
 def _has_ended(snapshot: GateSnapshot) -> bool:
-    """Whether its query is known to have ended, or gives no sign of life."""
+    """Whether a gate's query has ended, or gives no sign of life."""
     query = snapshot.query
     return snapshot.ended_ms is not None or (query is not None and query.ended_ms is not None)
 
 
 def _partitions(snapshot: GateSnapshot) -> Table:
-    """The partitions of the last batch; what it left in them, once no other follows it."""
+    """Return the lags of the last batch's partitions, or the records left after an ended query."""
     partitions = snapshot.partitions
     ended = _has_ended(snapshot)
     shown, rest = list(partitions), list[PartitionSnapshot]()
@@ -321,19 +323,19 @@ def _partitions(snapshot: GateSnapshot) -> Table:
     )
     rows: list[tuple[RenderableType, ...]] = [tuple(out.line(name, style="dim") for name in names)]
     longest = max((p.admitted if p.lag is None else p.lag for p in shown), default=1)
-    for each in shown:
-        lag = each.admitted if each.lag is None else each.lag
-        bar = out.lag_bar(lag, each.admitted, longest)
-        reason = out.line(each.reason or words.UNKNOWN, style="dim")
-        name = out.line(f"{each.topic}-{each.partition}")
-        waits = words.count(each.left if ended else each.lag)
-        rows.append((name, waits, words.count(each.admitted), bar, reason))
+    for item in shown:
+        lag = item.admitted if item.lag is None else item.lag
+        bar = out.lag_bar(lag, item.admitted, longest)
+        reason = out.line(item.reason or words.UNKNOWN, style="dim")
+        name = out.line(f"{item.topic}-{item.partition}")
+        waits = words.count(item.left if ended else item.lag)
+        rows.append((name, waits, words.count(item.admitted), bar, reason))
     if rest:
         lags = [p.left if ended else p.lag for p in rest]
-        known = [each for each in lags if each is not None]
-        others = out.line(f"and {words.plural(len(rest), 'other')}", style="dim")
+        lengths = [item for item in lags if item is not None]
+        label = out.line(f"and {words.plural(len(rest), 'other')}", style="dim")
         admitted = sum(p.admitted for p in rest)
-        rows.append((others, words.count(sum(known) if known else None), words.count(admitted)))
+        rows.append((label, words.count(sum(lengths) if lengths else None), words.count(admitted)))
     made = out.grid(rows, "lrr*l")
     made.columns[0].max_width = 34
     return made

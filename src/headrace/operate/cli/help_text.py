@@ -1,6 +1,6 @@
 """Help of a command as plain text: one line for a command, and words in place of types.
 
-It replaces typer's own, which brings rich and takes longer than the command that is asked about.
+Replaces typer's own help, which imports rich and takes longer than most commands.
 """
 
 import shutil
@@ -12,7 +12,7 @@ from typing import Any, Final
 NARROWEST, WIDEST = 40, 100
 
 _NAMES_WIDTH: Final = 28
-"""Most characters of a name that has its help beside it; a longer one has it below."""
+"""Longest name with its help on the same line (characters); a longer name has its help below."""
 
 
 def help_text(
@@ -22,22 +22,18 @@ def help_text(
     groups: Mapping[str, Mapping[str, str]] | None = None,
     examples: Sequence[str] = (),
 ) -> str:
-    """Return the help of a command of typer, whose classes have no public name.
+    """Return the help of a typer command, whose class has no public name.
 
-    Args:
-        command: The command, or group of commands.
-        context: Its context, as for ``format_help``.
-        groups: A line for each command under its name, by the title of its group. Default: the
-            commands that it has itself, with their short help.
-        examples: Lines below all else.
+    ``groups`` has a line for each subcommand, by the title of the group and the subcommand's name.
+    Default: one group with the command's own subcommands and their short help.
     """
     width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
-    shown = [each for each in command.get_params(context) if not getattr(each, "hidden", False)]
-    arguments = [each for each in shown if each.param_type_name == "argument"]
-    options = [each for each in shown if each.param_type_name == "option"]
+    shown = [item for item in command.get_params(context) if not getattr(item, "hidden", False)]
+    arguments = [item for item in shown if item.param_type_name == "argument"]
+    options = [item for item in shown if item.param_type_name == "option"]
     own = getattr(command, "commands", {})
     if groups is None and own:
-        groups = {"Commands": {name: each.get_short_help_str(200) for name, each in own.items()}}
+        groups = {"Commands": {name: item.get_short_help_str(200) for name, item in own.items()}}
     words = [context.command_path, *map(_usage, arguments)]
     words += ["COMMAND"] if own else []
     usage = f"Usage: {' '.join([*words, '[OPTIONS]'])}"
@@ -46,16 +42,16 @@ def help_text(
     names = [name for lines in (groups or {}).values() for name in lines]
     for title, lines in (groups or {}).items():
         parts.append(_section(title, lines.items(), width, max(map(len, names))))
-    parts.append(_section("Arguments", [(_word(each), _said(each)) for each in arguments], width))
-    parts.append(_section("Options", [(_names(each), _said(each)) for each in options], width))
+    parts.append(_section("Arguments", [(_word(item), _said(item)) for item in arguments], width))
+    parts.append(_section("Options", [(_names(item), _said(item)) for item in options], width))
     if examples:
         title = "Example" if len(examples) == 1 else "Examples"
-        parts.append("\n".join([f"{title}:", *(f"  {each}" for each in examples)]))
+        parts.append("\n".join([f"{title}:", *(f"  {item}" for item in examples)]))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _filled(text: str, width: int) -> Iterator[str]:
-    """Yield the lines of a docstring: broken anew, but where a line of it ends a sentence."""
+    """Yield a docstring's lines, wrapped again; a line break after a sentence stays."""
     sentence: list[str] = []
     for line in [*text.strip().splitlines(), ""]:
         sentence.append(line.strip())
@@ -74,9 +70,9 @@ def _section(
     most = names_width or max(short, default=_NAMES_WIDTH)
     indent = " " * (most + 4)
     shown = [f"{title}:"]
-    for name, said in rows:
+    for name, text in rows:
         filled = textwrap.wrap(
-            said, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+            text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
         )
         if len(name) <= most and filled:
             filled[0] = f"  {name:<{most}}  {filled[0][len(indent) :]}"
@@ -87,7 +83,7 @@ def _section(
 
 
 def _word(parameter: Any) -> str:
-    """Return the word for a parameter's value: one of a few, a number, or what it is."""
+    """Return the word for a parameter's value: its choices, ``N`` for a number, or its name."""
     default = parameter.default
     if parameter.metavar:
         return str(parameter.metavar)

@@ -1,4 +1,4 @@
-"""``headrace journal``: what a journal holds, whether it is whole, and what makes it so."""
+"""``headrace journal``: lists, verifies, repairs and prunes a journal."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,7 +33,7 @@ from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.status import words
 
 FINDINGS: Final = 100
-"""Findings with a line of their own; beyond it they are counted."""
+"""Largest number of findings with a line; further findings are counted."""
 
 _STYLES: Final = {
     **dict.fromkeys(DEFECTS, "bold red"),
@@ -84,9 +84,9 @@ def list_lanes(
     opened = Journal.open(url)
     lanes = opened.lanes()
     if lane is not None and lane not in lanes:
-        there = ", ".join(map(str, lanes)) or "none at all"
-        raise OptionError(f"The journal {url} has no lane {lane}; the lanes it has: {there}.")
-    listings = [_listing(opened, each) for each in lanes if lane in (None, each)]
+        names = ", ".join(map(str, lanes)) or "none at all"
+        raise OptionError(f"The journal {url} has no lane {lane}; the lanes it has: {names}.")
+    listings = [_listing(opened, number) for number in lanes if lane in (None, number)]
     if as_json:
         for listing in listings:
             out.print_json(listing)
@@ -97,7 +97,7 @@ def list_lanes(
 
 
 def _listing(opened: Journal, lane: int) -> dict[str, Any]:
-    """A lane as in JSON: offsets from ``start`` to before ``until``; no block is read."""
+    """Return a lane for JSON, with offsets from ``start`` to before ``until``; read no block."""
     start, until = opened.lane_bounds(lane)
     blocks = opened.blocks(lane)
     return {
@@ -106,7 +106,7 @@ def _listing(opened: Journal, lane: int) -> dict[str, Any]:
         "lane": lane,
         "start": start,
         "until": until,
-        "lost": sum(each.until - max(each.first, start) for each in opened.lost(lane)),
+        "lost": sum(item.until - max(item.first, start) for item in opened.lost(lane)),
         "blocks": len(blocks),
         "stored_bytes": sum(block.stored_bytes for block in blocks),
         "oldest_ms": blocks[0].created_ms if blocks else None,
@@ -115,21 +115,21 @@ def _listing(opened: Journal, lane: int) -> dict[str, Any]:
 
 
 def lanes_table(lanes: Sequence[dict[str, Any]], now_ms: int) -> Table:
-    """A line for each lane."""
+    """Return a table with a line for each lane."""
 
     def age(ms: int | None) -> str:
         return words.UNKNOWN if ms is None else words.duration(max(now_ms - ms, 0))
 
     return out.table(
         lanes,
-        (">lane", lambda each: str(each["lane"])),
-        (">start", lambda each: str(each["start"])),
-        (">until", lambda each: str(each["until"])),
-        (">lost", lambda each: Text(words.count(each["lost"]), "bold red" if each["lost"] else "")),
-        (">blocks", lambda each: words.count(each["blocks"])),
-        (">MiB", lambda each: words.mebibytes(each["stored_bytes"])),
-        (">oldest", lambda each: age(each["oldest_ms"])),
-        (">newest", lambda each: age(each["newest_ms"])),
+        (">lane", lambda row: str(row["lane"])),
+        (">start", lambda row: str(row["start"])),
+        (">until", lambda row: str(row["until"])),
+        (">lost", lambda row: Text(words.count(row["lost"]), "bold red" if row["lost"] else "")),
+        (">blocks", lambda row: words.count(row["blocks"])),
+        (">MiB", lambda row: words.mebibytes(row["stored_bytes"])),
+        (">oldest", lambda row: age(row["oldest_ms"])),
+        (">newest", lambda row: age(row["newest_ms"])),
         wide=False,
     )
 
@@ -152,12 +152,12 @@ def verify_blocks(
     Exit status 1: there was an error, and nobody knows.
     """
     opened = Journal.open(url)
-    found = verify_journal(opened, _reached(opened, ledger, reached))
+    proof = verify_journal(opened, _reached(opened, ledger, reached))
     if as_json:
-        out.print_json(_values(opened, found))
+        out.print_json(_values(opened, proof))
     else:
-        out.show(journal_view(opened.name, found))
-    raise typer.Exit(ExitStatus.DONE if found.whole else ExitStatus.BROKEN)
+        out.show(journal_view(opened.name, proof))
+    raise typer.Exit(ExitStatus.DONE if proof.whole else ExitStatus.BROKEN)
 
 
 @journal.command("repair")
@@ -175,22 +175,22 @@ def repair_blocks(
     Exit status 1: there was an error, and nobody knows.
     """
     opened = Journal.open(url)
-    known = _reached(opened, ledger, reached)
-    mended = repair_journal(opened, known)
-    found = verify_journal(opened, known)
+    offsets = _reached(opened, ledger, reached)
+    mended = repair_journal(opened, offsets)
+    proof = verify_journal(opened, offsets)
     lost = lost_records(mended)
     if as_json:
-        done = {"lost": lost, "mended": [asdict(each) for each in mended]}
-        out.print_json({**_values(opened, found), **done})
+        values = {"lost": lost, "mended": [asdict(item) for item in mended]}
+        out.print_json({**_values(opened, proof), **values})
     else:
         if mended:
             out.show(_findings(mended))
-        what = f"{words.plural(lost, 'record')} declared lost"
-        after = f"It is {_whole(found)} now." if found.whole else "It is not whole yet:"
-        typer.echo(f"{words.plural(len(mended), 'finding')} mended: {what}. {after}")
-        if left := [each for each in found.findings if each.kind in DEFECTS]:
+        sentence = f"{words.plural(lost, 'record')} declared lost"
+        after = f"It is {_whole(proof)} now." if proof.whole else "It is not whole yet:"
+        typer.echo(f"{words.plural(len(mended), 'finding')} mended: {sentence}. {after}")
+        if left := [item for item in proof.findings if item.kind in DEFECTS]:
             out.show(_findings(left))
-    raise typer.Exit(ExitStatus.DONE if found.whole else ExitStatus.BROKEN)
+    raise typer.Exit(ExitStatus.DONE if proof.whole else ExitStatus.BROKEN)
 
 
 def _values(opened: Journal, found: JournalVerification) -> dict[str, object]:
@@ -209,12 +209,12 @@ def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> di
     if ledger is not None:
         with Ledger.open(ledger, create=False) as reader:
             reached = reader.history.reached(opened.id)
-    for each in given or ():
-        name, _, digits = each.partition(":")
+    for text in given or ():
+        name, _, digits = text.partition(":")
         lane, offset = lane_of(name), int(digits[:20]) if digits.isdecimal() else -1
         if lane is None or not 0 <= offset <= MAX_OFFSET or len(digits) > len(str(MAX_OFFSET)):
             raise OptionError(
-                f"--reached is {each!r}; write a lane, a colon and an offset, such as 0:500."
+                f"--reached is {text!r}; write a lane, a colon and an offset, such as 0:500."
             )
         reached[lane] = max(offset, reached.get(lane, 0))
     return reached
@@ -316,9 +316,9 @@ def prune_blocks(
             dry_run=dry_run,
         )
     if as_json:
-        for each in lanes:
+        for row in lanes:
             of = {"journal": opened.name, "id": opened.id, "dry_run": dry_run}
-            out.print_json({**of, **asdict(each)})
+            out.print_json({**of, **asdict(row)})
     else:
         _show_pruned(lanes, "would be removed" if dry_run else "removed")
 
@@ -333,16 +333,16 @@ def _show_pruned(lanes: Sequence[LanePruning], verb: str) -> None:
 
 
 def pruned_table(lanes: Sequence[LanePruning]) -> Table:
-    """A line for each lane: what is removed, what is kept, and why there is not more to remove."""
+    """Return a table of lanes: removed blocks, kept blocks, and the reason for keeping them."""
     return out.table(
         lanes,
-        (">lane", lambda each: str(each.lane)),
-        (">start", lambda each: str(each.until)),
-        (">removed", lambda each: words.count(each.blocks)),
-        (">MiB", lambda each: words.mebibytes(each.stored_bytes)),
-        (">kept", lambda each: words.count(each.kept_blocks)),
-        (">MiB", lambda each: words.mebibytes(each.kept_bytes)),
-        ("because", lambda each: out.line(_because(each))),
+        (">lane", lambda row: str(row.lane)),
+        (">start", lambda row: str(row.until)),
+        (">removed", lambda row: words.count(row.blocks)),
+        (">MiB", lambda row: words.mebibytes(row.stored_bytes)),
+        (">kept", lambda row: words.count(row.kept_blocks)),
+        (">MiB", lambda row: words.mebibytes(row.kept_bytes)),
+        ("because", lambda row: out.line(_because(row))),
         wide=False,
     )
 

@@ -1,4 +1,4 @@
-"""``headrace metrics``: the metrics of a ledger, alert rules for them, and a dashboard."""
+"""``headrace metrics``: prints the metrics of a ledger, alert rules, or a Grafana dashboard."""
 
 import sys
 from typing import Annotated, Final
@@ -13,7 +13,7 @@ from headrace.operate.status.lags import LagWatch
 from headrace.operate.status.sources import Sources
 
 WAIT_S: Final = 3.0
-"""Time that it waits for the sources' answers (s)."""
+"""Time to wait for the sources' answers (s)."""
 
 
 def metrics(

@@ -1,6 +1,7 @@
-"""``headrace limit``, ``drain``, ``stop``, ``retry``, ``adopt``, ``accept``: operators' work.
+"""Commands that act on gates: ``limit``, ``drain``, ``stop``, ``retry``, ``adopt``, ``accept``.
 
-The commands that only act on gates, such as ``pause``, come from their declarations.
+Commands without arguments of their own, such as ``pause``, come from their declarations in
+`gate_actions`.
 """
 
 import re
@@ -30,12 +31,12 @@ from headrace.operate.status.sources import WAIT_FOR_SOURCES_S, Sources
 from headrace.operate.status.states import query_behind
 
 LOOK_S: Final = 0.2
-"""Interval at which a drain is looked at (s)."""
+"""Interval between two looks at a drain or a stop (s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """Arguments of each of these commands: the gates, the operator and the reason, the ledger."""
+    """Common arguments of these commands: gates, operator, reason and ledger."""
 
     gate: Annotated[
         list[str] | None,
@@ -59,27 +60,27 @@ class Acting:
         return opt.acting_user(self.by)
 
     def chosen(self) -> tuple[dict[str, tuple[str, ...]], str]:
-        """Return the gates, those of a flow in its order, and the URL of their ledger.
+        """Return the gates with their upstream gates, and the URL of the ledger.
 
-        Each gate of a flow has those directly before it; one that is named, or the only one of its
-        ledger, has none. The ledger has all of them: either all of them are changed, or none.
+        The gates of a flow are in the flow's order. Other gates have no upstream gates. All gates
+        are checked to be in the ledger, so that a command changes either all of them or none.
         """
         upstream: dict[str, tuple[str, ...]] = dict.fromkeys(self.gate or (), ())
         url = self.ledger
         if upstream and self.flow is not None:
             raise OptionError("Name gates or a --flow, and not both.")
         if self.flow is not None:
-            found = load_flow(self.flow)
+            flow = load_flow(self.flow)
             upstream = {
-                found.gate(name): tuple(map(found.gate, found.graph.upstream(name)))
-                for layer in found.graph.layers()
+                flow.gate(name): tuple(map(flow.gate, flow.graph.upstream(name)))
+                for layer in flow.graph.layers()
                 for name in layer
             }
-            url = opt.ledger_of_flow(found, url)
+            url = opt.ledger_of_flow(flow, url)
         # Only an existing ledger can be changed: none is created here.
         with Ledger.open(url, create=False) as reader:
-            for each in upstream:
-                opt.gates_of(reader, each, url)
+            for gate_name in upstream:
+                opt.gates_of(reader, gate_name, url)
             return upstream or {opt.the_gate(reader, None, url).name: ()}, url
 
 
@@ -87,7 +88,7 @@ _acting: Final = opt.sharing(Acting)
 
 
 def __getattr__(name: str) -> Callable[..., None]:
-    """Return the command of an action that needs no arguments of its own, as it is declared."""
+    """Return the command of a declared action without arguments of its own."""
     action = GATE_ACTIONS.get(name)
     if action is None or action.command is None:
         raise AttributeError(name)
@@ -178,16 +179,16 @@ def stop(
             states = _drain(opened, acting, upstream, deadline_s)
             if not all(state.can_stop for state in states):
                 raise typer.Exit(ExitStatus.OPEN)
-        for each in upstream:
-            opened.operator_limits.stop(each, acting.who, acting.why)
+        for gate_name in upstream:
+            opened.operator_limits.stop(gate_name, acting.who, acting.why)
         running = list(upstream)
         while running and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
-            for each in [name for name in running if query_behind(opened, name)[0] is None]:
-                running.remove(each)
-                _say_stopped(each, runs=False, as_json=acting.as_json)
-        for each in running:
-            _say_stopped(each, runs=True, as_json=acting.as_json)
+            for gate_name in [name for name in running if query_behind(opened, name)[0] is None]:
+                running.remove(gate_name)
+                _say_stopped(gate_name, runs=False, as_json=acting.as_json)
+        for gate_name in running:
+            _say_stopped(gate_name, runs=True, as_json=acting.as_json)
     if running:
         raise typer.Exit(ExitStatus.OPEN)
 
@@ -214,8 +215,8 @@ def adopt(
     # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:
         opt.gates_of(reader, gate, ledger)
-        record, known = reader.gates.get(gate), reader.history.checkpoints(gate)
-        own = {each.checkpoint_id for each in known}
+        record, checkpoints = reader.gates.get(gate), reader.history.checkpoints(gate)
+        own = {row.checkpoint_id for row in checkpoints}
         is_other = _GATE_ID.fullmatch(which) and record is not None and record.gate_id != which
         if which not in own and not is_other:
             raise OptionError(
@@ -231,7 +232,7 @@ _GATE_ID: Final = re.compile("[0-9a-f]{16}")
 
 
 def _refuse_without_a_query(ledger: Ledger, gates: Iterable[str]) -> None:
-    missing = [each for each in gates if query_behind(ledger, each)[0] is None]
+    missing = [name for name in gates if query_behind(ledger, name)[0] is None]
     if missing:
         raise HeadraceError(
             f"No query runs behind {', '.join(map(repr, missing))}, so there is nothing to stop;"
@@ -246,7 +247,7 @@ def _drain(
         ledger,
         upstream,
         partial(_waiting, ledger),
-        lambda each: ledger.operator_limits.drain(each, acting.who, acting.why),
+        lambda name: ledger.operator_limits.drain(name, acting.who, acting.why),
     )
     return _wait(draining, deadline_s, quiet=acting.as_json)
 
@@ -255,17 +256,17 @@ def _say_stopped(gate: str, *, runs: bool, as_json: bool) -> None:
     if as_json:
         out.print_json({"gate": gate, "stopped": not runs})
         return
-    said = "still runs, and ends when its batch is done" if runs else "has ended"
-    typer.echo(words.printable(f"{gate}: its query {said}."))
+    state = "still runs, and ends when its batch is done" if runs else "has ended"
+    typer.echo(words.printable(f"{gate}: its query {state}."))
 
 
 def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainState]:
-    said: set[str] = set()
+    printed: set[str] = set()
     while True:
         states = list(draining.step())
         for state in states:
-            if state.sentence not in said and not quiet:
-                said.add(state.sentence)
+            if state.sentence not in printed and not quiet:
+                printed.add(state.sentence)
                 typer.echo(words.printable(state.sentence))
         is_over = all(state.can_stop for state in states) or any(s.resumed_by for s in states)
         if is_over or time.monotonic() >= deadline_s:
@@ -283,9 +284,9 @@ def _waiting(ledger: Ledger, name: str) -> int | None:
 def _act(acting: Acting, action: GateAction, *, all_stages: bool = False) -> None:
     upstream, url = acting.chosen()
     with Ledger.join(url) as opened:
-        # Of a flow the first stages are enough: pausing them pauses all.
-        for each in (gate for gate, before in upstream.items() if all_stages or not before):
-            operator_limits, sentence = action.act(opened, each, acting.who, acting.why)
+        # The first stages of a flow are enough: pausing them pauses all.
+        for name in (gate for gate, before in upstream.items() if all_stages or not before):
+            operator_limits, sentence = action.act(opened, name, acting.who, acting.why)
             if acting.as_json:
                 out.print_json(operator_limit_values(operator_limits))
             else:
@@ -312,38 +313,38 @@ def retry(acting: Acting) -> None:
     why = acting.why or "to try now"
     with Ledger.join(url) as opened:
         waiting = {
-            each: (
-                opened.sink_outages.get(each) is not None,
-                [batch.batch_key for batch in opened.batches.failed(each, MOST_AT_ONCE)],
+            item: (
+                opened.sink_outages.get(item) is not None,
+                [batch.batch_key for batch in opened.batches.failed(item, MOST_AT_ONCE)],
             )
-            for each in gates
+            for item in gates
         }
-        done = {
-            each: {
-                "sink": opened.repairs.retry_sink(each, acting.who, why) if waits else 0,
-                "batches": opened.repairs.retry(each, keys, acting.who, why) if keys else 0,
+        retried = {
+            item: {
+                "sink": opened.repairs.retry_sink(item, acting.who, why) if waits else 0,
+                "batches": opened.repairs.retry(item, keys, acting.who, why) if keys else 0,
             }
-            for each, (waits, keys) in waiting.items()
+            for item, (waits, keys) in waiting.items()
         }
-    if not any(any(each.values()) for each in done.values()):
+    if not any(any(item.values()) for item in retried.values()):
         names = " and ".join(map(repr, gates))
         raise OptionError(f"Nothing of gate {names} waits to be run again; see `headrace status`.")
-    for gate, each in done.items():
+    for gate, item in retried.items():
         if acting.as_json:
-            out.print_json({"gate": gate, **each, "sink": bool(each["sink"])})
+            out.print_json({"gate": gate, **item, "sink": bool(item["sink"])})
         else:
-            typer.echo(words.printable(_retried_sentence(gate, each)))
+            typer.echo(words.printable(_retried_sentence(gate, item)))
 
 
 def _retried_sentence(gate: str, done: Mapping[str, int]) -> str:
-    said = []
+    sentences = []
     if done["sink"]:
-        said.append("the batch that waits for its sink is run now")
+        sentences.append("the batch that waits for its sink is run now")
     if number := done["batches"]:
         does = "does" if number == 1 else "do"
         failed = words.plural(number, "failed batch")
-        said.append(f"{failed} {does} not wait for the next backfill any more")
-    return f"{gate}: {', and '.join(said) or 'nothing waits to be run again'}."
+        sentences.append(f"{failed} {does} not wait for the next backfill any more")
+    return f"{gate}: {', and '.join(sentences) or 'nothing waits to be run again'}."
 
 
 def accept(

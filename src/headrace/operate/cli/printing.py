@@ -25,17 +25,17 @@ _LEVELS: Final = "▁▂▃▄▅▆▇█"
 
 
 def line(text: str, style: str = "") -> Text:
-    """One printable line, cut where it is too long."""
+    """Return a text as one printable line, cut with an ellipsis if too long."""
     return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def batch_number(number: int | None) -> str:
-    """Spark's number of a batch; empty before it has run."""
+    """Format a batch's number in Spark; empty before the first run."""
     return "" if number is None else f"#{number}"
 
 
 def fitting(facts: Iterable[str], width: int) -> str:
-    """The facts that fit into a line, each whole; the first stays, however long it is."""
+    """Join the facts that fit into a line, none cut; the first one always stays."""
     shown = ""
     for fact in map(printable, facts):
         longer = f"{shown} · {fact}" if shown else fact
@@ -46,7 +46,7 @@ def fitting(facts: Iterable[str], width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts on one line, each whole or left out; the first is wrapped where it is too long."""
+    """Facts on one line, none cut; the first is wrapped if too long."""
 
     facts: tuple[str, ...]
 
@@ -59,10 +59,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """A text that is cut in its middle where it is too long: its end may be what matters.
+    """A text that is cut in its middle if too long, because its end may matter.
 
     Attributes:
-        lines: How many lines it may take.
+        lines: Largest number of lines.
     """
 
     text: str
@@ -70,7 +70,7 @@ class Shortened:
     lines: int = 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # Lines are broken between words, which costs some of each.
+        # Lines break between words, so a line holds fewer characters than its width.
         most = options.max_width if self.lines == 1 else options.max_width * self.lines * 9 // 10
         text = middle_cut(printable(self.text), most)
         yield Text(text, style=self.style, no_wrap=self.lines == 1, overflow="ellipsis")
@@ -80,9 +80,7 @@ class Shortened:
 
 
 def middle_cut(text: str, most: int) -> str:
-    """The text in at most so many characters: its beginning, and what it ends with.
-
-    A command in backquotes is whole, or left out.
+    """Cut a text in its middle to ``most`` characters. Commands in backquotes are never cut.
 
     >>> middle_cut("AttributeError: 'Batch' object has no attribute 'kye'", 34)
     "AttributeError: 'Bat…tribute 'kye'"
@@ -104,17 +102,14 @@ def table(
     *columns: tuple[str, Callable[[Row], RenderableType]] | None,
     wide: bool = True,
 ) -> Table:
-    """A table without rules.
+    """Return a table without rules, if ``wide`` as wide as the terminal.
 
-    Args:
-        rows: What has a line each.
-        columns: A header, and what makes the cell of a row. A header that begins with ``>`` is
-            aligned to the right, one with ``*`` takes the width that is left, and ``|16`` behind it
-            is the most characters that its cells have. None is no column.
-        wide: Whether it is as wide as the terminal.
+    A column is a header and a function that returns a row's cell; None is left out. ``>`` before
+    the header aligns the column to the right, and ``*`` gives the column the remaining width.
+    ``|16`` after the header limits the cells to 16 characters.
     """
     made = Table(expand=wide, box=None, pad_edge=False, header_style="dim")
-    present = [each for each in columns if each is not None]
+    present = [column for column in columns if column is not None]
     for header, _ in present:
         name, _, most = header.lstrip(">*").partition("|")
         made.add_column(
@@ -130,12 +125,11 @@ def table(
 
 
 def grid(rows: Iterable[tuple[RenderableType, ...]], columns: str = "") -> Table:
-    """Rows without headers; each column is as wide as it needs to be.
+    """Return a table without headers; each column is as wide as its cells.
 
-    Args:
-        rows: Their cells; a row may have fewer than others.
-        columns: A letter for each column of one line: ``l`` and ``r`` for left and right, ``*`` for
-            the rest of the width. Without letters, two columns that are wrapped.
+    ``columns`` has a letter for each column of one line: ``l`` for left, ``r`` for right, ``*`` for
+    the remaining width. Default: two columns that are wrapped. Rows may have different numbers of
+    cells.
     """
     made = Table.grid(expand=bool(columns), padding=(0, 2, 0, 0))
     for letter in columns:
@@ -147,7 +141,7 @@ def grid(rows: Iterable[tuple[RenderableType, ...]], columns: str = "") -> Table
 
 
 class TextLines(logging.Formatter):
-    """The local time, the level where it is more than information, and one line of text."""
+    """Formatter with the local time, the level above INFO, and the message on one line."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -162,9 +156,9 @@ class TextLines(logging.Formatter):
 def logged(
     stream: TextIO, lines: logging.Formatter | None = None, *, of: str | None = None
 ) -> Iterator[None]:
-    """Write what is logged within to a stream, as `TextLines` if nothing else is said.
+    """Write log records to a stream during the context, by default as `TextLines`.
 
-    ``of`` names the logger whose lines they are. Default: all, with warnings of other packages.
+    ``of`` names the logger. Default: all loggers, with warnings of other packages.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(lines or TextLines())
@@ -178,19 +172,19 @@ def logged(
 
 
 def show(picture: RenderableType) -> None:
-    """Print it on the standard output, without colours where that is no terminal."""
+    """Print on the standard output, without colours if it is not a terminal."""
     Console().print(picture)
 
 
 def if_more(found: int, limit: int, which: str) -> list[Text]:
-    """Lines that say that a list was cut at its limit; none if it was not."""
+    """Return lines about a list that was cut at its limit; none for a whole list."""
     if found <= limit:
         return []
     return [Text(), Text(f"These are the {which} {limit}; --limit shows more.")]
 
 
 def flat(record: Any) -> dict[str, Any]:
-    """A dataclass for JSON, with its offsets' own values in the place of ``offsets``."""
+    """Return a dataclass for JSON, with the values of ``offsets`` in place of ``offsets``."""
     values = asdict(record)
     return {**values.pop("offsets"), **values}
 
@@ -201,7 +195,7 @@ def print_json(values: object) -> None:
 
 
 class Bar:
-    """A bar of text that fills the width it is given: ``draw`` makes it so many cells wide."""
+    """A bar of text that fills its width: ``draw`` takes the width (cells)."""
 
     def __init__(self, draw: Callable[[int], Text]) -> None:
         self._draw = draw
@@ -214,7 +208,7 @@ class Bar:
 
 
 def duration_bar(duration_ms: int, interval_ms: int, longest_ms: int) -> Bar:
-    """The duration of a batch, with a mark where its interval ends; full at ``longest_ms``."""
+    """Return a bar for a batch's duration with a mark for its interval; full at ``longest_ms``."""
 
     def draw(width: int) -> Text:
         filled = _cells(duration_ms, longest_ms, width)
@@ -229,7 +223,7 @@ def duration_bar(duration_ms: int, interval_ms: int, longest_ms: int) -> Bar:
 
 
 def lag_bar(lag: int, admitted: int, longest: int) -> Bar:
-    """A lag, of which ``admitted`` is solid, and the rest light; ``longest`` is the full width."""
+    """Return a bar for a lag, solid for ``admitted`` records, else light; full at ``longest``."""
 
     def draw(width: int) -> Text:
         whole = _cells(lag, longest, width)
@@ -241,7 +235,7 @@ def lag_bar(lag: int, admitted: int, longest: int) -> Bar:
 
 
 def sparkline(values: Iterable[int], highest: int) -> str:
-    """One character for each value, from the lowest bar for 0 to the full height for ``highest``.
+    """Draw each value as a character: the lowest bar for 0, the full height from ``highest`` on.
 
     >>> sparkline([0, 500, 1000, 4000], highest=1000)
     '▁▅██'
@@ -263,10 +257,10 @@ Watch = Annotated[bool, typer.Option("--watch", help="Show it again every second
 
 
 def show_or_watch(draw: Callable[[int | None], RenderableType | None], *, watch: bool) -> None:
-    """Print what ``draw`` returns, once or again and again; on a terminal in the same place.
+    """Print the result of ``draw`` once, or every second; on a terminal in the same place.
 
-    It is given the terminal's height (lines) where the picture has to fit, and returns None if it
-    has printed by itself, as JSON.
+    ``draw`` takes the terminal's height (lines) if the picture has to fit, else None. A result of
+    None is not printed: ``draw`` has printed JSON.
     """
     console = Console()
     if watch and console.is_terminal:

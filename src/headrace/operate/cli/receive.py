@@ -1,4 +1,4 @@
-"""``headrace receive``: take records from senders into a journal, and acknowledge them."""
+"""``headrace receive``: writes records from senders into a journal, and acknowledges them."""
 
 import contextlib
 import inspect
@@ -46,24 +46,20 @@ Settings = TypeVar("Settings")
 
 
 class OptionValues(dict[str, Any]):
-    """The values of options, by the names of the fields that they were made from.
+    """Values of options, by the names of the settings' fields.
 
-    What a command does not show is among them after `complete`.
+    Call `complete` to add the values that are not options of the command line.
     """
 
     def complete(self, kind: type) -> None:
-        """Add secrets of these settings, from their files or variables, and names of the lane's.
-
-        Raises:
-            OptionError: A file of a secret cannot be read.
-        """
-        for each, _, _ in described_fields(kind):
-            given_by = option_of(each)
+        """Add the settings' secrets, from files or environment variables, and the lane's names."""
+        for item, _, _ in described_fields(kind):
+            given_by = option_of(item)
             if given_by.pattern is not None:
                 journal = self["journal"].rstrip("/").rpartition("/")[2]
-                self[each.name] = given_by.pattern.format(journal=journal, lane=self["lane"])
+                self[item.name] = given_by.pattern.format(journal=journal, lane=self["lane"])
             elif given_by.variable is not None:
-                self[each.name] = self._secret(each.name, given_by, given_by.variable)
+                self[item.name] = self._secret(item.name, given_by, given_by.variable)
 
     def _secret(self, name: str, given_by: Option, variable: str) -> str | None:
         if given_by.instead is None:
@@ -71,36 +67,31 @@ class OptionValues(dict[str, Any]):
         return os.environ.get(variable) if self[given_by.instead] is None else None
 
     def with_file(self, file: SettingsFile) -> "OptionValues":
-        """Return these values and those of a settings file."""
+        """Return the values, completed by a settings file."""
         return OptionValues({**self, **file.values})
 
     def make(self, kind: type[Settings], **others: Any) -> Settings:
-        """Settings of these values, and of others; fields that are settings are made, too.
-
-        Raises:
-            OptionError: A value is out of its range.
-        """
+        """Make settings, with their nested settings, from the values and from ``others``."""
         values = dict(others)
-        for each, _, nested in described_fields(kind):
-            if each.name not in values and (nested is not None or each.name in self):
-                value = self.make(nested) if nested else self[each.name]
-                values[each.name] = tuple(value) if isinstance(value, list) else value
+        for item, _, nested in described_fields(kind):
+            if item.name not in values and (nested is not None or item.name in self):
+                value = self.make(nested) if nested else self[item.name]
+                values[item.name] = tuple(value) if isinstance(value, list) else value
         return kind(**values)
 
 
 def options_from(*kinds: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options for fields of settings; it gets their `OptionValues` first.
+    """Add options for settings to a command; `OptionValues` are its first argument.
 
-    Args:
-        kinds: The settings' dataclasses, whose fields say their options (`option`); fields that are
-            dataclasses have options for theirs. A parameter of the command's own replaces one.
+    The fields of the dataclasses ``kinds``, and of nested dataclasses, declare the options
+    (`option`). A parameter of the command replaces an option of the same name.
     """
-    made = [each for kind in kinds for each in _parameters(kind)]
+    made = [parameter for kind in kinds for parameter in _parameters(kind)]
 
     def give(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command).parameters
         return with_parameters(
-            command, [each for each in made if each.name not in own], OptionValues
+            command, [parameter for parameter in made if parameter.name not in own], OptionValues
         )
 
     return give
@@ -108,24 +99,24 @@ def options_from(*kinds: type) -> Callable[[Callable[..., None]], Callable[..., 
 
 def _parameters(kind: type) -> Iterator[inspect.Parameter]:
     helps = sentences(kind)
-    for each, hint, nested in described_fields(kind):
+    for item, hint, nested in described_fields(kind):
         if nested is not None:
             yield from _parameters(nested)
-        given_by = option_of(each)
+        given_by = option_of(item)
         if given_by.name is None or given_by.instead is not None:
             continue
         if given_by.variable is not None:
-            yield _secret_file(each.name, given_by)
+            yield _secret_file(item.name, given_by)
             continue
-        default = inspect.Parameter.empty if each.default is MISSING else each.default
+        default = inspect.Parameter.empty if item.default is MISSING else item.default
         option = typer.Option(
             given_by.name,
-            metavar="FILE" if each.name.endswith("_file") else None,
-            help=helps[each.name],
+            metavar="FILE" if item.name.endswith("_file") else None,
+            help=helps[item.name],
         )
         several = hint == tuple[str, ...]
         yield inspect.Parameter(
-            each.name,
+            item.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=default,
             annotation=Annotated[list[str] if several else hint, option],
@@ -133,7 +124,7 @@ def _parameters(kind: type) -> Iterator[inspect.Parameter]:
 
 
 def _secret_file(name: str, given_by: Option) -> inspect.Parameter:
-    """Return the parameter of a secret, which is no word of a command line, where others see it."""
+    """Return the parameter for a secret's file: other users can read command lines."""
     text = f"A file with the {name}; or set {given_by.variable}."
     option = typer.Option(given_by.name, metavar="FILE", help=text)
     return inspect.Parameter(
@@ -216,7 +207,7 @@ for _name, (_, _settings) in RECEIVERS.items():
 
 
 def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hosting:
-    """Return the records' destination; a ledger that was named and would not be used is refused."""
+    """Return the destination of the records. Refuse a named ledger that would not be used."""
     source = context.get_parameter_source("ledger")
     if given["gate"] is None and source is not None and source.name == "COMMANDLINE":
         raise OptionError(
@@ -238,12 +229,12 @@ def _listen(receiver: Listener, given: OptionValues) -> str:
 
 
 def _warn_of_others(host_name: str, given: OptionValues) -> None:
-    """Log what others on the network can do to a receiver with these settings."""
-    if "token_file" not in given:  # senders of this kind cannot show one
+    """Log warnings about settings that let others on the network send to the receiver."""
+    if "token_file" not in given:  # senders of this kind have no token
         _LOG.warning(
             "Whoever can reach %s can send records; let nobody reach it but senders.", host_name
         )
-    elif not any(given[each] for each in ("token", "token_file", "client_ca_file")):
+    elif not any(given[name] for name in ("token", "token_file", "client_ca_file")):
         _LOG.warning(
             "Whoever can reach %s can send records; have them show a token: --token-file or"
             " %s, or a certificate: --tls-client-ca.",
@@ -268,7 +259,7 @@ def _run(receiver: PlacedReceiver, hosting: Hosting, given: OptionValues, as_jso
 
 
 class JsonLog(logging.Formatter):
-    """One JSON object: ``time_ms``, ``level``, ``event``, ``message`` and what the event has."""
+    """Formatter of JSON objects: ``time_ms``, ``level``, ``event``, ``message``, event fields."""
 
     def format(self, record: logging.LogRecord) -> str:  # noqa: D102
         values = {

@@ -1,7 +1,4 @@
-"""Options of several commands, and the functions and flows of a user that they name.
-
-Only the module that a user names is imported.
-"""
+"""Options of several commands, and the loading of users' functions and flows."""
 
 import getpass
 import importlib
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_LEDGER: Final = "sqlite:///headrace.db"
 
 _MOST_NAMES: Final = 20
-"""Gates that an error names."""
+"""Largest number of gates that an error names."""
 
 LedgerUrl = Annotated[
     str,
@@ -56,11 +53,9 @@ FlowName = Annotated[
 
 
 def ledger_of_flow(flow: "Flow", url: str) -> str:
-    """The ledger that a flow declares.
+    """Return the URL of the ledger that a flow declares.
 
-    Raises:
-        OptionError: ``--ledger`` names another one; the usual one, which a command takes by itself,
-            does not count.
+    Raise OptionError if ``--ledger`` names another ledger; the default does not count.
     """
     usual = os.environ.get("HEADRACE_LEDGER") or DEFAULT_LEDGER
     if url != usual and normalize_url(url) != flow.ledger:
@@ -72,11 +67,11 @@ def ledger_of_flow(flow: "Flow", url: str) -> str:
 
 
 def complete_gates(context: typer.Context, incomplete: str) -> list[str]:
-    """The names of gates that begin so, for a shell: those of the ledger that is meant."""
+    """Return the names of gates with a prefix, for completion in a shell; empty on an error."""
     url = context.params.get("ledger") or os.environ.get("HEADRACE_LEDGER") or DEFAULT_LEDGER
     try:
         with Ledger.open(url, create=False) as ledger:
-            return [each.name for each in ledger.gates.all() if each.name.startswith(incomplete)]
+            return [gate.name for gate in ledger.gates.all() if gate.name.startswith(incomplete)]
     except HeadraceError:
         return []
 
@@ -138,40 +133,43 @@ def with_parameters(
     shared: Sequence[inspect.Parameter],
     made_of: Callable[[dict[str, Any]], object],
 ) -> Callable[..., None]:
-    """Add parameters to a command, which gets what is made of their values as its first one.
+    """Add parameters to a command. ``made_of`` their values is the command's first argument.
 
-    They follow its own: the rate is the first word after ``headrace limit``.
+    The added parameters follow the command's own, so that the rate is the first word after
+    ``headrace limit``.
     """
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     @wraps(command)
     def run(**values: Any) -> None:
-        first = made_of({each.name: values.pop(each.name) for each in shared})
+        first = made_of({parameter.name: values.pop(parameter.name) for parameter in shared})
         command(first, **values)
 
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in [*own, *shared]]
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in [*own, *shared]
+    ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
 def sharing(kind: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the fields of a dataclass to a command as parameters; it gets an instance first."""
+    """Add a dataclass's fields to a command as parameters; an instance is its first argument."""
     hints = get_type_hints(kind, include_extras=True)
     shared = [
         inspect.Parameter(
-            each.name,
+            item.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=each.default,
-            annotation=hints[each.name],
+            default=item.default,
+            annotation=hints[item.name],
         )
-        for each in fields(kind)  # type: ignore[arg-type]
+        for item in fields(kind)  # type: ignore[arg-type]
     ]
     return lambda command: with_parameters(command, shared, lambda values: kind(**values))
 
 
 def acting_user(by: str | None) -> str:
-    """Return the operator's name: as given, or the user of this process."""
+    """Return the operator's name: ``by``, or else the user of this process."""
     if by is not None:
         return by
     try:
@@ -181,50 +179,49 @@ def acting_user(by: str | None) -> str:
 
 
 def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
-    """The gate of this name, or all by name; `OptionError` where the ledger has no such gate."""
-    known = ledger.gates.all()
-    wanted = [each for each in known if gate is None or each.name == gate]
+    """Return a gate by name, or all gates without a name; raise OptionError for an unknown name."""
+    gates = ledger.gates.all()
+    wanted = [record for record in gates if gate is None or record.name == gate]
     if gate is not None and not wanted:
         raise OptionError(
-            f"The ledger {redact_url(url)} has no gate {gate!r}; the gates it has: {listed(known)}."
+            f"The ledger {redact_url(url)} has no gate {gate!r}; the gates it has: {listed(gates)}."
         )
     return wanted
 
 
 def named_gates(ledger: Ledger, names: Iterable[str] | None, url: str) -> list[GateRecord]:
-    """The gates of these names, in their order; all of the ledger where none is named."""
-    named = [gates_of(ledger, each, url)[0] for each in dict.fromkeys(names or ())]
+    """Return gates by name, in the order of the names, or all gates without a name."""
+    named = [gates_of(ledger, name, url)[0] for name in dict.fromkeys(names or ())]
     return named or gates_of(ledger, None, url)
 
 
 def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -> GateRecord:
-    """The gate of this name; without a name the only one, and ``say`` prints which that is.
+    """Return a gate by name, or the only gate without a name; ``say`` then prints its name.
 
-    Raises:
-        OptionError: The ledger has no such gate, or several, and none is named.
+    Raise OptionError for an unknown name, or without a name for none or several gates.
     """
-    known = gates_of(ledger, gate, url)
-    if len(known) == 1:
+    gates = gates_of(ledger, gate, url)
+    if len(gates) == 1:
         if gate is None and say:
-            typer.echo(f"Gate {known[0].name}, the only one of this ledger.", err=True)
-        return known[0]
-    if not known:
+            typer.echo(f"Gate {gates[0].name}, the only one of this ledger.", err=True)
+        return gates[0]
+    if not gates:
         raise OptionError(
             f"The ledger {redact_url(url)} has no gate yet; a gated query declares its own when it"
             " starts."
         )
-    raise OptionError(f"The ledger {redact_url(url)} has several gates; name one: {listed(known)}.")
+    raise OptionError(f"The ledger {redact_url(url)} has several gates; name one: {listed(gates)}.")
 
 
 def listed(gates: Sequence[GateRecord]) -> str:
-    """The first gates by name, and how many more there are."""
-    names = [each.name for each in gates[:_MOST_NAMES]]
+    """Return the names of the first gates, and the number of further gates, in words."""
+    names = [record.name for record in gates[:_MOST_NAMES]]
     more = f" and {len(gates) - len(names):,} more" if len(gates) > len(names) else ""
     return ", ".join(names) + more or "none at all"
 
 
 def moment_ms(option: str, text: str, now_ms: int) -> int:
-    """A moment (ms since the epoch) from an ISO date or time, or from how long ago it is.
+    """Parse a time (ms since the epoch) from an ISO date or time, or from a time span ago.
 
     >>> moment_ms("--since", "2 hours ago", now_ms=7_200_001)
     1
@@ -250,7 +247,7 @@ def _parsed_ms(option: str, written: str, now_ms: int) -> int:
 
 
 def window_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int | None, int | None]:
-    """The moments (ms since the epoch) of ``--since`` and ``--until``."""
+    """Return the times (ms since the epoch) of ``--since`` and ``--until``."""
     return (
         None if since is None else moment_ms("--since", since, now_ms),
         None if until is None else moment_ms("--until", until, now_ms),
@@ -269,12 +266,12 @@ class Listing:
     as_json: AsJson = False
 
     def window_ms(self, now_ms: int) -> tuple[int | None, int | None]:
-        """The moments (ms since the epoch) of ``--since`` and ``--until``."""
+        """Return the times (ms since the epoch) of ``--since`` and ``--until``."""
         return window_ms(self.since, self.until, now_ms)
 
 
 def secret_of(file: Path | None, option: str, variable: str) -> str | None:
-    """Return the text in the file of this option, else in this environment variable, else None."""
+    """Return a secret from the option's file, else from the environment variable, else None."""
     return os.environ.get(variable) if file is None else _text_of(file, option).strip()
 
 
@@ -289,12 +286,12 @@ def _text_of(file: Path, option: str) -> str:
 
 
 def source_options(given: Sequence[str], file: Path | None) -> dict[str, str]:
-    """The options of a file, and those given by themselves, which replace the file's.
+    """Return options of the stream from a file and the command line, which replaces the file's.
 
-    Names are the same in any case, and the last one counts. No error shows a value.
+    Names are case-insensitive, and the last value of a name counts. Errors show no values.
     """
     named = dict[str, tuple[str, str]]()
-    for where, text in [*_lines(file), *(("--option", each) for each in given)]:
+    for where, text in [*_lines(file), *(("--option", option) for option in given)]:
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
             raise OptionError(
@@ -312,7 +309,7 @@ def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def load_handler(handler: str, transform: str | None) -> "Handler":
-    """The function of ``--handler``, called with what ``--transform`` makes of each batch."""
+    """Return the function of ``--handler``, applied to the result of ``--transform``."""
     from headrace.gate import check_handler, refuse_unrun  # noqa: PLC0415  (brings Spark)
 
     handle = load_function("--handler", handler)
@@ -323,7 +320,7 @@ def load_handler(handler: str, transform: str | None) -> "Handler":
         answer = handle(df if derive is None else derive(df), batch)
         refuse_unrun(answer)
         if answer is not None:
-            # If a stage's handler is called by itself, nobody writes its output.
+            # A stage's handler returns its output, which only --flow writes to the channel.
             raise OptionError(
                 f"--handler is {handler!r}, which has answered a value of type"
                 f" {type(answer).__name__}; it must answer None, or, if it is a stage's of a flow,"
@@ -334,33 +331,33 @@ def load_handler(handler: str, transform: str | None) -> "Handler":
 
 
 def load_function(option: str, name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names.
+    """Import the function that ``module:function`` names.
 
     >>> load_function("--handler", "json:dumps")([1])
     '[1]'
     """
-    found = _load(option, name, "a function", "module:function, such as shop.jobs:handle")
-    if not callable(found):
+    loaded = _load(option, name, "a function", "module:function, such as shop.jobs:handle")
+    if not callable(loaded):
         raise OptionError(
-            f"{option} is {name!r}, which is of type {type(found).__name__} and cannot be called;"
+            f"{option} is {name!r}, which is of type {type(loaded).__name__} and cannot be called;"
             " name a function."
         )
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = loaded
     return function
 
 
 def load_flow(name: str) -> "Flow":
-    """The flow that ``module:flow`` names, checked."""
+    """Import and check the flow that ``module:flow`` names."""
     from headrace.flow import Flow  # noqa: PLC0415  (handlers do without)
 
-    found = _load("The flow", name, "a flow", "module:flow, such as shop.flows:orders")
-    if not isinstance(found, Flow):
+    loaded = _load("The flow", name, "a flow", "module:flow, such as shop.flows:orders")
+    if not isinstance(loaded, Flow):
         raise OptionError(
-            f"The flow is {name!r}, which is of type {type(found).__name__}; name a"
+            f"The flow is {name!r}, which is of type {type(loaded).__name__}; name a"
             " headrace.flow.Flow."
         )
-    found.check()
-    return found
+    loaded.check()
+    return loaded
 
 
 def _load(option: str, name: str, kind: str, form: str) -> object:
@@ -378,17 +375,17 @@ def _load(option: str, name: str, kind: str, form: str) -> object:
             f" ({type(error).__name__}: {printable(str(error))}); see that it can be from {here}."
         ) from error
     try:
-        found: object = reduce(getattr, path.split("."), module)
+        loaded: object = reduce(getattr, path.split("."), module)
     except AttributeError as error:
         raise OptionError(
             f"{option} is {name!r}, but {module_name} ({module.__file__}) has no {path!r}; name"
             f" {kind} that it has."
         ) from error
-    return found
+    return loaded
 
 
 def start_spark(name: str) -> "SparkSession":
-    """The session of an application of this name, set up by its environment."""
+    """Start a Spark session that takes its settings from the environment."""
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 

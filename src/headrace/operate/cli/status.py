@@ -1,4 +1,4 @@
-"""``headrace status`` and ``why``: how the gates in a ledger fare, as text."""
+"""``headrace status`` and ``headrace why``: the state of a ledger's gates, as text."""
 
 import shlex
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ from headrace.operate.status.sources import Sources
 from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs, stages_of
 
 NEEDS: Final = 20
-"""Sentences about what needs somebody; of more, how many there are."""
+"""Largest number of needs that are shown; further needs are counted."""
 
 FEWEST_GATES: Final = 3
-"""Number of gates that have a line even on the shortest terminal."""
+"""Number of gates with a line even on the shortest terminal."""
 
 _STAGE_STYLES: Final = {"throttled": "yellow", BOTTLENECK: "red"}
 
@@ -60,14 +60,14 @@ def status(
                 gates = snapshots(opened, opt.named_gates(opened, gate, url), lags)
                 return gates, [] if gate else stages_of(opened, wall_clock_ms())
             names = [wanted.gate(name) for layer in wanted.graph.layers() for name in layer]
-            known = [each for each in opt.gates_of(opened, None, url) if each.name in names]
-            if not known:
-                opt.gates_of(opened, names[0], url)  # which raises, with the gates that there are
-            known.sort(key=lambda each: names.index(each.name))
+            records = [item for item in opt.gates_of(opened, None, url) if item.name in names]
+            if not records:
+                opt.gates_of(opened, names[0], url)  # raises an error with the existing gates
+            records.sort(key=lambda item: names.index(item.name))
             stages = [
-                each for each in stages_of(opened, wall_clock_ms()) if each.flow == wanted.name
+                item for item in stages_of(opened, wall_clock_ms()) if item.flow == wanted.name
             ]
-            return snapshots(opened, known, lags), stages
+            return snapshots(opened, records, lags), stages
 
         def draw(height: int | None) -> RenderableType | None:
             gates, stages = look()
@@ -85,15 +85,15 @@ def status(
 def status_view(
     gates: Sequence[GateSnapshot], stages: Sequence[StageSnapshot], height: int | None = None
 ) -> RenderableType:
-    """Return the needs, then one gate in full, or a line for each; below a line a stage.
+    """Return a view of the needs, of one gate in full or a line per gate, and of the stages.
 
-    On a terminal of this height (lines) the needs stay, and of the gates the most urgent ones.
+    If ``height`` (lines) is too small, the needs stay, and the most urgent gates.
     """
     if not gates:
         return "The ledger has no gate yet; a gated query declares its own when it starts."
     last = [Text(), stages_view(stages, wall_clock_ms())] if stages else []
-    is_one = len(gates) == 1  # whose own view begins with what it needs
-    needs = [need for each in gates if not is_one for need in each.needs]
+    is_one = len(gates) == 1  # a single gate's view begins with its needs
+    needs = [need for snapshot in gates if not is_one for need in snapshot.needs]
     needs = sorted([*needs, *flow_needs(stages)], key=lambda need: need.urgency)
     room = NEEDS if height is None else max(height // 4, 1)
     first = [needs_view(needs, room), Text()] if needs else []
@@ -115,17 +115,17 @@ def _throttled_by(stage: StageSnapshot, now_ms: int) -> str:
 
 
 def stages_view(stages: Sequence[StageSnapshot], now_ms: int) -> RenderableType:
-    """A line for each stage, with the rate in force."""
+    """Return a table with a line for each stage."""
     return out.table(
         stages,
-        ("flow", lambda each: out.line(each.flow)),
-        ("stage", lambda each: out.line(each.stage, style="bold")),
-        ("state", lambda each: Text(each.state, style=_STAGE_STYLES.get(each.state, "green"))),
-        (">queue", lambda each: words.size(each.queue_bytes)),
-        (">busy", lambda each: f"{each.busy:.0%}"),
-        (">rate/s", lambda each: words.count(each.in_force_per_s)),
-        (">learnt", lambda each: words.count(each.rate_per_s)),
-        ("*throttled by", lambda each: out.line(_throttled_by(each, now_ms))),
+        ("flow", lambda stage: out.line(stage.flow)),
+        ("stage", lambda stage: out.line(stage.stage, style="bold")),
+        ("state", lambda stage: Text(stage.state, style=_STAGE_STYLES.get(stage.state, "green"))),
+        (">queue", lambda stage: words.size(stage.queue_bytes)),
+        (">busy", lambda stage: f"{stage.busy:.0%}"),
+        (">rate/s", lambda stage: words.count(stage.in_force_per_s)),
+        (">learnt", lambda stage: words.count(stage.rate_per_s)),
+        ("*throttled by", lambda stage: out.line(_throttled_by(stage, now_ms))),
     )
 
 
@@ -145,24 +145,24 @@ def why(
     """
     with Ledger.open(ledger, create=False) as opened:
         record = opt.the_gate(opened, gate, ledger, say=True)
-        found = explain(opened, record, batch)
+        explanation = explain(opened, record, batch)
     gate = record.name
-    if found is None and batch is None:
+    if explanation is None and batch is None:
         raise OptionError(f"Gate {gate!r} has planned no batch yet; there is nothing to explain.")
-    if found is None:
+    if explanation is None:
         raise OptionError(
             f"Gate {gate!r} has no batch {batch}; `headrace batches {shlex.quote(gate)}` lists"
             " those it has."
         )
     if as_json:
-        out.print_json(asdict(found))
+        out.print_json(asdict(explanation))
     else:
-        out.show(explanation_view(found))
+        out.show(explanation_view(explanation))
 
 
 def explanation_view(found: Explanation) -> Table:
-    """A sentence for each thing, each on lines of its own."""
+    """Return the sentences of an explanation, each on lines of its own."""
     return out.grid(
-        (Text(each.about, style="dim"), Text(words.printable(each.sentence)))
-        for each in found.sentences
+        (Text(item.about, style="dim"), Text(words.printable(item.sentence)))
+        for item in found.sentences
     )

@@ -1,4 +1,4 @@
-"""``headrace up``: a broker, a PostgreSQL and a journal on this machine, to try things with."""
+"""``headrace up``: runs a Kafka broker and PostgreSQL, with a journal, on this machine."""
 
 import json
 import signal
@@ -52,7 +52,7 @@ def up(
     try:
         with ExitStack() as cleanup:
             services = _start(cleanup, list(dict.fromkeys(topic or ["orders"])), set(without or ()))
-            # First of what is done at the end: what is closed then is not interrupted.
+            # Entered last and so left first: Ctrl-C does not interrupt the closing of the services.
             for number in (signal.SIGINT, *ENDS):
                 cleanup.callback(signal.signal, number, signal.SIG_IGN)
             typer.echo(json.dumps(services) if as_json else "\n".join(_lines(services)))
@@ -63,11 +63,11 @@ def up(
 
 
 def _start(cleanup: ExitStack, topics: list[str], left_out: set[Service]) -> dict[str, Any]:
-    """Start the services; return what ``--json`` prints, in which ``kafka`` may be None."""
+    """Start the services. Return the values for ``--json``; ``kafka`` is None if it is left out."""
     from headrace.operate.local.servers import local_postgresql, start_kafka  # noqa: PLC0415
 
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="headrace-up-")))
-    # A server of another user, as root's PostgreSQL is, gets to its own folder through this one.
+    # The server may run as another user (PostgreSQL does for root), who needs to pass this folder.
     folder.chmod(0o711)
     kafka, ledger, journal = None, f"sqlite:///{folder}/headrace.db", str(folder / "journal")
     Journal.open(journal, create=True)

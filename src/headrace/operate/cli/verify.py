@@ -1,6 +1,6 @@
-"""``headrace verify``: the proof that the gates in a ledger leave nothing out.
+"""``headrace verify``: proves that the gates of a ledger leave out no offset.
 
-It prints a verdict, a line for each span, and the findings.
+The command prints a verdict, a line for each span, and the findings.
 """
 
 import shlex
@@ -54,7 +54,7 @@ _EXIT_STATUS: Final = {
 _WORST: Final = (Verdict.BROKEN, Verdict.SKIPPED, Verdict.OPEN)
 
 SPANS: Final = 20
-"""Lines for spans: beyond it only those of which there is something to say have one."""
+"""Number of spans above which only spans with findings have a line."""
 
 _COUNTS: Final = ("processed", "open", "dead", "lost", "missing")
 
@@ -120,7 +120,7 @@ def verify(
         raise OptionError(
             "--option and --options-file say how the source is reached; add --source."
         )
-    given = opt.source_options(option or (), options_file) if source else None
+    options = opt.source_options(option or (), options_file) if source else None
     scope = " ".join([PROVES, CANNOT] if checkpoint and source else [PROVES, CANNOT, ELSEWHERE])
     verdicts: list[Verdict] = []
     is_unresolved = False
@@ -130,21 +130,21 @@ def verify(
             from headrace.gate import Checkpoint, refuse_a_stranger  # noqa: PLC0415
 
             refuse_a_stranger(Checkpoint.read(checkpoint), names)
-        for each in names:
-            verification, notes = _verified(opened, each, checkpoint, given)
+        for item in names:
+            verification, notes = _verified(opened, item, checkpoint, options)
             verdicts.append(verification.verdict)
-            is_unresolved |= _is_unresolved(opened, each)
+            is_unresolved |= _is_unresolved(opened, item)
             if as_json:
-                out.print_json(_values(each, verification, notes, scope))
+                out.print_json(_values(item, verification, notes, scope))
             else:
                 if len(verdicts) > 1:
                     typer.echo()
-                out.show(verification_view(each, verification, notes))
+                out.show(verification_view(item, verification, notes))
     last = ["headrace failures lists what waits for somebody."] if is_unresolved else []
     for sentences in [*last, *([scope] if explain else [])] if not as_json else []:
         out.show(Text(f"\n{sentences}"))
     best = Verdict.OPEN if is_unresolved else Verdict.PROVEN
-    worst = next((each for each in _WORST if each in verdicts), best)
+    worst = next((item for item in _WORST if item in verdicts), best)
     raise typer.Exit(_EXIT_STATUS[worst])
 
 
@@ -153,11 +153,11 @@ def _is_unresolved(ledger: Ledger, gate: str) -> bool:
 
 
 def _names(ledger: Ledger, gates: Sequence[str], url: str) -> list[str]:
-    known = sorted(each.name for each in ledger.gates.all())
-    unknown = [each for each in gates if each not in known]
-    if known and not unknown:
-        return list(dict.fromkeys(gates)) or known
-    if not known:
+    names = sorted(item.name for item in ledger.gates.all())
+    unknown = [item for item in gates if item not in names]
+    if names and not unknown:
+        return list(dict.fromkeys(gates)) or names
+    if not names:
         sentence = (
             f"The ledger {redact_url(url)} has no gate yet, so nothing is proven; a gated query "
             "declares its own when it starts. See that it is the right database, and a whole copy: "
@@ -166,7 +166,7 @@ def _names(ledger: Ledger, gates: Sequence[str], url: str) -> list[str]:
     else:
         sentence = (
             f"The ledger {redact_url(url)} has no gate {unknown[0]!r}, so nothing is proven; the"
-            f" gates it has: {', '.join(known)}."
+            f" gates it has: {', '.join(names)}."
         )
     typer.echo(f"headrace: {sentence}", err=True)
     raise typer.Exit(ExitStatus.OPEN)
@@ -175,11 +175,11 @@ def _names(ledger: Ledger, gates: Sequence[str], url: str) -> list[str]:
 def _verified(
     ledger: Ledger, gate: str, checkpoint: str | None, given: Mapping[str, str] | None
 ) -> tuple[Verification, list[str]]:
-    known = ledger.history.checkpoints(gate)
+    checkpoints = ledger.history.checkpoints(gate)
     verification, notes = ledger.proofs.verify(gate), list[str]()
-    for each in _comparisons(ledger, gate, known, checkpoint, given):
-        verification = extended(verification, each.findings, each.contradictions)
-        notes += each.notes
+    for comparison in _comparisons(ledger, gate, checkpoints, checkpoint, given):
+        verification = extended(verification, comparison.findings, comparison.contradictions)
+        notes += comparison.notes
     return verification, notes
 
 
@@ -190,7 +190,7 @@ def _comparisons(
     checkpoint: str | None,
     given: Mapping[str, str] | None,
 ) -> "Iterator[Comparison]":
-    # They read what sources write; a proof from the ledger alone does without.
+    # Imported here, because a proof from the ledger alone does not read sources.
     if checkpoint is not None:
         from headrace.gate import compare_with_checkpoint  # noqa: PLC0415
 
@@ -201,7 +201,9 @@ def _comparisons(
 
         key = newest[0].batch_key
         connector, options = source_access(ledger, {key: gate}, given)[key]
-        yield compare_with_log(ledger, gate, known, lambda each: connector.log_of(options, each))
+        yield compare_with_log(
+            ledger, gate, known, lambda partitions: connector.log_of(options, partitions)
+        )
 
 
 def _values(
@@ -224,8 +226,8 @@ def _values(
 def verification_view(
     gate: str, verification: Verification, notes: Sequence[str] = ()
 ) -> RenderableType:
-    """Return the view of a gate's verification, with these notes."""
-    last = [Text(words.printable(each), style="dim") for each in notes]
+    """Return the view of a gate's verification, with notes at the end."""
+    last = [Text(words.printable(note), style="dim") for note in notes]
     if verification.verdict is Verdict.EMPTY:
         nothing = f"nothing to prove yet: gate {gate} has begun no batch"
         return Group(out.line(nothing), *last)
@@ -253,7 +255,9 @@ def verification_view(
 
 def _contradictions_table(contradictions: Sequence[str]) -> Table:
     kind = Text("disagree", style="bold red")
-    return out.grid((kind, Text(words.printable(each))) for each in contradictions)
+    return out.grid(
+        (kind, Text(words.printable(contradiction))) for contradiction in contradictions
+    )
 
 
 def _spans_table(spans: Sequence[Span]) -> Table:
@@ -269,20 +273,20 @@ def _spans_table(spans: Sequence[Span]) -> Table:
         bad = numbers[name] and name not in _FINE
         return Text(words.count(numbers[name]), style="bold red" if bad else "")
 
-    shown, others = _divided(spans)
+    shown, number = _divided(spans)
     rows = []
     for span in shown:
         of_id = f" topic id {span.topic_id or 'unknown'}" if ids[span.offsets.topic] > 1 else ""
         rows.append(row(span.checkpoint_id[:SHORT], f"{span.offsets}{of_id}", [span]))
-    if others:
-        more = f"and {len(others):,} more" if shown else f"{len(others):,} partitions"
-        rows.append(row("", more, others))
+    if number:
+        more = f"and {len(number):,} more" if shown else f"{len(number):,} partitions"
+        rows.append(row("", more, number))
     several = len({span.checkpoint_id for span in spans}) > 1
     return out.table(
         rows,
-        ("run", lambda each: out.line(each[0])) if several else None,
-        ("read", lambda each: out.line(each[1])),
-        *((f">{name}", lambda each, name=name: cell(name, each[2])) for name in columns),
+        ("run", lambda line: out.line(line[0])) if several else None,
+        ("read", lambda line: out.line(line[1])),
+        *((f">{name}", lambda line, name=name: cell(name, line[2])) for name in columns),
         wide=False,
     )
 

@@ -1,7 +1,7 @@
-"""The dashboard: the ledger's gates, failures, flows and receivers as web pages that stay live.
+"""The dashboard: gates, failures, flows and receivers of a ledger as live web pages.
 
-Pages are made on the server from the ledger alone, and load nothing from elsewhere. Records, names
-and errors are shown as text.
+The server renders the pages, which load nothing from other hosts. Records, names and errors appear
+as text.
 """
 
 from headrace.core.system import needs_extra

@@ -1,4 +1,4 @@
-"""Actions of forms: each is kept with who did it, when and why."""
+"""Actions of forms. The ledger keeps each action with its author, time and reason."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,12 +18,10 @@ Form = Mapping[str, str]
 
 
 def perform(site: Site, what: str, form: Form, who: str) -> str:
-    """Do what a form asks for; what was done, in a sentence.
+    """Do a form's action. Return its effect in a sentence.
 
-    Raises:
-        OptionError: A field is missing, or wrong.
-        LedgerError: The ledger cannot be written.
-        NotFoundError: There is no such action, or what it is about is gone.
+    Raise OptionError if a field is missing or invalid, or if the action is not possible any more.
+    Raise NotFoundError for an unknown action or gate.
     """
     action = _ACTIONS.get(what)
     if action is None:
@@ -71,9 +69,11 @@ def _retry_sink(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> 
 def _retry_alike(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate, error = _field(form, "gate"), _given(form, "error")
     last = _number(form, "last")
-    found = [each for each in failed_alike(ledger, gate, error) if each.created_time_ms <= last]
-    _refuse_others(form, len(found), "batch")
-    keys = [each.batch_key for each in found]
+    batches = [
+        batch for batch in failed_alike(ledger, gate, error) if batch.created_time_ms <= last
+    ]
+    _refuse_others(form, len(batches), "batch")
+    keys = [batch.batch_key for batch in batches]
     number = ledger.repairs.retry(gate, keys, who, why)
     return f"{plural(number, 'batch')} of gate {gate} {_do(number)} not wait any more."
 
@@ -87,13 +87,15 @@ def _drop_batch(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> 
 
 def _drop_letters(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate, letters = _letters(ledger, form)
-    number = ledger.repairs.drop_letters(gate, [each.dead_letter_id for each in letters], who, why)
+    number = ledger.repairs.drop_letters(
+        gate, [letter.dead_letter_id for letter in letters], who, why
+    )
     return f"{plural(number, 'dead letter')} of gate {gate} {_are(number)} dropped."
 
 
 def _send_letters(site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate, letters = _letters(ledger, form)
-    numbers = [each.dead_letter_id for each in letters]
+    numbers = [letter.dead_letter_id for letter in letters]
     topic = form.get("topic", "").strip() or None
     sender = LetterSender(ledger, site.source_options, topic)
     if "value" in form:
@@ -135,13 +137,15 @@ def _with_value(value: bytes, letter: DeadLetter) -> DeadLetter:
 def _letters(ledger: Ledger, form: Form) -> tuple[str, list[DeadLetterRecord]]:
     gate = _field(form, "gate")
     if "letter" in form:
-        found = ledger.dead_letters.get(_number(form, "letter"))
-        waits = found is not None and found.status is DeadLetterStatus.WAITING
-        if found is None or found.gate != gate or not waits:
+        letter = ledger.dead_letters.get(_number(form, "letter"))
+        waits = letter is not None and letter.status is DeadLetterStatus.WAITING
+        if letter is None or letter.gate != gate or not waits:
             raise OptionError("No such dead letter waits any more; load the page again.")
-        return gate, [found]
+        return gate, [letter]
     error, last = _given(form, "error"), _number(form, "last")
-    alike = [each for each in letters_alike(ledger, gate, error) if each.dead_letter_id <= last]
+    alike = [
+        record for record in letters_alike(ledger, gate, error) if record.dead_letter_id <= last
+    ]
     _refuse_others(form, len(alike), "dead letter")
     return gate, alike
 

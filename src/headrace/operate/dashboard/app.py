@@ -1,4 +1,4 @@
-"""The dashboard as a web application: its pages, its forms, its events."""
+"""The dashboard's web application: routes of pages, forms, events and metrics."""
 
 import asyncio
 import contextlib
@@ -87,15 +87,15 @@ PAGES: Final[tuple[tuple[str, Callable[[Site, str, Query], Page]], ...]] = (
     ("/actions", actions_page),
     ("/", overview_page),
 )
-"""Pages by how their path begins, or what it is; what follows ``/`` is a name."""
+"""Pages by their path; a name follows a path that ends with ``/``."""
 
 
 _MOST_OUTCOMES: Final = 100
-"""Actions of which the dashboard still knows what to tell whoever did them."""
+"""Number of newest actions whose outcome is kept for their page."""
 
 
 class _AnyPath(PathConvertor):
-    """A path with line ends in it, too: a gate's name may have them."""
+    """A path that may have line ends: a gate's name may have them."""
 
     regex = "(?s:.*)"
 
@@ -104,14 +104,10 @@ register_url_convertor("any", _AnyPath())
 
 
 class Dashboard:
-    """The application, and what it keeps while it runs."""
+    """The web application with its state: the ledger's link, live pages, sessions, outcomes."""
 
     def __init__(self, settings: DashboardSettings) -> None:
-        """Open nothing yet.
-
-        Raises:
-            LedgerError: The ledger's URL is not one.
-        """
+        """Build the application without opening the ledger; raise LedgerError for a wrong URL."""
         self.settings: Final = settings
         self.token: Final = settings.token or new_token()
         self.link: Final = LedgerLink(settings.ledger)
@@ -197,10 +193,10 @@ class Dashboard:
             return refused
         name, query = request.path_params["name"], dict(request.query_params)
         now_ms = wall_clock_ms()
-        found = await asyncio.to_thread(
+        series = await asyncio.to_thread(
             self.link.ask, lambda ledger: series_of(ledger, name, query, now_ms)
         )
-        return JSONResponse(found, headers={"cache-control": "no-store"})
+        return JSONResponse(series, headers={"cache-control": "no-store"})
 
     async def _metrics(self, request: Request) -> Response:
         if (refused := self._reader_only(request)) is not None:
@@ -233,11 +229,11 @@ class Dashboard:
         return Response(data, media_type=_STATIC[name], headers=headers)
 
     def _reader_only(self, request: Request) -> Response | None:
-        """Return the answer for a client that has to sign in to read; None if reading is free."""
+        """Return the sign-in page for a client that may not read; None for a client that may."""
         if self.settings.is_local or self._session(request) is not None:
             return None
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.sessions.is_token(given.strip()):
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.sessions.is_token(token.strip()):
             return None
         if "text/html" not in request.headers.get("accept", ""):
             raise RefusedError(401, "Sign in, or send the token as `Authorization: Bearer TOKEN`.")
@@ -248,7 +244,7 @@ class Dashboard:
 
     @property
     def _cookie(self) -> str:
-        # Cookies are shared by all ports of a host, and so it has another name on each.
+        # All ports of a host share cookies, so the name includes the port.
         return f"headrace_session_{self.port}"
 
     def _session(self, request: Request) -> Session | None:
@@ -290,12 +286,12 @@ class Dashboard:
     async def _act(self, request: Request) -> Response:
         form: Mapping[str, str] = request.scope["headrace.form"]
         session = check_form(self._session(request), form)
-        what = request.path_params["what"]
-        done = await asyncio.to_thread(perform, self._site, what, form, session.who)
-        _LOG.info("%s by %s: %s", what, session.who, done)
-        # The page is another request: to load it again does not act again.
+        action = request.path_params["what"]
+        outcome = await asyncio.to_thread(perform, self._site, action, form, session.who)
+        _LOG.info("%s by %s: %s", action, session.who, outcome)
+        # The outcome has a page of its own, so loading it again does not act again.
         name = secrets.token_urlsafe(9)
-        self._outcomes[name] = session.form_token, done, _own_path(form.get("next", "/"))
+        self._outcomes[name] = session.form_token, outcome, _own_path(form.get("next", "/"))
         while len(self._outcomes) > _MOST_OUTCOMES:
             self._outcomes.popitem(last=False)
         return RedirectResponse(f"/done/{name}", status_code=303)
@@ -354,13 +350,13 @@ def _address(request: Request) -> str:
 
 
 def _own_path(target: str) -> str:
-    """Return the next page: one of the dashboard, whatever is asked for."""
+    """Return the target if it is a path of the dashboard, else ``/``: no redirect leaves it."""
     is_own = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_own and target.isprintable() else "/"
 
 
 STOP_S: Final = 2
-"""Time that a stop waits for answers that are under way (s)."""
+"""Time for which a stop waits for unfinished responses (s)."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -369,13 +365,13 @@ def serve(settings: DashboardSettings, started: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
     Args:
-        settings: Where, and what.
-        started: Called with the dashboard's address once it answers.
+        settings: Address and rights of the dashboard.
+        started: Called with the dashboard's address once it accepts requests.
 
     Raises:
         SetupError: The port cannot be opened.
-        LedgerError: The ledger's URL is not one.
-        LedgerSchemaError: The ledger is of another Headrace.
+        LedgerError: The URL is not a ledger's.
+        LedgerSchemaError: The ledger has another Headrace's schema.
     """
     dashboard = Dashboard(settings)
     dashboard.link.refuse_another_schema()
@@ -405,7 +401,7 @@ def serve(settings: DashboardSettings, started: Callable[[str], None]) -> None:
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """Return a listening socket; SetupError if the port is taken, or not to be had."""
+    """Return a listening socket. Raise SetupError if the port is in use or not permitted."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -434,13 +430,17 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop in good order for SIGTERM and Ctrl-C, and not raise them once more in the end."""
-        before = {each: signal.signal(each, self.handle_exit) for each in _SIGNALS}
+        """Stop in good order for SIGTERM and Ctrl-C.
+
+        Uvicorn's own method raises the signal once more after the stop, which would end the
+        command with a traceback or by the signal.
+        """
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

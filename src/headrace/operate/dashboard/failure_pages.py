@@ -1,4 +1,4 @@
-"""Pages of failures: groups of alike, a batch, a record; each with what can be done about it."""
+"""Pages of failures, with their actions: groups of equal failures, a batch, a dead letter."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -12,16 +12,16 @@ from headrace.operate.dashboard.pages import NotFoundError, Page, Query, Site, w
 from headrace.operate.status.actions import RetryQueue, is_queued
 
 MOST_BYTES: Final = 20_000
-"""The longest value that a form has; each byte may take three in what a browser sends."""
+"""Longest value in a form (bytes); a browser may send three bytes for each."""
 
 _KEPT: Final = "\n\t"
 
 
 def correctable(value: bytes | None) -> str | None:
-    r"""The text of a value that a form can have; None for any other value.
+    r"""Return the text of a value that a form can edit; None for any other value.
 
-    It is UTF-8, not too long, and has no character that a browser changes or nobody sees. Lines end
-    all with LF, or all with CR LF, for a browser makes them one.
+    Such a value is UTF-8, at most `MOST_BYTES` long, and has only visible characters that a browser
+    leaves as they are. All lines end with LF, or all with CR LF: a browser makes them equal.
 
     >>> correctable(b'{"a": "12,50"}'), correctable(b"a\r\nb"), correctable(b"\xff")
     ('{"a": "12,50"}', 'a\nb', None)
@@ -34,14 +34,14 @@ def correctable(value: bytes | None) -> str | None:
         return None
     if _ends_with_crlf(text):
         text = text.replace("\r\n", "\n")
-    is_shown = all(each.isprintable() or each in _KEPT for each in text)
+    is_shown = all(character.isprintable() or character in _KEPT for character in text)
     return text if is_shown else None
 
 
 def corrected(before: bytes | None, text: str) -> bytes | None:
-    r"""The value that a form has sent, its lines as they ended before.
+    r"""Return a value that a form has sent, with the line ends of the value before.
 
-    None where the value before is not one that a form can have.
+    None if the value before is not `correctable`.
 
     >>> corrected(b"a\nb", "a\r\nc"), corrected(b"a\r\nb", "a\r\nc")
     (b'a\nc', b'a\r\nc')
@@ -59,20 +59,20 @@ def _ends_with_crlf(text: str) -> bool:
 
 
 GROUPS: Final = 100
-"""Groups of batches, and of records, on a page."""
+"""Largest number of groups of batches, and of dead letters, on a page."""
 
 MOST_ALIKE: Final = 1_000
-"""Batches or records that one form acts on; the oldest first."""
+"""Largest number of batches or dead letters that one form acts on, the oldest first."""
 
 ROWS: Final = 100
-"""Batches or records on a page of a group; the oldest, for they are resolved first."""
+"""Largest number of batches or dead letters on a group's page, the oldest first."""
 
 PARTS: Final = 200
-"""Ranges and dead letters of a batch on a page."""
+"""Largest number of a batch's ranges, and of its dead letters, on a page."""
 
 
 def failures_page(site: Site, _name: str, query: Query) -> Page:
-    """Groups of what failed for the same reason, of all gates or of ``gate``."""
+    """Return the page of failures grouped by reason, of all gates or of ``gate``."""
     gate = query.get("gate") or None
     skip = whole_number(query.get("skip", "")) or 0
 
@@ -80,7 +80,7 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
         batches = ledger.repairs.alike_batches(gate, GROUPS + 1, skip=skip)
         letters = ledger.repairs.alike_letters(gate, GROUPS + 1, skip=skip)
         values = {
-            "values": ledger.dead_letters.values_of([each.letter for each in letters[:GROUPS]]),
+            "values": ledger.dead_letters.values_of([letter.letter for letter in letters[:GROUPS]]),
             "batches": batches[:GROUPS],
             "letters": letters[:GROUPS],
             "gate": gate,
@@ -96,7 +96,7 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def _revision(gate: str | None = None) -> Revision:
-    """Whatever is done to a batch, or happens to this gate, or to any."""
+    """Return a revision that changes with each action, and each change of the gate or any gate."""
 
     def revision(fleet: Fleet) -> object:
         return fleet.acted, fleet.revisions if gate is None else fleet.revisions.get(gate)
@@ -105,17 +105,17 @@ def _revision(gate: str | None = None) -> Revision:
 
 
 def failed_alike(ledger: Ledger, gate: str, error: str) -> list[BatchRecord]:
-    """The batches of a gate that failed with this class of exception, the oldest first.
+    """Return a gate's batches that failed with a class of exception, the oldest first.
 
-    With an empty class, the batches that failed without an exception.
+    An empty class selects the batches that failed without an exception.
     """
-    found = ledger.batches.unresolved(gate, MOST_ALIKE, error_class=error or None)
-    own = (each for each in found if error or each.error is None)
-    return [each for each in own if each.status is Status.FAILED]
+    batches = ledger.batches.unresolved(gate, MOST_ALIKE, error_class=error or None)
+    own = (batch for batch in batches if error or batch.error is None)
+    return [batch for batch in own if batch.status is Status.FAILED]
 
 
 def letters_alike(ledger: Ledger, gate: str, error: str) -> list[DeadLetterRecord]:
-    """The dead letters of a gate that wait with this class of exception, the oldest first."""
+    """Return a gate's waiting dead letters with a class of exception, the oldest first."""
     waiting = [DeadLetterStatus.WAITING]
     return list(
         ledger.dead_letters.oldest(gate, statuses=waiting, limit=MOST_ALIKE, error_class=error)
@@ -123,14 +123,14 @@ def letters_alike(ledger: Ledger, gate: str, error: str) -> list[DeadLetterRecor
 
 
 def group_page(site: Site, _name: str, query: Query) -> Page:
-    """Batches (``what=batch``) or records (``what=letter``) that failed alike."""
+    """Return the page of equal failures: batches (``what=batch``) or records (``what=letter``)."""
     gate, error = query.get("gate", ""), query.get("error", "")
-    what = "letter" if query.get("what") == "letter" else "batch"
+    kind = "letter" if query.get("what") == "letter" else "batch"
     begin = whole_number(query.get("after", "")) or 0
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         values = {"now_ms": now_ms, "most": ROWS, "gate": gate, "error": error}
-        if what == "batch":
+        if kind == "batch":
             return _look_at_batches(site, ledger, begin, values)
         letters = ledger.dead_letters.oldest(
             gate,
@@ -139,32 +139,32 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
             after=begin,
             error_class=error,
         )
-        messages = [each.letter.error.message for each in letters]
+        messages = [letter.letter.error.message for letter in letters]
         return _alike(site, "group_letters.html", messages, values | {"rows": letters})
 
     def beside(ledger: Ledger) -> dict[str, Any]:
-        if what == "batch":
+        if kind == "batch":
             failed = failed_alike(ledger, gate, error)
             return {"number": len(failed), "last": failed[-1].created_time_ms if failed else 0}
         letters = letters_alike(ledger, gate, error)
         return {"number": len(letters), "last": letters[-1].dead_letter_id if letters else 0}
 
     key, title = (
-        f"/failures/alike?{what}&{gate}&{error}&{begin}",
+        f"/failures/alike?{kind}&{gate}&{error}&{begin}",
         f"{error or 'Failures'} in {gate}",
     )
-    about = {"gate": gate, "error": error, "what": what}
+    about = {"gate": gate, "error": error, "what": kind}
     return Page(key, title, look, _revision(gate), about, "group.html", beside)
 
 
 def _look_at_batches(site: Site, ledger: Ledger, begin: int, values: Mapping[str, Any]) -> View:
     gate, error = values["gate"], values["error"]
-    found = ledger.batches.unresolved(
+    batches = ledger.batches.unresolved(
         gate, ROWS + 1, since_ms=begin or None, error_class=error or None
     )
-    rows = [each for each in found if error or each.error is None]
-    messages = [each.error.message for each in rows if each.error is not None]
-    queued = {each.batch_key for each in rows if is_queued(each)}
+    rows = [batch for batch in batches if error or batch.error is None]
+    messages = [batch.error.message for batch in rows if batch.error is not None]
+    queued = {batch.batch_key for batch in rows if is_queued(batch)}
     queue = RetryQueue.read(ledger, gate) if queued else None
     waits_for = queue.waits_for() if queue else None
     return _alike(
@@ -188,7 +188,7 @@ def _alike(site: Site, template: str, messages: Sequence[str], values: Mapping[s
 
 
 def batch_page(site: Site, name: str, query: Query) -> Page:
-    """Everything about one batch; of its ranges and dead letters those after the first ``skip``."""
+    """Return the page of a batch, with its ranges and dead letters after the first ``skip``."""
     skip = whole_number(query.get("skip", "")) or 0
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
@@ -237,7 +237,7 @@ def _parts_of(ledger: Ledger, key: str, skip: int) -> dict[str, Any]:
 
 
 def letter_page(site: Site, name: str, _query: Query) -> Page:
-    """One record that cannot be processed: its bytes, why, and what became of it."""
+    """Return the page of a dead letter: its bytes, its error, and its resolution."""
     number = whole_number(name)
     if number is None:
         raise NotFoundError(f"{name[:40]!r} is no number of a dead letter.")
@@ -255,7 +255,7 @@ def letter_page(site: Site, name: str, _query: Query) -> Page:
         record = ledger.dead_letters.get(number)
         waits = record is not None and record.status is DeadLetterStatus.WAITING
         text = correctable(record.letter.value) if record is not None else None
-        # Written as it is: what a page shows in other places has escapes in it.
+        # Escaped for HTML only: `visible` would put escapes into the value that the form sends.
         return {"record": record, "waits": waits, "text": None if text is None else escape(text)}
 
     key, title = f"/letter/{number}", f"Dead letter {number}"

@@ -1,4 +1,4 @@
-"""All gates as they were at the last look; only what has changed since is read again."""
+"""Snapshots of all gates; a look at the ledger reads only the changed gates again."""
 
 import threading
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from headrace.operate.status.stages import StageSnapshot, stages_of
 from headrace.operate.status.states import GateHistory
 
 AGAIN_MS: Final = 5_000
-"""Interval at which snapshots of unchanged gates are taken again (ms): some have stalled."""
+"""Age at which the snapshot of an unchanged gate is renewed (ms): the gate may have stalled."""
 
 AT_ONCE: Final = 64
-"""Most such gates at one look, so that none takes long."""
+"""Largest number of unchanged gates that a look renews, so that no look takes long."""
 
 MOST_ACTIONS: Final = 1_000
-"""Actions of operators that are looked at after one look."""
+"""Largest number of operators' actions that a look reads."""
 
 _NOTHING: Final = Unresolved()
 
@@ -37,27 +37,23 @@ class Fleet:
         """The ledger's records of each gate."""
         self.snapshots: Mapping[str, GateSnapshot] = {}
         self.lags: Final = LagWatch(Sources())
-        """How far each gate is behind."""
+        """Lags of the gates."""
         self.stages: tuple[StageSnapshot, ...] = ()
         self.revisions: Mapping[str, tuple[Any, ...]] = {}
-        """Of each gate, another value whenever something about it has changed."""
+        """A value for each gate that changes whenever the gate changes."""
         self.elsewhere: tuple[Any, ...] = ()
         self.acted: int | None = None
         """The number of the newest action of an operator."""
 
     def look(self, ledger: Ledger) -> None:
-        """Bring all up to date.
-
-        Raises:
-            LedgerError: The ledger cannot be read; what was known stays.
-        """
+        """Update all snapshots. They stay as they are if the read fails with a LedgerError."""
         with self._lock:
             self._look(ledger)
 
     def last_lags(self, gate: str) -> list[int | None]:
-        """The lag of a gate's last batches, the oldest first."""
-        known = self.histories.get(gate)
-        return [] if known is None else [batch.lag for batch in reversed(known.batches)]
+        """Return the lags of a gate's last batches, the oldest first."""
+        history = self.histories.get(gate)
+        return [] if history is None else [batch.lag for batch in reversed(history.batches)]
 
     def _look(self, ledger: Ledger) -> None:
         now_ms, revision = wall_clock_ms(), ledger.moments.revision()
@@ -67,31 +63,33 @@ class Fleet:
         }
         changed = {name for name, seen in revisions.items() if self.revisions.get(name) != seen}
         if revision.acted != self.acted:
-            # Of which gate an action on failures was says its own row alone.
+            # Only an action's own row names the gate of an action on failures.
             newest = ledger.operator_limits.history(None, MOST_ACTIONS)
-            changed |= {each.gate for each in newest if each.number > (self.acted or 0)}
+            changed |= {entry.gate for entry in newest if entry.number > (self.acted or 0)}
         again = now_ms - self._read_ms >= AGAIN_MS
-        histories = {name: each for name, each in self.histories.items() if name in revisions}
+        histories = {name: entry for name, entry in self.histories.items() if name in revisions}
         if changed:
-            gates = [each for each in ledger.gates.all() if each.name in changed]
-            histories |= {each.gate.name: each for each in read_histories(ledger, gates, OVERVIEW)}
-        if again:  # receivers report all the time, and limits end by themselves
+            gates = [entry for entry in ledger.gates.all() if entry.name in changed]
+            histories |= {
+                entry.gate.name: entry for entry in read_histories(ledger, gates, OVERVIEW)
+            }
+        if again:  # not in the revision: heartbeats of receivers, and limits that expire
             receivers, limits = by_gate(ledger.moments.receivers()), ledger.operator_limits.all()
             histories = {
                 name: replace(
-                    each, receivers=receivers.get(name, ()), operator_limits=limits.get(name)
+                    entry, receivers=receivers.get(name, ()), operator_limits=limits.get(name)
                 )
-                for name, each in histories.items()
+                for name, entry in histories.items()
             }
         if again or revision.elsewhere != self.elsewhere:
             self.stages = tuple(stages_of(ledger, now_ms))
-        due = (name for name, each in self.snapshots.items() if now_ms - each.time_ms >= AGAIN_MS)
+        due = (name for name, entry in self.snapshots.items() if now_ms - entry.time_ms >= AGAIN_MS)
         names = (changed | set(islice(due, AT_ONCE))) & histories.keys()
         if names or histories.keys() != self.snapshots.keys():
             wanted = [histories[name] for name in names]
             fresh = snapshots_of(ledger, wanted, self.lags, wait_s=0)
-            kept = {name: each for name, each in self.snapshots.items() if name in histories}
-            self.snapshots = kept | {each.gate: each for each in fresh}
+            kept = {name: entry for name, entry in self.snapshots.items() if name in histories}
+            self.snapshots = kept | {entry.gate: entry for entry in fresh}
         if again:
             self._read_ms = now_ms
         self.histories = histories

@@ -1,4 +1,4 @@
-"""One gate in full: how it fares, its history, its partitions, its batches, what limits it."""
+"""Page of a gate: state, history, partitions, batches and limits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,25 +36,26 @@ SPANS: Final[Mapping[str, int | None]] = {
     "7 d": 604_800_000,
     "all": None,
 }
-"""Spans of the charts, up to now (ms); None is as far back as the ledger goes."""
+"""Spans of the charts, up to now (ms); None covers the whole ledger."""
 
 SPAN: Final = "15 min"
-"""The one that is shown if the address names none."""
+"""Default span."""
 
 POINTS: Final = 900
-"""Points of a chart; batches of a longer time are drawn together."""
+"""Largest number of points of a chart; a longer time combines batches into one point."""
 
 SHORTEST_MS: Final = 60_000
 """Shortest range of a chart (ms), for a gate that has just begun."""
 
 SHORTEST_RANGE_MS: Final = 1_000
-"""The shortest range that can be looked at."""
+"""Shortest range that an address can name (ms)."""
 
 CLOCKS_APART_MS: Final = 60_000
+"""Largest lead of a planner's clock over this one with which charts show a new batch (ms)."""
 
 
 def named_range(query: Query) -> tuple[int, int] | None:
-    """The range that an address names (ms since the epoch); None if it names none.
+    """Return the range that an address names (ms since the epoch); None if it names none.
 
     >>> named_range({"from": "60000", "until": "90000"})
     (60000, 90000)
@@ -70,15 +71,10 @@ def chart_range(
 ) -> tuple[int, int]:
     """Return the range of the charts (ms since the epoch): a named one, or the span up to now.
 
-    A span begins with the first batch in it: a gate that has run for three minutes fills its
-    charts with them. It ends with the last batch where that would leave more than half of the
-    charts empty, as for a gate whose query has ended.
-
-    Args:
-        query: The address.
-        now_ms: The time.
-        oldest_ms: Answers when the first batch since a time was planned; None if there is none.
-        newest_ms: When the last batch was planned; None if there is none.
+    A span begins with the first batch in it, so the three minutes of a new gate fill its charts. A
+    span ends with the last batch if more than half of the charts would be empty, as after the end
+    of a query. ``oldest_ms`` returns the time of the first plan since a time, and ``newest_ms`` is
+    the time of the last plan; both are None without a plan.
     """
     named = named_range(query)
     if named is not None:
@@ -98,13 +94,10 @@ def chart_range(
 
 
 def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str, Any]:
-    """The history of a gate as columns for charts, and the marks in it.
+    """Return the history of a gate as columns for charts, with marks.
 
-    ``from`` and ``until`` (ms since the epoch) name a range, ``span`` how far back it goes from now
-    if they do not; ``after`` leaves out what is older than that.
-
-    Raises:
-        NotFoundError: The ledger has no such gate.
+    ``from`` and ``until`` (ms since the epoch) name a range. Without them, ``span`` is the length
+    of the range up to now. ``after`` leaves out older points.
     """
     gate = refuse_no_gate(ledger, name)
     newest = ledger.batches.newest(name, 1)
@@ -115,7 +108,7 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
     bucket_ms = max((until_ms - since_ms) // POINTS, 1)
     start_ms = max(since_ms, whole_number(query.get("after", "")) or 0)
     start_ms -= start_ms % bucket_ms
-    # A batch that was planned by a clock ahead of this one's is there all the same.
+    # A planner's clock may be ahead of this one, and its newest batch belongs to the charts.
     ahead_ms = CLOCKS_APART_MS if until_ms == now_ms else 0
     points = ledger.moments.series(name, start_ms, until_ms + ahead_ms, bucket_ms)
     return {
@@ -123,17 +116,17 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
         "until_ms": until_ms,
         "is_now": until_ms == now_ms,
         "interval_ms": gate.interval_ms,
-        "time": [each.time_ms / 1000 for each in points],
-        "lag": [each.lag for each in points],
-        "rate": [each.rate_per_s for each in points],
-        "capacity": [each.capacity_per_s for each in points],
+        "time": [row.time_ms / 1000 for row in points],
+        "lag": [row.lag for row in points],
+        "rate": [row.rate_per_s for row in points],
+        "capacity": [row.capacity_per_s for row in points],
         "batch": [None if p.duration_ms is None else p.duration_ms / 1000 for p in points],
         "marks": _marks(
             points,
             [
-                each
-                for each in ledger.operator_limits.history(name, 100)
-                if start_ms <= each.time_ms <= until_ms
+                row
+                for row in ledger.operator_limits.history(name, 100)
+                if start_ms <= row.time_ms <= until_ms
             ],
             (until_ms - since_ms) // 60,
         ),
@@ -150,23 +143,23 @@ def _marks(
         if before.checkpoint_id != here.checkpoint_id
     ]
     marks += [
-        {"time": each.time_ms / 1000, "kind": "action", "text": f"{each.kind} by {each.by}"}
-        for each in actions
+        {"time": action.time_ms / 1000, "kind": "action", "text": f"{action.kind} by {action.by}"}
+        for action in actions
     ]
     return marks
 
 
 def _failures(points: Sequence[SeriesPoint], apart_ms: int) -> list[dict[str, Any]]:
-    """Return marks of failed batches; failures less apart than this have one mark."""
+    """Return marks of failed batches, one for failures less than ``apart_ms`` apart."""
     groups: list[tuple[int, int, int]] = []
-    for each in points:
-        if not each.failed:
+    for point in points:
+        if not point.failed:
             continue
-        if groups and each.time_ms - groups[-1][1] < apart_ms:
+        if groups and point.time_ms - groups[-1][1] < apart_ms:
             first, _, number = groups.pop()
-            groups.append((first, each.time_ms, number + each.failed))
+            groups.append((first, point.time_ms, number + point.failed))
         else:
-            groups.append((each.time_ms, each.time_ms, each.failed))
+            groups.append((point.time_ms, point.time_ms, point.failed))
     return [
         {"time": first / 1000, "kind": "failed", "text": f"{plural(number, 'batch')} failed"}
         for first, _, number in groups
@@ -174,20 +167,20 @@ def _failures(points: Sequence[SeriesPoint], apart_ms: int) -> list[dict[str, An
 
 
 ROWS: Final = 100
-"""Batches, or partitions, on a page."""
+"""Largest number of batches, or of partitions, on a page."""
 
 
 def batches_page(site: Site, _name: str, query: Query) -> Page:
-    """The live batches of ``gate``, the newest first; those planned before ``before`` (ms)."""
+    """Return the page of a gate's live batches, newest first, planned before ``before`` (ms)."""
     gate = query.get("gate", "")
     before_ms = whole_number(query.get("before", ""))
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         record = refuse_no_gate(ledger, gate)
-        found = ledger.batches.newest(gate, ROWS + 1, until_ms=before_ms)
-        batches, has_more = found[:ROWS], len(found) > ROWS
+        rows = ledger.batches.newest(gate, ROWS + 1, until_ms=before_ms)
+        batches, has_more = rows[:ROWS], len(rows) > ROWS
         last_ms = batches[-1].created_time_ms if has_more else None
-        losses = ledger.history.losses_of([each.batch_key for each in batches])
+        losses = ledger.history.losses_of([batch.batch_key for batch in batches])
         history = GateHistory(
             record,
             batches,
@@ -209,7 +202,7 @@ def batches_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def partitions_page(site: Site, _name: str, query: Query) -> Page:
-    """The partitions that the newest batch of ``gate`` reads, those with the largest lag first."""
+    """Return the page of the partitions of a gate's newest batch, the largest remainder first."""
     gate = query.get("gate", "")
     skip = whole_number(query.get("skip", "")) or 0
 
@@ -227,7 +220,7 @@ def partitions_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def by_lag(partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
-    """Partitions, those of which the batch left most first."""
+    """Sort partitions by the records that the batch left, most first."""
 
     def order(each: PartitionSnapshot) -> tuple[int, int, str, int]:
         return -(each.left or 0), -each.admitted, each.topic, each.partition
@@ -247,13 +240,13 @@ WORST: Final = 8
 """Rows of partitions below the heat map."""
 
 MOST_CELLS: Final = 2_000
-"""Partitions in the heat map."""
+"""Largest number of partitions in the heat map."""
 
 HEATS: Final = 6
 
 
 def gate_page(site: Site, name: str, query: Query) -> Page:
-    """Everything about one gate."""
+    """Return the page of a gate."""
     refuse_a_long_name(name)
     span = query.get("span", SPAN)
     span, zoomed = span if span in SPANS else SPAN, named_range(query)
@@ -339,21 +332,21 @@ def _last_batches(site: Site, history: GateHistory, snapshot: GateSnapshot) -> A
 
 
 def _other_needs(snapshot: GateSnapshot) -> list[Need]:
-    said = headline(snapshot)
-    return [each for each in snapshot.needs if each.sentence != said]
+    sentence = headline(snapshot)
+    return [need for need in snapshot.needs if need.sentence != sentence]
 
 
 def beyond_state(snapshot: GateSnapshot) -> str:
-    """The headline without the name of the state, which stands before it as a mark."""
+    """Return a gate's headline without the state's name, which the page shows as a mark."""
     text, state = headline(snapshot), str(snapshot.state)
     return text[len(state) :].lstrip(": ") if text.lower().startswith(state) else text
 
 
 def cells_of(partitions: Sequence[PartitionSnapshot]) -> list[tuple[PartitionSnapshot, int]]:
-    """Partitions in their order, each with the shade of what is left of it; 0 for nothing."""
-    largest = max((each.left or 0 for each in partitions), default=0)
-    ordered = sorted(partitions, key=lambda each: (each.topic, each.partition))[:MOST_CELLS]
+    """Return partitions in order, each with a shade for the records left; 0 for none."""
+    largest = max((cell.left or 0 for cell in partitions), default=0)
+    ordered = sorted(partitions, key=lambda cell: (cell.topic, cell.partition))[:MOST_CELLS]
     return [
-        (each, min(1 + each.left * (HEATS - 1) // (largest + 1), HEATS - 1) if each.left else 0)
-        for each in ordered
+        (cell, min(1 + cell.left * (HEATS - 1) // (largest + 1), HEATS - 1) if cell.left else 0)
+        for cell in ordered
     ]

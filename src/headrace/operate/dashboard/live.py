@@ -1,11 +1,12 @@
-"""Pages that stay live: regions of HTML that are sent again when they have changed.
+"""Live pages: regions of HTML, rendered on the server and sent again when they have changed.
 
-The ledger is looked at twice a second while somebody looks at a page, once for all of them. Each
-round is followed by at least nineteen times its own processor time, so that it takes 5 % of a core
-at most, however large the ledger and however many look.
+A changed region is a server-sent event, and the browser puts it in place. So a page without scripts
+shows the same, and no region is rendered twice, in two languages.
 
-The server draws all HTML and sends changed regions as server-sent events. So a page without
-scripts shows the same, and nothing is drawn by a second program in another language.
+One look at the ledger serves all viewers. While somebody views a page, four statements twice a
+second say which gates have changed (``gate/ledger/moments.py``), and only these are read again.
+Each round rests 19 times its own processor time. So the dashboard takes 5 % of a core at most, and
+refreshes a larger ledger less often.
 """
 
 import asyncio
@@ -36,22 +37,18 @@ TRY_AGAIN_S: Final = 1.0
 
 
 class LedgerLink:
-    """Opens the ledger for reading when somebody asks, and again after it was gone.
+    """Opens the ledger for reading on demand, and again after it was unreachable.
 
-    Until a first gated query makes the ledger, pages ask an empty one in its place.
+    Until a first gated query creates the ledger, pages read an empty ledger in its place.
 
-    Its methods can be called from any thread.
+    Methods may be called from any thread.
     """
 
     def __init__(self, url: str) -> None:
-        """Connect to nothing yet.
-
-        Raises:
-            LedgerError: The URL is not a ledger's.
-        """
+        """Parse the URL without opening the ledger; raise LedgerError if it is not a ledger's."""
         self.url: Final = normalize_url(url)
         self.name: Final = unquote(redact_url(url))
-        """For people: readable, and without secrets."""
+        """The URL for people, without secrets."""
         parsed = make_url(self.url)
         self._file = parsed.database if parsed.get_backend_name() == "sqlite" else None
         self._lock = threading.Lock()
@@ -64,15 +61,11 @@ class LedgerLink:
 
     @property
     def is_made(self) -> bool:
-        """Whether the ledger was seen; before, an empty one stands in its place."""
+        """Whether the ledger was opened at least once."""
         return self._was_there
 
     def ask(self, question: Callable[[Ledger], Answer]) -> Answer:
-        """The ledger's answer.
-
-        Raises:
-            LedgerError: It cannot be reached or read now.
-        """
+        """Return a question's answer from the ledger. After a LedgerError, open it again."""
         ledger = self._current_or_empty()
         try:
             return question(ledger)
@@ -82,20 +75,12 @@ class LedgerLink:
 
     @contextmanager
     def writing(self) -> Iterator[Ledger]:
-        """Lend a ledger to change something in; it is never made, nor brought up to date.
-
-        Raises:
-            LedgerError: It cannot be reached, or may not be written.
-        """
+        """Open the ledger for writing, without creating or migrating it."""
         with Ledger.join(self.url) as ledger:
             yield ledger
 
     def refuse_another_schema(self) -> None:
-        """Look once whether this Headrace can read it; one that is away may come later.
-
-        Raises:
-            LedgerSchemaError: It is of another Headrace, or no ledger's.
-        """
+        """Raise LedgerSchemaError for another Headrace's schema; ignore an unreachable ledger."""
         try:
             self.ask(lambda ledger: None)
         except LedgerSchemaError:
@@ -104,7 +89,7 @@ class LedgerLink:
             return
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open ledgers, and delete the folder of the empty one."""
         with self._lock:
             ledgers, self._opened, self._empty = (self._opened, self._empty), None, None
             folder, self._folder = self._folder, None
@@ -115,14 +100,10 @@ class LedgerLink:
             folder.cleanup()
 
     def current(self) -> Ledger:
-        """The ledger, open for reading: to be asked at once, and not to be kept.
-
-        Raises:
-            LedgerError: It cannot be reached or read now.
-        """
+        """Return the ledger, open for reading. Use it at once: it may be closed later."""
         with self._lock:
             if self._opened is not None and self._identity != self._file_now():
-                # Another file has its name, or none: what is open is nobody's any more.
+                # The file was deleted or replaced, so the open one is out of date.
                 self._opened.close()
                 self._opened = None
             if self._opened is None:
@@ -158,39 +139,39 @@ class LedgerLink:
         with self._lock:
             if self._opened is ledger:
                 self._opened = None
-        # Others may be reading from it: what they have begun ends by itself.
+        # Not closed: other threads may still be reading from it.
 
     def _file_now(self) -> tuple[int, int] | None:
-        """Which file it is in, if it is in one; another one after it was replaced."""
+        """Return device and inode of a SQLite file; None for other databases or without a file."""
         if self._file is None:
             return None
         try:
-            found = os.stat(self._file)  # noqa: PTH116  (a URL's text, as SQLite takes it)
+            status = os.stat(self._file)  # noqa: PTH116  (a URL's text, as SQLite takes it)
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
 
 _LOG: Final = logging.getLogger("headrace.dashboard")
 
 ROUND_S: Final = 0.5
-"""Interval at which the ledger is looked at (s)."""
+"""Interval between two looks at the ledger (s)."""
 
 REST: Final = 19
 """Rest after a round, as a multiple of its own processor time."""
 
 REFRESH_S: Final = 5.0
-"""Interval at which an unchanged page is made again (s): for ages, and gates that became silent."""
+"""Interval between two renderings of an unchanged page (s), for ages and gates that fell silent."""
 
 KEPT_S: Final = 60.0
 """Time for which a page is remembered after its last viewer, who may come back (s)."""
 
 MOST_CHANNELS: Final = 500
 MOST_VIEWERS: Final = 200
-"""Beyond it, pages are shown and not live."""
+"""Largest number of live viewers; further viewers get pages without updates."""
 
 HEARTBEAT_S: Final = 5.0
-"""Interval at which viewers are sent something (s), so that both sides notice a lost connection."""
+"""Interval between two events to a viewer (s), so that both sides notice a lost connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +180,8 @@ class View:
 
     Attributes:
         regions: HTML by the identifier of its element.
-        orders: Of lists, by their identifier, the identifiers of their elements in order; each
-            element is a region.
+        orders: The order of each list, by the list's identifier: identifiers of its elements, each
+            of which is a region.
     """
 
     regions: Mapping[str, str]
@@ -208,14 +189,14 @@ class View:
 
 
 Look = Callable[[Ledger, Fleet, int], View]
-"""Makes a view from the ledger, all gates and the time (ms since the epoch)."""
+"""Renders a view from the ledger, all gates and the time (ms since the epoch)."""
 
 Revision = Callable[[Fleet], object]
-"""A value that is another one whenever a page has something new to show."""
+"""Returns a value that changes when a page may have something new to show."""
 
 
 class Channel:
-    """One page that is looked at, and when each of its regions has changed."""
+    """A viewed page, and the version in which each of its regions changed last."""
 
     def __init__(self, look: Look, revision: Revision) -> None:
         self.look: Final = look
@@ -230,7 +211,7 @@ class Channel:
         self._view: View | None = None
 
     def refresh(self, ledger: Ledger, fleet: Fleet) -> View:
-        """The view now; it is made again if there may be something new."""
+        """Return the present view; render it again if its content may have changed."""
         seen, now_s = self.revision(fleet), time.monotonic()
         if self._view is None or seen != self._seen or now_s - self._made_s >= REFRESH_S:
             view = self.look(ledger, fleet, wall_clock_ms())
@@ -242,10 +223,10 @@ class Channel:
         version, new = self.version + 1, False
         regions = dict[str, tuple[int, str]]()
         for name, html in view.regions.items():
-            known = self._regions.get(name)
-            if known is None or known[1] != html:
-                known, new = (version, html), True
-            regions[name] = known
+            region = self._regions.get(name)
+            if region is None or region[1] != html:
+                region, new = (version, html), True
+            regions[name] = region
         orders = dict[str, tuple[int, tuple[str, ...]]]()
         for name, order in view.orders.items():
             before = self._orders.get(name)
@@ -266,15 +247,15 @@ class Channel:
 
 
 class LiveHub:
-    """Looks at the ledger for all pages that somebody looks at."""
+    """Reads the ledger for all viewed pages, and sends the changes to their viewers."""
 
     def __init__(self, link: LedgerLink) -> None:
         self.id: Final = secrets.token_hex(4)
         self.fleet: Final = Fleet()
         self.away: str | None = None
-        """Why the ledger cannot be read now; None while it can."""
+        """Error of the last read of the ledger; None if the read succeeded."""
         self.read_ms: int | None = None
-        """When it was read last (ms since the epoch)."""
+        """Time of the last successful read (ms since the epoch)."""
         self._link = link
         self._channels: dict[str, Channel] = {}
         self._viewers = 0
@@ -284,7 +265,7 @@ class LiveHub:
         self._closing = False
 
     async def view(self, key: str, look: Look, revision: Revision) -> tuple[View | None, str]:
-        """A page now, or None while the ledger is away; and what its viewers have seen by that."""
+        """Return a page's present view and its version; the view is None without a ledger."""
         channel = self._channels.setdefault(key, Channel(look, revision))
         channel.used_s = time.monotonic()
         async with self._looking:
@@ -305,7 +286,7 @@ class LiveHub:
         return view
 
     async def run(self) -> None:
-        """Look again and again while there are viewers, until cancelled."""
+        """Update the pages repeatedly while there are viewers, until cancelled."""
         while True:
             await self._wanted.wait()
             async with self._looking:
@@ -316,9 +297,9 @@ class LiveHub:
             await asyncio.sleep(max(ROUND_S, REST * spent_s))
 
     def _round(self) -> float:
-        """Bring every page that is looked at up to date; the processor time it took (s)."""
+        """Update every viewed page. Return the processor time (s)."""
         began_s = time.thread_time()
-        watched = [each for each in list(self._channels.values()) if each.viewers]
+        watched = [page for page in list(self._channels.values()) if page.viewers]
 
         def ask(ledger: Ledger) -> None:
             self.fleet.look(ledger)
@@ -328,7 +309,7 @@ class LiveHub:
                 except LedgerError:
                     raise
                 except Exception:  # noqa: BLE001  (whatever it is, the other pages go on)
-                    # A failure of one page, as for a batch that was pruned, ends no other.
+                    # One page fails, such as the page of a pruned batch; the others go on.
                     _LOG.debug("A page could not be brought up to date.", exc_info=True)
 
         try:
@@ -348,28 +329,28 @@ class LiveHub:
                 del self._channels[key]
 
     def can_watch(self) -> bool:
-        """Whether there is room for one viewer more."""
+        """Whether there is room for one more viewer."""
         return self._viewers < MOST_VIEWERS
 
     async def watch(
         self, key: str, look: Look, revision: Revision, seen: str
     ) -> AsyncIterator[str]:
-        """Server-sent events for one viewer of a page, until it goes."""
+        """Yield server-sent events for a viewer of a page, until the viewer disconnects."""
         channel = self._channels.setdefault(key, Channel(look, revision))
         hub, _, number = seen.partition("-")
         version = int(number) if hub == self.id and number.isdecimal() else 0
         channel.viewers += 1
         self._viewers += 1
         self._wanted.set()
-        said: object = ()
+        reported: object = ()
         try:
             yield "retry: 1000\n\n"
             while not self._closing:
                 changed, version = channel.since(version), channel.version
                 if changed is not None:
                     yield f"id: {self.id}-{version}\nevent: patch\ndata: {changed}\n\n"
-                if said != self.away:
-                    said = self.away
+                if reported != self.away:
+                    reported = self.away
                     yield f"event: ledger\ndata: {json.dumps({'away': self.away})}\n\n"
                 try:
                     async with self._changed, asyncio.timeout(HEARTBEAT_S):
@@ -384,7 +365,7 @@ class LiveHub:
                 self._wanted.clear()
 
     async def close(self) -> None:
-        """Send every viewer away."""
+        """End the events of every viewer."""
         self._closing = True
         async with self._changed:
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Pages over all gates: the overview and its list, the flows, the receivers."""
+"""Pages about all gates: overview, verification, actions, flows, receivers."""
 
 import shlex
 import threading
@@ -30,16 +30,16 @@ from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs
 from headrace.operate.status.states import NeedGroup, ReceiverState, Where, grouped
 
 MOST_NEEDS: Final = 20
-"""Sentences below the one of their kind; the list of gates goes on with the others."""
+"""Largest number of needs that are shown of a kind; the list of gates has the rest."""
 
 MOST_NAMES: Final = 3
-"""Gates that the sentence of a kind names."""
+"""Largest number of gates that the sentence of a kind names."""
 
 _ORDERS: Final[Mapping[str, Callable[[GateSnapshot], Any]]] = {
     "urgency": urgency_of,
     **{column.sort: column.order for column in GATE_COLUMNS if column.order is not None},
 }
-"""Orders in which gates can be sorted."""
+"""Sort keys of the list of gates, by name."""
 
 
 _COLUMNS: Final = [
@@ -47,25 +47,25 @@ _COLUMNS: Final = [
     for column, beside in zip_longest(GATE_COLUMNS, GATE_COLUMNS[1:])
     if not column.is_beside
 ]
-"""The columns of the page, each with the one that stands beside it in its cells."""
+"""Columns of the page, each with a second column for the same cells, or None."""
 
 COLUMNS_CSS: Final = (
     "@media (min-width: 761px) { table.gates tr { grid-template-columns: "
     + " ".join(f"minmax(0, {column.width}fr)" for column, _ in _COLUMNS)
     + "; } }\n"
 )
-"""The widths of the columns, for the style sheet."""
+"""Style sheet with the widths of the columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which gates the list shows, and in which order. Each field is one of the page's address.
+    """Filter and order of the list of gates. Each field is a field of the page's address.
 
     Attributes:
-        sort: One of the orders.
-        q: What the names have in them.
-        state: The state that they are in; of every state if it is empty.
-        need: The kind of what they need; whatever they need if it is empty.
+        sort: Name of the order.
+        q: Text that the names contain, in any case.
+        state: State of the gates; empty for every state.
+        need: Kind of a need of the gates; empty for all gates.
     """
 
     sort: str = "urgency"
@@ -75,8 +75,8 @@ class Choice:
 
     @classmethod
     def of(cls, query: Query) -> Self:
-        """Read it from an address; an order that there is not is the first one."""
-        texts = {each.name: query.get(each.name, "")[:100] for each in fields(cls)}
+        """Read a choice from an address; an unknown order becomes ``urgency``."""
+        texts = {item.name: query.get(item.name, "")[:100] for item in fields(cls)}
         return cls(**texts | {"sort": texts["sort"] if texts["sort"] in _ORDERS else "urgency"})
 
     @property
@@ -89,39 +89,39 @@ class Choice:
         return (
             self.q.lower() in gate.gate.lower()
             and self.state in ("", str(gate.state))
-            and (not self.need or any(each.kind == self.need for each in gate.needs))
+            and (not self.need or any(item.kind == self.need for item in gate.needs))
         )
 
     def address(self, **others: str) -> str:
-        """The page's address, with other values of these fields.
+        """Return the page's address, with other values of the named fields.
 
         >>> Choice(sort="lag", state="stalled").address(state="falling behind")
         '/?sort=lag&state=falling+behind'
         """
-        other = replace(self, **others)
+        choice = replace(self, **others)
         default = Choice()
-        names = [each.name for each in fields(Choice)]
-        values = {name: getattr(other, name) for name in names}
+        names = [item.name for item in fields(Choice)]
+        values = {name: getattr(choice, name) for name in names}
         changed = {n: value for n, value in values.items() if value != getattr(default, n)}
         return address("/", **changed)
 
 
 def overview_page(site: Site, _name: str, query: Query) -> Page:
-    """All gates, or those that the address chooses."""
+    """Return the page of all gates, or of the gates that the address chooses."""
     choice = Choice.of(query)
     rows = _Rows(site)
 
     def look(_ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
         gates = list(fleet.snapshots.values())
         shown = sorted(
-            sorted(filter(choice.includes, gates), key=lambda each: each.gate),
+            sorted(filter(choice.includes, gates), key=lambda gate: gate.gate),
             key=_ORDERS[choice.sort],
         )
-        needs = [need for each in gates for need in each.needs] + list(flow_needs(fleet.stages))
+        needs = [need for gate in gates for need in gate.needs] + list(flow_needs(fleet.stages))
         regions = {
             "summary": site.render(
                 "summary.html",
-                states=Counter(str(each.state) for each in gates).most_common(),
+                states=Counter(str(gate.state) for gate in gates).most_common(),
                 gates=gates,
                 choice=choice,
                 now_ms=now_ms,
@@ -135,9 +135,9 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
             "shown": site.render("shown.html", shown=len(shown), gates=len(gates), choice=choice),
         }
         ids = []
-        for each in shown:
-            ids.append(region_id("gate", each.gate))
-            regions[ids[-1]] = rows.html(each, fleet)
+        for gate in shown:
+            ids.append(region_id("gate", gate.gate))
+            regions[ids[-1]] = rows.html(gate, fleet)
         return View(regions, {"gates": ids})
 
     def revision(fleet: Fleet) -> object:
@@ -149,26 +149,26 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
 
 def _group_view(group: NeedGroup) -> dict[str, object]:
     names = list(dict.fromkeys(need.about for need in group.needs))
-    others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     in_flows = group.needs[0].where is Where.FLOWS
     return {
         "group": group,
         "needs": group.needs[:MOST_NEEDS],
-        "names": ", ".join(names[:MOST_NAMES]) + others,
+        "names": ", ".join(names[:MOST_NAMES]) + rest,
         "more": "/flows" if in_flows else Choice(need=group.kind).address(),
     }
 
 
 class _Rows:
-    """Rows of gates, each made again when its gate has changed."""
+    """Rows of gates, each rendered again when its gate has changed."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._made: dict[str, tuple[GateSnapshot, object, str]] = {}
 
     def html(self, snapshot: GateSnapshot, fleet: Fleet) -> str:
-        known = fleet.histories.get(snapshot.gate)
-        operator_limits = None if known is None else known.operator_limits
+        history = fleet.histories.get(snapshot.gate)
+        operator_limits = None if history is None else history.operator_limits
         in_force = operator_limits and operator_limits.in_force
         made = self._made.get(snapshot.gate)
         if made is not None and made[1] == in_force and _look_alike(made[0], snapshot):
@@ -185,7 +185,7 @@ class _Rows:
 
 
 def _look_alike(one: GateSnapshot, other: GateSnapshot) -> bool:
-    """Whether two snapshots differ by no more than when they were taken."""
+    """Whether two snapshots differ only by their time."""
     if one is other:
         return True
     return _ageless(one) == _ageless(other)
@@ -197,10 +197,10 @@ def _ageless(snapshot: GateSnapshot) -> GateSnapshot:
 
 ACTIONS: Final = 100
 SPAN_COUNTS: Final = ("processed", "pruned", "open", "dead", "lost", "missing")
-"""Numbers of a span's offsets by what became of them."""
+"""Counts of a span's offsets, by outcome."""
 
 SPANS: Final = 500
-"""Lines for spans that are shown."""
+"""Largest number of spans on a page."""
 
 _HEADLINES: Final = {
     Verdict.PROVEN: "Every offset is processed or explained.",
@@ -215,7 +215,7 @@ _one_at_a_time = threading.Lock()
 
 
 def verify_page(site: Site, _name: str, query: Query) -> Page:
-    """The gates that can be verified; with ``gate``, what a verification of it finds now."""
+    """Return the page of gates to verify, or with ``gate`` the result of its verification now."""
     gate = query.get("gate") or None
     skip = whole_number(query.get("skip", "")) or 0
 
@@ -243,31 +243,31 @@ def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
         raise OptionError("Another verification is running; load the page again when it is done.")
     try:
         began_ms = wall_clock_ms()
-        found = ledger.proofs.verify(gate)
+        proof = ledger.proofs.verify(gate)
     finally:
         _one_at_a_time.release()
-    gone, accepted = gone_offsets(found.findings)
+    gone, accepted = gone_offsets(proof.findings)
     return {
-        "verdict": found.verdict,
-        "headline": _HEADLINES[found.verdict],
+        "verdict": proof.verdict,
+        "headline": _HEADLINES[proof.verdict],
         "gone": gone,
         "accepted": accepted,
-        "spans": found.spans[skip : skip + SPANS],
-        "more": max(len(found.spans) - skip - SPANS, 0),
+        "spans": proof.spans[skip : skip + SPANS],
+        "more": max(len(proof.spans) - skip - SPANS, 0),
         "next": skip + SPANS,
-        "pruned": PRUNED if any(span.pruned for span in found.spans) else None,
+        "pruned": PRUNED if any(span.pruned for span in proof.spans) else None,
         "sentences": [
             (kind, sentence.replace("; --json tells them all", ""))
-            for kind, sentence in finding_sentences(found.findings)
+            for kind, sentence in finding_sentences(proof.findings)
         ],
         "names": SPAN_COUNTS,
         "totals": {
             name: number
             for name in SPAN_COUNTS
-            if (number := sum(getattr(span, name) for span in found.spans))
+            if (number := sum(getattr(span, name) for span in proof.spans))
         },
-        "partitions": len({span.offsets.topic_partition for span in found.spans}),
-        "checkpoints": len({span.checkpoint_id for span in found.spans}),
+        "partitions": len({span.offsets.topic_partition for span in proof.spans}),
+        "checkpoints": len({span.checkpoint_id for span in proof.spans}),
         "took_ms": wall_clock_ms() - began_ms,
         "at_ms": wall_clock_ms(),
     }
@@ -276,7 +276,7 @@ def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
 def actions_page(site: Site, _name: str, query: Query) -> Page:
     """Return the page of operators' actions, the newest first, on all gates or on ``gate``.
 
-    ``before`` is the number of the last action of the page before.
+    ``before`` is the number of the last action of the preceding page.
     """
     gate = query.get("gate") or None
     before = whole_number(query.get("before", ""))
@@ -295,7 +295,7 @@ def actions_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def flows_page(site: Site, _name: str, _query: Query) -> Page:
-    """The flows whose stages publish how they are doing in this ledger."""
+    """Return the page of flows whose stages publish their state in this ledger."""
 
     def look(ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
         stages: dict[str, list[StageSnapshot]] = defaultdict(list)
@@ -303,7 +303,8 @@ def flows_page(site: Site, _name: str, _query: Query) -> Page:
             stages[stage.flow].append(stage)
         flows = {
             name: [
-                [_stage_view(ledger, fleet, each) for each in layer] for layer in layers_of(of_flow)
+                [_stage_view(ledger, fleet, member) for member in layer]
+                for layer in layers_of(of_flow)
             ]
             for name, of_flow in stages.items()
         }
@@ -336,14 +337,14 @@ def _over_since_ms(ledger: Ledger, gate_name: str) -> int | None:
 
 
 def layers_of(stages: Sequence[StageSnapshot]) -> list[list[StageSnapshot]]:
-    """The stages of one flow, each in a layer below all that are before it."""
-    depth = {each.stage: 0 for each in stages}
+    """Return the stages of a flow in layers: a stage's layer is below those of its upstream."""
+    depth = {stage.stage: 0 for stage in stages}
     for _ in stages:  # as often as the longest chain has stages, and no longer in a circle
-        for each in stages:
-            before = [depth[name] + 1 for name in each.upstream if name in depth]
-            depth[each.stage] = min(max([0, *before]), len(stages))
+        for stage in stages:
+            before = [depth[name] + 1 for name in stage.upstream if name in depth]
+            depth[stage.stage] = min(max([0, *before]), len(stages))
     return [
-        [each for each in stages if depth[each.stage] == number]
+        [stage for stage in stages if depth[stage.stage] == number]
         for number in sorted(set(depth.values()))
     ]
 
@@ -353,8 +354,8 @@ def receivers_page(site: Site, _name: str, _query: Query) -> Page:
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         journals: dict[tuple[str, str], list[ReceiverSnapshot]] = defaultdict(list)
-        for each in ledger.moments.receivers():
-            journals[each.journal, each.gate].append(ReceiverSnapshot.of(each, now_ms))
+        for record in ledger.moments.receivers():
+            journals[record.journal, record.gate].append(ReceiverSnapshot.of(record, now_ms))
         values = {"journals": journals, "silent": ReceiverState.SILENT, "now_ms": now_ms}
         return View({"receivers": site.render("receivers.html", **values)})
 

@@ -1,7 +1,8 @@
-"""Common parts of pages: addresses, the template environment, values as HTML.
+"""Common tools of pages: addresses, the template environment, values as HTML.
 
-Everything is text. Templates escape values, and first replace each invisible character by an
-escape. The policy of the pages allows no script and no style but the dashboard's own files.
+Every value is text: records and names may carry markup or control characters. Templates replace
+each invisible character by an escape, and then escape the HTML. The content security policy allows
+only the dashboard's own scripts and styles.
 """
 
 import json
@@ -27,7 +28,7 @@ from headrace.operate.status.snapshot import ARROWS
 from headrace.operate.status.states import Need, Where
 
 Query = Mapping[str, str]
-"""The query of an address; of a name that comes twice, the last."""
+"""The query of an address; the last value of a repeated name counts."""
 
 MOST_NAME: Final = 1_000
 """The longest name in an address (characters)."""
@@ -42,12 +43,12 @@ _HIGHEST_ID: Final = 2**63 - 1
 
 
 class NotFoundError(HeadraceError):
-    """There is no such page, or the ledger has no such thing."""
+    """There is no such page, or the ledger has no such gate, batch or dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Tools with which pages are made."""
+    """Templates, ledger and options with which pages are rendered."""
 
     templates: Environment
     link: LedgerLink
@@ -55,29 +56,29 @@ class Site:
 
     @property
     def first_lines(self) -> str:
-        """The lines of Python that make a gate in this ledger."""
+        """Example lines of Python that create a gate in this ledger."""
         return _FIRST_LINES.format(
             ledger=json.dumps(without_secrets(self.link.url), ensure_ascii=False)
         )
 
     def render(self, template: str, **values: Any) -> str:
-        """The HTML of a region."""
-        found = self.templates.get_template(f"regions/{template}")
-        return found.render({"now_ms": wall_clock_ms(), **values})
+        """Render the HTML of a region."""
+        loaded = self.templates.get_template(f"regions/{template}")
+        return loaded.render({"now_ms": wall_clock_ms(), **values})
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page that stays live.
+    """A live page.
 
     Attributes:
-        key: What distinguishes it from every other page.
-        title: For the window, and the heading.
-        look: Makes its regions.
-        revision: Says whether there may be something new.
-        about: What its template needs beside, as it is while the page is open.
-        template: The whole page; its live regions are in ``view``.
-        beside: Asks the ledger for what the template needs beside, once for each loading.
+        key: Unique key of the page.
+        title: Title of the window, and heading.
+        look: Renders the regions.
+        revision: Returns a value that changes when the regions may have changed.
+        about: Further values for the template, constant while the page is open.
+        template: Template of the whole page; ``view`` has its live regions.
+        beside: Reads further values for the template from the ledger at each load.
     """
 
     key: str
@@ -90,45 +91,37 @@ class Page:
 
 
 def address(page: str, **query: object) -> str:
-    """The address of a page, with those values of its query that are not None.
+    """Return the address of a page; values of the query that are None are left out.
 
     >>> address("/actions", gate="a b", before=None)
     '/actions?gate=a+b'
     """
-    known = {name: value for name, value in query.items() if value is not None}
-    return f"{page}?{urlencode(known, errors='backslashreplace')}" if known else page
+    fields = {name: value for name, value in query.items() if value is not None}
+    return f"{page}?{urlencode(fields, errors='backslashreplace')}" if fields else page
 
 
 def refuse_a_long_name(name: str) -> None:
-    """Refuse a name in an address that nothing has.
-
-    Raises:
-        NotFoundError: It is too long, or empty.
-    """
+    """Raise NotFoundError if a name in an address is empty, or longer than `MOST_NAME`."""
     if not 0 < len(name) <= MOST_NAME:
         raise NotFoundError("There is no such page.")
 
 
 def refuse_no_gate(ledger: Ledger, gate: str) -> GateRecord:
-    """The row of a gate that an address names.
-
-    Raises:
-        NotFoundError: The ledger has no such gate.
-    """
-    found = ledger.gates.get(gate)
-    if found is None:
+    """Return the row of a gate that an address names; raise NotFoundError for an unknown gate."""
+    record = ledger.gates.get(gate)
+    if record is None:
         raise NotFoundError(f"The ledger has no gate {gate!r}; the overview lists those it has.")
-    return found
+    return record
 
 
 def whole_number(text: str) -> int | None:
-    """A number as a page or a form names it; None for anything else, or one that no row has."""
+    """Parse a whole number from 0 to 2^63 - 1; None for any other text."""
     is_number = text.isdecimal() and text.isascii() and len(text) < 20
     return int(text) if is_number and int(text) <= _HIGHEST_ID else None
 
 
 MOST_SHOWN: Final = 64 * 1024
-"""Most bytes of a key or a value that a page shows."""
+"""Largest number of bytes that a page shows of a key or a value."""
 
 _TONES: Final = {
     "keeping up": "good",
@@ -160,17 +153,17 @@ _TONES: Final = {
     "waiting": "away",
     "sent": "good",
 }
-"""Colour of a state, which is always written, too."""
+"""CSS class of a state's colour; pages always show the state's name too."""
 
 
 _COMMAND: Final = re.compile("`([^`]+)`")
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""The text with an escape in the place of each character that is not to be seen.
+    r"""Replace each invisible character of a text by an escape.
 
-    Such characters are those that terminals obey, marks that turn the direction of writing, and
-    NUL.
+    Invisible are characters that terminals interpret, marks that change the direction of writing,
+    and NUL.
 
     >>> visible("a\x1b[31m\u202eb\x00")
     'a\\x1b[31m\\u202eb\\x00'
@@ -179,29 +172,31 @@ def visible(text: str, *, lines: bool = False) -> str:
         return text
     kept = "\n\t" if lines else ""
     return "".join(
-        each
-        if each.isprintable() or each in kept or unicodedata.category(each) == "Zs"
-        else each.encode("unicode_escape").decode("ascii")
-        for each in text.encode("utf-8", "backslashreplace").decode("utf-8")
+        character
+        if character.isprintable() or character in kept or unicodedata.category(character) == "Zs"
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text.encode("utf-8", "backslashreplace").decode("utf-8")
     )
 
 
 def region_id(*names: str) -> str:
-    """An identifier for what is about these names, whatever is in them."""
+    """Return an HTML identifier for a region from names with arbitrary text."""
     return "r" + sha256("\0".join(names).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def path(*parts: object) -> str:
-    """The path of a page whose parts may have any text.
+    """Return the path of a page from segments with arbitrary text.
 
     >>> path("gate", "a/b?c")
     '/gate/a%2Fb%3Fc'
     """
-    return "/" + "/".join(quote(str(each), safe="", errors="backslashreplace") for each in parts)
+    return "/" + "/".join(
+        quote(str(segment), safe="", errors="backslashreplace") for segment in parts
+    )
 
 
 def moment(ms: int | None) -> Markup:
-    """A moment, which the browser shows in its own time zone; without scripts, in UTC."""
+    """Return a time that the browser shows in its own time zone, or without scripts in UTC."""
     if ms is None:
         return escape(words.UNKNOWN)
     then = datetime.fromtimestamp(min(max(ms, 0), LAST_MS) / 1000, UTC)
@@ -211,19 +206,19 @@ def moment(ms: int | None) -> Markup:
 
 
 def ago(ms: int | None, now_ms: int) -> Markup:
-    """Return the time since a moment, which the browser keeps up to date."""
+    """Return the time since ``ms``, which the browser keeps up to date."""
     if ms is None:
         return escape(words.UNKNOWN)
     return Markup('<time data-ago="{}">{}</time>').format(ms, words.duration(max(now_ms - ms, 0)))
 
 
 def lines_of(text: str) -> Markup:
-    """A text of several lines, for a `pre`."""
+    """Return a text of several lines as HTML for a ``pre`` element."""
     return escape(visible(text, lines=True))
 
 
 def with_commands(text: str) -> Markup:
-    """A sentence, its parts between backquotes as code.
+    """Return a sentence as HTML, with the text between backquotes as code.
 
     >>> str(with_commands("run `headrace why <x>`"))
     'run <code>headrace why &lt;x&gt;</code>'
@@ -232,15 +227,15 @@ def with_commands(text: str) -> Markup:
 
 
 def sparkline(values: Sequence[float | None], label: str) -> Markup:
-    """A line through values, the oldest first, from zero to the highest."""
-    known = [0.0 if value is None else float(value) for value in values]
-    if len(known) < 2:
+    """Draw a line through values, the oldest first, from zero to the highest value."""
+    numbers = [0.0 if value is None else float(value) for value in values]
+    if len(numbers) < 2:
         return Markup("")
-    highest, width, height = max(*known, 1.0), 96.0, 22.0
-    step = width / (len(known) - 1)
+    highest, width, height = max(*numbers, 1.0), 96.0, 22.0
+    step = width / (len(numbers) - 1)
     points = " ".join(
         f"{number * step:.1f},{height - 1 - value / highest * (height - 2):.1f}"
-        for number, value in enumerate(known)
+        for number, value in enumerate(numbers)
     )
     return Markup(
         '<svg class="spark" viewBox="0 0 96 22" preserveAspectRatio="none" role="img"'
@@ -249,10 +244,10 @@ def sparkline(values: Sequence[float | None], label: str) -> Markup:
 
 
 def bar(batch_ms: float | None, interval_ms: float | None) -> Markup:
-    """A batch's time against its interval, which is half of the bar.
+    """Draw a batch's duration against its interval, which is half of the bar.
 
-    Beyond the interval the bar never ends: twice the interval fills three quarters of it, eleven
-    times 95 %; how many times it is stands beside it.
+    A longer duration fills the second half more and more slowly: twice the interval fills 75 % of
+    the bar, ten times 95 %. From 1.5 times on, the multiple is written beside the bar.
     """
     if batch_ms is None or not interval_ms:
         return Markup("")
@@ -272,7 +267,7 @@ def bar(batch_ms: float | None, interval_ms: float | None) -> Markup:
 
 
 def share_bar(shares: Sequence[tuple[str, float]], label: str) -> Markup:
-    """A bar of parts that come to 1, each with a class of its own."""
+    """Draw a bar of shares that add up to 1, each with a class of its own."""
     x, parts = 0.0, []
     for name, share in shares:
         width = max(min(share, 1.0), 0.0) * 100
@@ -289,7 +284,7 @@ def share_bar(shares: Sequence[tuple[str, float]], label: str) -> Markup:
 
 
 def bytes_shown(data: bytes | None) -> dict[str, str]:
-    """A record's bytes: as JSON or text where they are that, in hex, and in base64."""
+    """Return a record's bytes as hex and base64, and as JSON and text if they are valid."""
     if data is None:
         return {}
     cut, forms = data[:MOST_SHOWN], dict[str, str]()
@@ -315,17 +310,17 @@ def bytes_shown(data: bytes | None) -> dict[str, str]:
 
 
 def decoded(data: bytes | None, most: int) -> str | None:
-    """The beginning of a record's bytes, on one line."""
+    """Return the first ``most`` bytes of a record as text."""
     return None if data is None else data[:most].decode("utf-8", "backslashreplace")
 
 
 def tone(state: object) -> str:
-    """The class of a state, by which it is coloured."""
+    """Return the CSS class of a state's colour."""
     return _TONES.get(str(state), "plain")
 
 
 def need_link(need: Need) -> str:
-    """The page that acts on a need."""
+    """Return the address of the page that acts on a need."""
     gate = f"?gate={path(need.about)[1:]}"
     match need.where:
         case Where.GATE:
@@ -346,7 +341,7 @@ def _finalize(value: Any) -> Any:
 
 
 def environment() -> Environment:
-    """The templates, with what they use."""
+    """Return the environment of the templates, with their filters and functions."""
     made = Environment(
         loader=PackageLoader("headrace.operate.dashboard"),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""Rights to read and to act: host names, sessions, tokens against forged posts, headers."""
+"""Access control: host names, sessions, form tokens against forged requests, headers."""
 
 import asyncio
 import hmac
@@ -22,10 +22,10 @@ from headrace.core.options import require_whole
 from headrace.errors import OptionError
 
 SHORTEST_TOKEN: Final = 16
-"""Characters: fewer could be guessed."""
+"""Smallest length of a token (characters): shorter ones could be guessed."""
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-"""The names of this machine that a browser on it uses."""
+"""Names of this machine for a browser on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class DashboardSettings:
     """Address and rights of the dashboard.
 
     Attributes:
-        ledger: The URL of the ledger that it shows.
-        host: The address that it listens on. On any but this machine's own, reading needs the token
-            too, and a token has to be given.
-        port: The port; 0 takes any that is free.
-        token: What somebody shows to sign in; None only where nobody is to.
-        allowed_hosts: Names, besides those of `host`, by which browsers may ask for the dashboard,
-            such as that of a proxy before it. Requests for any other name are refused, so that no
-            page from elsewhere reaches it by a name of its own.
-        certificate: The certificate to serve HTTPS with, as a PEM file; None serves HTTP.
-        key: Its private key, as a PEM file.
-        source_options: The stream's options, with which dead letters are sent again.
+        ledger: URL of the ledger.
+        host: Address to listen on. If other machines reach the address, a token is required, and
+            reading needs the token too.
+        port: Port to listen on; 0 takes a free one.
+        token: Token with which operators sign in. Default: None, with which nobody can sign in.
+        allowed_hosts: Further host names under which browsers may request the dashboard, such as
+            the name of a proxy. Other names are refused, against DNS rebinding: a foreign page may
+            point its own name at the dashboard's address.
+        certificate: Certificate for HTTPS, as a PEM file; None serves HTTP.
+        key: Private key of the certificate, as a PEM file.
+        source_options: Options of the stream for sending dead letters again.
     """
 
     ledger: str
@@ -74,18 +74,18 @@ class DashboardSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine reaches the dashboard."""
         return is_loopback(self.host)
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that requests may be for, in small letters."""
+        """Host names that requests may have, in lower case."""
         own = LOOPBACK if self.is_local else {self.host}
-        return frozenset(each.lower().strip("[]") for each in {*own, *self.allowed_hosts})
+        return frozenset(host.lower().strip("[]") for host in {*own, *self.allowed_hosts})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Whether only this machine reaches servers that listen on an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -93,7 +93,7 @@ def is_loopback(host: str) -> bool:
 
 
 def new_token() -> str:
-    """A token that nobody guesses."""
+    """Return a random token of 32 bytes, in hexadecimal digits."""
     return secrets.token_hex(32)
 
 
@@ -103,21 +103,23 @@ SESSION_S: Final = 12 * 3_600
 MOST_SESSIONS: Final = 1_000
 
 MOST_BODY: Final = 64 * 1024
-"""The largest body of a request (bytes): forms have a few hundred."""
+"""Largest body of a request (bytes): forms have a few hundred."""
 
 DISCARDED: Final = 64 * 1024 * 1024
-"""Most bytes of a too large body that are read and forgotten, so that its sender is answered."""
+"""Largest number of bytes that are read and dropped of a too large body, so that the sender gets
+the answer."""
 
 DISCARD_S: Final = 5.0
 
 MOST_FAILED: Final = 10
-"""Wrong tokens in a minute from one address; then nobody there signs in for the rest of it."""
+"""Number of wrong tokens from a network in a minute after which it is locked out until the minute
+ends."""
 
 MOST_ADDRESSES: Final = 10_000
-"""Addresses of which wrong tokens are remembered; the last ones."""
+"""Number of networks whose wrong tokens are remembered, the newest ones."""
 
 MOST_NAME: Final = 100
-"""The longest name of somebody who signs in (characters)."""
+"""Longest name of an operator (characters)."""
 
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": (
@@ -136,7 +138,7 @@ _READING: Final = frozenset({"GET", "HEAD"})
 
 
 class RefusedError(Exception):
-    """A request is refused: a status of HTTP, and a sentence for whoever sent it."""
+    """A refused request: an HTTP status, and a sentence for the sender."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -146,12 +148,12 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who has signed in.
+    """A signed-in operator.
 
     Attributes:
-        who: The name they gave, which every action of theirs is kept with.
-        form_token: What each form of theirs has to have in it.
-        until_s: When it ends, by the monotonic clock.
+        who: The operator's name, which the ledger keeps with each action.
+        form_token: Token that each form of the session must carry.
+        until_s: End of the session, by the monotonic clock (s).
     """
 
     who: str
@@ -160,7 +162,7 @@ class Session:
 
 
 class Sessions:
-    """Signed-in operators; they are forgotten when the dashboard ends."""
+    """Sessions of signed-in operators, in memory only."""
 
     def __init__(self, token: str, seconds: Callable[[], float] = time.monotonic) -> None:
         self._token = token.encode()
@@ -169,10 +171,10 @@ class Sessions:
         self._failed: OrderedDict[str, deque[float]] = OrderedDict()
 
     def sign_in(self, token: str, who: str, address: str) -> str:
-        """The cookie of a new session, for somebody at this address.
+        """Begin a session. Return its cookie.
 
-        Raises:
-            RefusedError: The token is wrong, there were too many wrong ones, or nobody is named.
+        Refuse a wrong token, an empty name, and a network that sent `MOST_FAILED` wrong tokens
+        within a minute.
         """
         now_s, who = self._seconds(), " ".join(who.split())[:MOST_NAME]
         failed = self._failed.get(_network(address))
@@ -202,16 +204,16 @@ class Sessions:
             self._failed.popitem(last=False)
 
     def is_token(self, token: str) -> bool:
-        """Whether this is the dashboard's token."""
+        """Whether a token is the dashboard's, compared in constant time."""
         return hmac.compare_digest(token.encode("utf-8", "backslashreplace"), self._token)
 
     def of(self, cookie: str | None) -> Session | None:
-        """The session of a cookie; None if there is none, or it has ended."""
-        found = self._sessions.get(cookie or "")
-        if found is not None and found.until_s <= self._seconds():
+        """Return a cookie's session; None without one, or if it has ended."""
+        session = self._sessions.get(cookie or "")
+        if session is not None and session.until_s <= self._seconds():
             self.sign_out(cookie)
             return None
-        return found
+        return session
 
     def sign_out(self, cookie: str | None) -> None:
         """End a session."""
@@ -219,23 +221,25 @@ class Sessions:
 
 
 def _network(address: str) -> str:
-    """The address, or of one of IPv6 the network, of which one sender has as many as it likes.
+    """Return an IPv4 address as it is, or the /64 network of an IPv6 address.
+
+    A sender can use all addresses of its /64 network.
 
     >>> _network("192.0.2.7"), _network("2001:db8::7"), _network("a socket")
     ('192.0.2.7', '2001:db8::/64', 'a socket')
     """
     try:
-        found = ip_address(address)
+        parsed = ip_address(address)
     except ValueError:
         return address
-    return str(found) if found.version == 4 else str(ip_network(f"{address}/64", strict=False))
+    return str(parsed) if parsed.version == 4 else str(ip_network(f"{address}/64", strict=False))
 
 
 class Guard:
-    """Refuses what no page of the dashboard asks for, and gives every answer its headers.
+    """Refuses foreign and too large requests, and adds `HEADERS` to every answer.
 
-    A request is refused whose Host is not one of the dashboard's names, whose body is too large, or
-    that changes something and comes from another site.
+    Refused are requests whose Host is not one of the dashboard's names, requests with a too large
+    body, and changes that another site sends.
     """
 
     def __init__(
@@ -273,11 +277,7 @@ class Guard:
 
 
 def check_host(headers: Headers, names: frozenset[str]) -> None:
-    """Refuse a request for a host that the dashboard does not know as its own.
-
-    Raises:
-        RefusedError: It names another host, or none.
-    """
+    """Refuse a request whose Host is missing, repeated, or not one of the dashboard's names."""
     named = headers.getlist("host")
     host = _host_of(named[0]) if len(named) == 1 else None
     if host is None or host not in names:
@@ -296,11 +296,7 @@ def _host_of(text: str) -> str | None:
 
 
 def check_origin(headers: Headers) -> None:
-    """Refuse what another site has a browser send.
-
-    Raises:
-        RefusedError: The browser says that another site sends it.
-    """
+    """Refuse a request that another site sends, by the headers Origin and Sec-Fetch-Site."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     foreign = origin is not None and urlsplit(origin).netloc != headers.get("host")
     if foreign or site not in (None, "same-origin", "none"):
@@ -308,11 +304,7 @@ def check_origin(headers: Headers) -> None:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form.
-
-    Raises:
-        RefusedError: It is too large, or no form, or does not say clearly what it wants.
-    """
+    """Read the fields of a form. Refuse a body that is late, too large, or not a form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body, size = bytearray(), 0
     try:
@@ -343,15 +335,11 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def check_form(session: Session | None, form: Mapping[str, str]) -> Session:
-    """Return the session that has sent a form of its own.
-
-    Raises:
-        RefusedError: Nobody is signed in, or the form is not from one of their pages.
-    """
+    """Return the session that sent a form. Refuse a form without the session's token."""
     if session is None:
         raise RefusedError(401, "Sign in to do this: every action is kept with who did it.")
-    given = form.get("form_token", "").encode("utf-8", "backslashreplace")
-    if not hmac.compare_digest(given, session.form_token.encode()):
+    token = form.get("form_token", "").encode("utf-8", "backslashreplace")
+    if not hmac.compare_digest(token, session.form_token.encode()):
         raise RefusedError(
             403, "This form is not from a page of yours, or an old one; load the page again."
         )

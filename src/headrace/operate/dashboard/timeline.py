@@ -1,8 +1,8 @@
-"""A gate's last batches over time, each divided by what the ledger knows of it.
+"""Timeline of a gate's last batches, each divided into phases.
 
-The ledger has four times of a batch: when it was planned, when its handler was called last, when
-that ended, and when Spark had committed it, which the rate sample says. Spark reads while the
-handler asks for rows, so that reading has no time of its own.
+The ledger has four times of a batch: its plan, the last call of its handler, the end of this call,
+and Spark's commit, from the rate sample. Spark reads while the handler asks for rows, so reading
+has no phase of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,22 +13,23 @@ from headrace.gate import BatchRecord, RateSample, Status
 from headrace.operate.status.states import GateHistory
 
 MOST: Final = 40
-"""Batches on a timeline."""
+"""Largest number of batches on a timeline."""
 
 PAUSE: Final = 20
-"""Intervals without a batch before which the timeline begins: else that is all there is to see."""
+"""Number of intervals without a batch before which a timeline begins: a longer pause would take
+most of the width."""
 
 SHORTEST_PAUSE_MS: Final = 60_000
 
 _NARROWEST: Final = 0.25
-"""The narrowest bar (percent of the width), so that it can be seen and pointed at."""
+"""Smallest width of a bar (percent), so that people can see it and point at it."""
 
 _RUNNING: Final = (Status.IN_PROGRESS, Status.BACKFILLING)
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a batch's time; its name is also its class on the page."""
+    """A phase of a batch; its name is also its CSS class on the page."""
 
     name: str
     begin_ms: int
@@ -36,19 +37,19 @@ class Phase:
 
     @property
     def duration_ms(self) -> int:
-        """How long it took."""
+        """Duration of the phase (ms)."""
         return self.end_ms - self.begin_ms
 
 
 @dataclass(frozen=True, slots=True)
 class TimedBatch:
-    """A batch with the phases that are known of it, one at least.
+    """A batch with its known phases, at least one.
 
     Attributes:
         batch: The batch.
-        phases: In their order, without a gap.
-        is_again: Whether its latest run began after a later batch was planned, as a backfill does.
-        late_ms: Time by which it began later than its interval, as the batch before took so long.
+        phases: The phases in order, without a gap.
+        is_again: Whether the latest run began after a later batch was planned, as in a backfill.
+        late_ms: Delay of the batch behind its interval (ms), because the preceding batch was long.
     """
 
     batch: BatchRecord
@@ -58,12 +59,12 @@ class TimedBatch:
 
     @property
     def begin_ms(self) -> int:
-        """When its first phase began."""
+        """Start of the first phase (ms since the epoch)."""
         return self.phases[0].begin_ms
 
     @property
     def end_ms(self) -> int:
-        """When its last phase ended; of a batch that runs, now."""
+        """End of the last phase (ms since the epoch); of a running batch, the present time."""
         return self.phases[-1].end_ms
 
 
@@ -75,21 +76,21 @@ class Timeline:
 
     @property
     def since_ms(self) -> int:
-        """Where it begins (ms since the epoch)."""
-        return min(each.begin_ms for each in self.batches)
+        """Start of the timeline (ms since the epoch)."""
+        return min(timed.begin_ms for timed in self.batches)
 
     @property
     def until_ms(self) -> int:
-        """Where it ends (ms since the epoch)."""
-        return max(each.end_ms for each in self.batches)
+        """End of the timeline (ms since the epoch)."""
+        return max(timed.end_ms for timed in self.batches)
 
     @property
     def has_again(self) -> bool:
-        """Whether there is a batch for the second row."""
-        return any(each.is_again for each in self.batches)
+        """Whether a batch was run again, which the second row shows."""
+        return any(timed.is_again for timed in self.batches)
 
     def places(self, timed: TimedBatch) -> Iterator[tuple[str, float, float]]:
-        """The phases of a batch by their name, with x and width in percent."""
+        """Yield name, x and width (percent) of each phase of a batch."""
         since_ms, span_ms = self.since_ms, max(self.until_ms - self.since_ms, 1)
         for phase in timed.phases:
             width = max(100 * phase.duration_ms / span_ms, _NARROWEST)
@@ -101,7 +102,7 @@ def timeline_of(history: GateHistory, now_ms: int) -> Timeline | None:
     """Lay out the gate's last batches up to the last pause before them; None without a batch."""
     samples = {sample.batch_key: sample for sample in history.samples}
     pause_ms = max(PAUSE * history.gate.interval_ms, SHORTEST_PAUSE_MS)
-    # Nobody knows how long a batch has run whose query is gone.
+    # Without a query, the time until which the batch ran is not known.
     until_ms = now_ms if history.query is not None else None
     kept: list[TimedBatch] = []
     following: BatchRecord | None = None

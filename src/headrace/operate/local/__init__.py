@@ -1,7 +1,7 @@
-"""Real services on this machine, for the demo, the tests and the benchmarks.
+"""Kafka, PostgreSQL and Spark on this machine, for the demo, the tests and the benchmarks.
 
-Everything comes through pip and through the Ivy that pyspark carries; nothing here is used by a
-streaming query in production.
+Downloads come through pip and through pyspark's Ivy. Streaming queries in production use no part of
+this package.
 """
 
 from headrace.operate.local.java import Java, ensure_java, find_java, kafka_server_jars

@@ -1,4 +1,4 @@
-"""``python -m headrace.operate.local`` fetches the broker's jars, so that nothing has to wait."""
+"""``python -m headrace.operate.local`` fetches the broker's jars in advance."""
 
 import sys
 

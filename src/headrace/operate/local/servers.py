@@ -1,4 +1,4 @@
-"""Servers in processes of their own, which end with that which started them: Kafka, PostgreSQL."""
+"""Kafka and PostgreSQL in processes of their own, which end with the process that started them."""
 
 import atexit
 import contextlib
@@ -28,9 +28,9 @@ from headrace.operate.local.java import Java, Progress, ensure_java, kafka_serve
 CANDIDATES = range(20_000, 32_000)
 HOST, STOP_TIMEOUT_S, START_TIMEOUT_S = "127.0.0.1", 15, 60
 
-# The server ends with this process, however this process ends: the shell that becomes the server
-# leaves behind a watcher that reads our end of a pipe. A line from it is an orderly stop; its end
-# without one is our death.
+# The server ends with this process, however this process ends. Before the shell becomes the server
+# it starts a watcher, which reads from a pipe of this process. A line in the pipe means an orderly
+# stop; the pipe's end without a line means that this process has died.
 _LAUNCH = """\
 folder=$1; shift
 exec 3<&0
@@ -42,18 +42,21 @@ exec "$@" </dev/null 3<&-
 
 
 class ServerProcess:
-    """One for one thread at a time; it is killed, and its folder deleted, if this process is."""
+    """A server process, for one thread at a time.
+
+    If this process is killed, the server is killed too, and its folder is deleted.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and has not ended."""
+        """Whether the server was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def serve(self, folder: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start it; it writes ``server.log`` in its folder."""
+        """Start the server, which writes ``server.log`` in its folder."""
         with (folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _LAUNCH, "headrace", str(folder), *command],
@@ -61,12 +64,12 @@ class ServerProcess:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is for us, who then stop it
+                start_new_session=True,  # Ctrl-C goes to this process, which stops the server
             )
         return self._process
 
     def stop(self) -> None:
-        """Shut it down in good order; does nothing if it is stopped."""
+        """Shut the server down in good order, if it runs."""
         if self._process:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -74,7 +77,7 @@ class ServerProcess:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once, as a crash would; does nothing if it is stopped."""
+        """Kill the server, if it runs, as in a crash."""
         if process := self._process:
             process.kill()
             process.communicate(b"stopped\n")
@@ -82,9 +85,9 @@ class ServerProcess:
 
 
 def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int, ...]:
-    """``count`` different ports on 127.0.0.1, chosen at random of those that can be bound now.
+    """Return different free ports on 127.0.0.1, chosen at random.
 
-    Nothing keeps other programs from them: bind soon.
+    The ports are not reserved: bind them soon.
     """
     free: list[int] = []
     for port in secrets.SystemRandom().sample(candidates, len(candidates)):
@@ -101,8 +104,8 @@ def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int,
 
 @contextmanager
 def local_postgresql(folder: Path) -> Iterator[str]:
-    """The URL of a server whose data are in ``folder``; it has ended after the block."""
-    # Its package has a lock file there, and warns where nothing is set.
+    """Run PostgreSQL with its data in ``folder`` during the context. Yield its URL."""
+    # The package keeps a lock file in this folder, and warns if the variable is not set.
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
     with warnings.catch_warnings(), needs_extra("up", "A PostgreSQL server on this machine"):
         warnings.simplefilter("ignore")
@@ -110,7 +113,7 @@ def local_postgresql(folder: Path) -> Iterator[str]:
 
     try:
         server = get_server(folder / "data")
-    except Exception as error:  # its package raises whatever the programs that it runs led to
+    except Exception as error:  # the package documents no class for errors of its programs
         raise SetupError(
             f"The PostgreSQL server in {folder} did not start: {type(error).__name__}: {error}"
         ) from error
@@ -126,13 +129,13 @@ SETTINGS = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "auto.create.topics.enable": "false",
-    # One replica of everything, and only as many internal partitions as one machine wants.
+    # One replica of each topic, and few internal partitions, because one machine has one broker.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "2",
-    # Nobody waits for what happens seldom on a real cluster.
+    # These delays are rare on a real cluster, and would make each test wait.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "group.initial.rebalance.delay.ms": "0",
@@ -145,10 +148,10 @@ SETTINGS = {
 
 
 class KafkaBroker(ServerProcess):
-    """A Kafka broker (and its controller) in one Java process on ports of its own.
+    """A Kafka broker and its controller in one Java process, on ports of its own.
 
-    It ends with `close`, at the exit of this process at the latest, and also when this process is
-    killed; its data go with it. Until then it can be started again, with its data and its address.
+    `close`, or the end of this process, ends the broker and deletes its data. Until then a stopped
+    broker can be started again, with the same data and address.
     """
 
     java_options: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # starts fast
@@ -156,7 +159,7 @@ class KafkaBroker(ServerProcess):
     def __init__(
         self, java: Java, jars: Path, *, settings: Mapping[str, str] | None = None
     ) -> None:
-        """Describe a broker; ``settings`` of ``server.properties`` are over those in `SETTINGS`."""
+        """Describe a broker; ``settings`` of ``server.properties`` override `SETTINGS`."""
         super().__init__()
         options = ("-Xmx512m", *self.java_options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
         self._java = (str(java.executable), *options, "-cp", f"{jars}/*")
@@ -167,11 +170,11 @@ class KafkaBroker(ServerProcess):
 
     @property
     def pid(self) -> int | None:
-        """The process id of the broker; none while it is stopped."""
+        """Process id of the broker; None while it is stopped."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start the broker and wait until it answers; does nothing if it runs."""
+        """Start the broker, if it is stopped, and wait until it answers."""
         if self._process:
             return
         folder = self.folder or self._format()
@@ -221,7 +224,7 @@ class KafkaBroker(ServerProcess):
         file = folder / "server.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         cluster = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
-        # Use "=", for an id may begin with "-".
+        # Use "=", because an id may begin with "-".
         tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config")
         status, output = run([*self._java, *tool, str(file)])
         if status != 0:
@@ -232,7 +235,7 @@ class KafkaBroker(ServerProcess):
         return folder
 
     def _answers(self) -> bool:
-        """Whether clients are served: the socket is tried first, for librdkafka would log."""
+        """Whether clients are served. Tries the socket first, because librdkafka logs failures."""
         host, _, port = self.bootstrap_servers.rpartition(":")
         with socket.socket() as probe:
             if probe.connect_ex((host, int(port))) != 0:
@@ -247,7 +250,7 @@ class KafkaBroker(ServerProcess):
 def start_kafka(
     cleanup: ExitStack, topics: Sequence[str], partitions: int, progress: Progress
 ) -> str:
-    """Start a broker with these topics, which ``cleanup`` ends; return its address."""
+    """Start a broker with topics, and have ``cleanup`` close it. Return its address."""
     java = ensure_java()
     jars = kafka_server_jars(java, progress)
     progress("Starting a Kafka broker")

@@ -1,4 +1,4 @@
-"""A Spark on this machine that is silent, and gone at the end."""
+"""A silent Spark session on this machine, for the time of a ``with`` block."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from headrace.gate import RECOMMENDED_CONF
 
 @contextmanager
 def local_spark(folder: Path, name: str, cores: int, *jars: Path) -> Iterator[SparkSession]:
-    """A session whose files and log are in ``folder``; its Java process has ended after."""
+    """Run a Spark session with files and log in ``folder``; end its Java process at the exit."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
         "spark.master": f"local[{cores}]",
@@ -38,7 +38,7 @@ def local_spark(folder: Path, name: str, cores: int, *jars: Path) -> Iterator[Sp
     log_file = folder / "spark.log"
     with ExitStack() as cleanup:
         with log_file.open("wb") as log:
-            # Use a session of its own: the terminal's signals are for us, who then end it.
+            # A session of its own: the terminal's signals go to this process, which ends Java.
             where = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
             try:
                 gateway = launch_gateway(conf, where)  # type: ignore[no-untyped-call]
@@ -46,11 +46,11 @@ def local_spark(folder: Path, name: str, cores: int, *jars: Path) -> Iterator[Sp
                 lines = log_file.read_text(errors="replace").splitlines()
                 message = "\n".join(["Spark did not start; its log ends with:", *lines[-20:]])
                 raise SetupError(message) from error
-        # It also ends by itself when this process does, for its input is a pipe from here.
+        # Java also ends when this process is killed: its input is a pipe from this process.
         cleanup.callback(gateway.proc.wait)
         cleanup.callback(gateway.proc.kill)
         context = SparkContext(conf=conf, gateway=gateway)
-        # Spark's own handler would ask the Java process to cancel its jobs from within the signal.
+        # Spark's own handler of Ctrl-C would call Java to cancel jobs from within the signal.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         spark = SparkSession(context)
         cleanup.callback(spark.stop)

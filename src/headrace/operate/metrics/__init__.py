@@ -1,7 +1,4 @@
-"""Metrics of all gates and flows of a ledger, for Prometheus and what reads its text.
-
-Each module collects one subject from the ledger; `exposition` puts them together.
-"""
+"""Metrics of all gates and flows of a ledger, in Prometheus' text format and in OpenMetrics."""
 
 from typing import Final
 

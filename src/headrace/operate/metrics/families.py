@@ -1,8 +1,8 @@
-"""Families of metrics, as prometheus_client writes them; those of batches never fall.
+"""Families of metrics, and totals of batches, which never fall.
 
-A total that falls looks like a restart to a monitoring system. So ``headrace prune`` first adds
-what it deletes to the gate's row. A scrape reads only what may have changed since the one before:
-open batches, and newer ones.
+A monitoring system would take a falling total for a restart. So `prune` first adds the batches that
+it deletes to the gate's row. A scrape reads again only batches that may have changed since the
+last scrape: unfinished batches, and newer ones.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ Labels = dict[str, str]
 
 
 class Family(Metric):
-    """Metrics of one name, without ``_total`` if they are counters."""
+    """Metrics of one name; the name of a counter's family has no ``_total``."""
 
     def add(self, labels: Labels, value: float) -> None:
         """Add a sample of a gauge or a counter."""
@@ -42,7 +42,7 @@ class Family(Metric):
     def add_histogram(
         self, labels: Labels, bounds: Sequence[str], counts: Sequence[int], total: float
     ) -> None:
-        """Add a histogram: how much is in each bucket, and in the last one above all bounds."""
+        """Add a histogram from the count of each bucket; the last bucket has no upper bound."""
         sums = list(accumulate(counts))
         for bound, below in zip([*bounds, "+Inf"], sums, strict=True):
             self.add_sample(f"{self.name}_bucket", labels | {"le": bound}, below)
@@ -51,23 +51,23 @@ class Family(Metric):
 
 
 def gauge(name: str, text: str) -> Family:
-    """Return a new family of values that go up and down."""
+    """Return a new family of gauges."""
     return Family(PREFIX + name, text, "gauge")
 
 
 def counter(name: str, text: str) -> Family:
-    """Return a new family of values that only go up; its samples are called ``name_total``."""
+    """Return a new family of counters, whose samples are named ``name_total``."""
     return Family(PREFIX + name, text, "counter")
 
 
 def histogram(name: str, text: str) -> Family:
-    """Return a new family of counts by size."""
+    """Return a new family of histograms."""
     return Family(PREFIX + name, text, "histogram")
 
 
 @dataclass(frozen=True, slots=True)
 class _Collected:
-    """The families of one scrape, as prometheus_client asks a registry for them."""
+    """Families of one scrape, with the interface of a prometheus_client registry."""
 
     families: Sequence[Family]
 
@@ -76,7 +76,7 @@ class _Collected:
 
 
 def render(families: Iterable[Family], *, openmetrics: bool) -> bytes:
-    """Return the text of all families that have a sample."""
+    """Return the text of all families that have a sample, in Prometheus' or OpenMetrics' format."""
     write = openmetrics_text if openmetrics else prometheus_client
     text: bytes = write.generate_latest(_Collected(list(families)))
     return text
@@ -89,12 +89,12 @@ _REASONS: Final = sorted(map(str, Reason), key=len, reverse=True)
 
 @dataclass(slots=True)
 class _Known:
-    """Known totals of a gate.
+    """Remembered totals of a gate.
 
     Attributes:
-        pruned_totals: The text that was read of the gate's deleted batches.
-        sums: Of these, and of the batches up to ``until_ms``, which do not change any more.
-        reported: What was answered last; nothing is answered that falls below it.
+        pruned_totals: Totals of the gate's deleted batches, as text from the gate's row.
+        sums: Sums of the deleted batches and of the final batches planned before ``until_ms``.
+        reported: Totals of the last scrape; later totals never fall below them.
     """
 
     pruned_totals: str | None
@@ -104,7 +104,7 @@ class _Known:
 
 
 class Totals:
-    """Counts batches, and reads only those again that may have changed since the last time."""
+    """Counts batches, and reads only batches that may have changed since the last scrape."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
@@ -119,34 +119,34 @@ class Totals:
         counts = self._counts(ledger, gates, open_batches)
         families = _Families()
         for gate in gates:
-            known = self._known[gate.name]
-            sums = dict(known.sums)
+            entry = self._known[gate.name]
+            sums = dict(entry.sums)
             add_up(sums, counts.get(gate.name, {}))
             totals = _of_gate(sums)
-            # Two statements see two moments, between which old batches may be deleted.
-            if known.reported is None or totals.ended >= known.reported.ended:
-                known.reported = totals
-            families.add(gate, known.reported)
+            # Old batches may be deleted between the two statements that count them.
+            if entry.reported is None or totals.ended >= entry.reported.ended:
+                entry.reported = totals
+            families.add(gate, entry.reported)
         return families.all()
 
     def _counts(
         self, ledger: Ledger, gates: Sequence[GateMoment], open_batches: OpenBatches
     ) -> dict[str, Counts]:
-        """The batches that may change, by gate; those that do not any more are kept."""
+        """Return counts of the batches that may still change, by gate; add the others to sums."""
         oldest_open: dict[str, int] = {}
         for (name, _), (_, since_ms) in open_batches.items():
             oldest_open[name] = min(oldest_open.get(name, _FOREVER_MS), since_ms)
         bounds = []
         for gate in gates:
-            known = self._known.get(gate.name)
-            if known is None or known.pruned_totals != gate.pruned_totals:
-                reported = None if known is None else known.reported
-                known = _Known(gate.pruned_totals, pruned_counts(gate.pruned_totals))
-                known.reported = reported
-                self._known[gate.name] = known
+            entry = self._known.get(gate.name)
+            if entry is None or entry.pruned_totals != gate.pruned_totals:
+                reported = None if entry is None else entry.reported
+                entry = _Known(gate.pruned_totals, pruned_counts(gate.pruned_totals))
+                entry.reported = reported
+                self._known[gate.name] = entry
             if gate.planned_ms is not None:
                 cut = min(oldest_open.get(gate.name, _FOREVER_MS), gate.planned_ms)
-                bounds.append((gate.name, known.until_ms, max(cut, known.until_ms)))
+                bounds.append((gate.name, entry.until_ms, max(cut, entry.until_ms)))
         changing: dict[str, Counts] = {}
         for (name, is_old), counts in (ledger.moments.counts(bounds) if bounds else {}).items():
             if is_old:
@@ -195,12 +195,12 @@ def _of_gate(sums: Counts) -> _GateTotals:
 
 
 def reason_kind(reason: str) -> str:
-    """Return the kind of a batch's limit, without the operator and reason, which have no end.
+    """Return the kind of a batch's limit, without the author and reason, whose values are endless.
 
     >>> reason_kind("limited to 200 records/s by ops: quota, since 10:14 UTC"), reason_kind("x")
     ('limited', 'other')
     """
-    return next((each for each in _REASONS if reason.startswith(each)), "other")
+    return next((kind for kind in _REASONS if reason.startswith(kind)), "other")
 
 
 class _Families:

@@ -1,4 +1,4 @@
-"""All metrics of a ledger as text, from the ledger alone, and from sources where they are asked."""
+"""All metrics of a ledger as text, from the ledger and the answers of its gates' sources."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from headrace.operate.status.sources import SourceAnswer
 from headrace.operate.status.stages import BOTTLENECK, stages_of
 
 CONSUMER_LAG = "kafka_consumergroup_lag"
-"""As danielqsj's kafka_exporter calls it; the consumer group is the gate."""
+"""Name of this metric in danielqsj's kafka_exporter; the consumer group is the gate."""
 
 
 def partition_families(
@@ -29,19 +29,19 @@ def partition_families(
 ) -> list[Family]:
     """Return the lag of each partition, for the partitions of each gate's newest batch.
 
-    If a gate's source was asked since then, for all partitions that the gate has read.
+    If a gate's source was asked since then, return all partitions that the gate has read.
     """
     own = gauge("partition_lag_records", "Records of a partition that no batch has begun yet.")
     theirs = Family(CONSUMER_LAG, "Records of a partition that are not read.", "gauge")
     now = {gate.name: gate for gate in gates}
-    asked = {
+    fresh = {
         name: answer
         for name, answer in answers.items()
         if name in now and answer.asked_ms >= (now[name].planned_ms or 0)
     }
 
     def add(gate: str, topic: str, partition: int, lag: int) -> None:
-        if not lag and may_be_more(now[gate], asked.get(gate), now_ms):
+        if not lag and may_be_more(now[gate], fresh.get(gate), now_ms):
             return
         place = {"topic": topic, "partition": str(partition)}
         if per_partition:
@@ -50,30 +50,30 @@ def partition_families(
             theirs.add({"consumergroup": gate, **place}, lag)
 
     for gate, topic, partition, until, latest, _ in ledger.moments.partitions():
-        if gate in now and gate not in asked and latest is not None:
+        if gate in now and gate not in fresh and latest is not None:
             add(gate, topic, partition, max(latest - until, 0))
-    for gate, answer in asked.items():
-        for place, each in answer.partitions.items():
-            add(gate, place.topic, place.partition, each.lag)
+    for gate, answer in fresh.items():
+        for place, position in answer.partitions.items():
+            add(gate, place.topic, place.partition, position.lag)
     return [own, theirs]
 
 
 def flow_families(ledger: Ledger, now_ms: int) -> list[Family]:
-    """Each stage that runs and publishes its state in this ledger."""
+    """Return the metrics of each running stage that publishes its state in the ledger."""
     ratio = gauge("stage_time_ratio", "Parts of the last minute, by what the stage did.")
     level = gauge("stage_throttle_level", "How hard a later stage throttles it; 0: not at all.")
     queue = gauge("stage_queue_bytes", "What waits on its input channel.")
     bottleneck = gauge("stage_bottleneck", "1 for a stage that throttles others, and nobody it.")
-    for each in stages_of(ledger, now_ms):
-        own = {"flow": each.flow, "stage": each.stage}
-        level.add(own, each.throttle_level)
-        bottleneck.add(own, each.state == BOTTLENECK)
-        if each.queue_bytes is not None:
-            queue.add(own, each.queue_bytes)
+    for stage in stages_of(ledger, now_ms):
+        own = {"flow": stage.flow, "stage": stage.stage}
+        level.add(own, stage.throttle_level)
+        bottleneck.add(own, stage.state == BOTTLENECK)
+        if stage.queue_bytes is not None:
+            queue.add(own, stage.queue_bytes)
         for state, part in (
-            ("busy", each.busy),
-            ("throttled", each.throttled),
-            ("idle", each.idle),
+            ("busy", stage.busy),
+            ("throttled", stage.throttled),
+            ("idle", stage.idle),
         ):
             ratio.add(own | {"state": state}, part)
     return [ratio, level, queue, bottleneck]
@@ -82,7 +82,7 @@ def flow_families(ledger: Ledger, now_ms: int) -> list[Family]:
 def fact_families(
     gates: Sequence[GateMoment], lags: Mapping[str, GateLag], now_ms: int
 ) -> Iterator[Family]:
-    """Yield the metrics of each gate's facts: see `GateSnapshot`."""
+    """Yield the metrics of each gate's facts (`GateSnapshot`)."""
     for metric in GATE_METRICS:
         family = gauge(metric.name, metric.help)
         for gate in gates:
@@ -112,12 +112,12 @@ def open_families(
 
 @dataclass(slots=True)
 class MetricsMemory:
-    """State that one scrape leaves for the next: only changes are read again then.
+    """State that a scrape keeps for the next one, which then reads only changes.
 
-    For one thread at a time.
+    Not thread-safe: scrapes that share it must not overlap.
 
     Attributes:
-        lags: How far gates are behind. By default it goes by the ledger alone.
+        lags: Lags of the gates. Default: computed from the ledger alone.
     """
 
     lags: LagWatch = field(default_factory=LagWatch)
@@ -134,19 +134,22 @@ def exposition(
     wait_s: float = 0,
     clock: WallClock = wall_clock_ms,
 ) -> bytes:
-    """The metrics of a ledger; of one that cannot be read, ``headrace_ledger_up`` alone, as 0.
+    """Return the metrics of a ledger as text.
+
+    For a ledger that cannot be read, return ``headrace_ledger_up`` alone, with the value 0.
 
     Args:
-        ledger: The ledger, or what opens it.
-        memory: What the scrape before has left. Without it each scrape counts all batches again,
-            and no source is asked.
-        openmetrics: Whether it is OpenMetrics' text (`OPENMETRICS_TYPE`), else Prometheus'
-            (`PROMETHEUS_TYPE`).
-        per_partition: Whether the lag of each partition is in it too.
-        kafka_exporter_names: Whether it is there as ``kafka_consumergroup_lag`` too.
-        wait_s: How long to wait for sources that were not asked before (s). Default: 0, which
-            leaves their answers to the next scrape.
-        clock: What time it is.
+        ledger: The ledger, or a function that opens it.
+        memory: State of the previous scrape. Default: none, so the scrape counts all batches and
+            asks no source.
+        openmetrics: Whether to return OpenMetrics' text (`OPENMETRICS_TYPE`) instead of
+            Prometheus' (`PROMETHEUS_TYPE`).
+        per_partition: Whether to include the lag of each partition.
+        kafka_exporter_names: Whether to include the lag of each partition as
+            ``kafka_consumergroup_lag``.
+        wait_s: Time to wait for sources that were not asked before (s). Default: 0, which leaves
+            their answers to the next scrape.
+        clock: Returns the time (ms since the epoch).
     """
     memory = memory or MetricsMemory()
     scrape = _Scrape(memory, wait_s, clock())

@@ -53,15 +53,15 @@ _PANELS: Final = (
     ),
     ("Bottlenecks", "short", "headrace_stage_bottleneck", "{{flow}} {{stage}}"),
 )
-"""Title, unit, query and legend; two stand side by side. Gates' panels show the chosen gates."""
+"""Title, unit, query and legend of each panel, two panels in a row."""
 
 
 _NAMES_GATES: Final = "headrace_batch_interval_seconds"
-"""A metric that every gate has from its beginning."""
+"""A metric that every gate has from its declaration on."""
 
 
 def alert_rules() -> str:
-    """The alert rules, as a file for Prometheus' ``rule_files``."""
+    """Return the alert rules, as a file for Prometheus' ``rule_files``."""
     return files("headrace.operate.metrics").joinpath("alert_rules.yml").read_text(encoding="utf-8")
 
 
@@ -72,7 +72,7 @@ def _gates(source: dict[str, str]) -> dict[str, Any]:
         "type": "query",
         "datasource": source,
         "query": {"query": f"label_values({_NAMES_GATES}, gate)", "refId": "gates"},
-        "refresh": 2,  # at each change of the time range, for gates come and go
+        "refresh": 2,  # at each change of the time range, because gates come and go
         "sort": 1,
         "multi": True,
         "includeAll": True,
@@ -82,7 +82,7 @@ def _gates(source: dict[str, str]) -> dict[str, Any]:
 
 
 def grafana_dashboard() -> str:
-    """A dashboard for Grafana, as JSON to be imported; it asks which data source to use."""
+    """Return a dashboard for Grafana, as JSON to import; the import asks for the data source."""
     source = {"type": "prometheus", "uid": "${datasource}"}
     dashboard: dict[str, Any] = {
         "title": "Headrace",

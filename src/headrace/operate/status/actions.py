@@ -1,4 +1,4 @@
-"""What operators ask for, as commands and forms take it: limits, and drains of gates and flows."""
+"""Requests of operators from commands and forms: limits, retries, drains of gates and flows."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,22 +20,22 @@ from headrace.operate.status.states import query_behind
 from headrace.operate.status.words import plural
 
 OFF: Final = "off"
-"""Word that ends a limit, in the place of a rate."""
+"""Word in place of a rate that ends a limit."""
 
 NO_CEILING: Final = "no-ceiling"
-"""Word that lifts a ceiling, in the place of a rate."""
+"""Word in place of a rate that lifts a ceiling."""
 
 LONGEST_MS: Final = 3650 * 24 * 3600 * 1000
-"""The longest time that a limit can be given (ms)."""
+"""Longest duration of a limit (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedLimit:
-    """A limit of a gate's rate that is to be put in force, or the end of one.
+    """Request to limit a gate's rate, or to end its limit.
 
     Attributes:
         records_per_s: The cap (records/s over all partitions); None ends the limit.
-        lasts_ms: After which time it ends by itself (ms); None if it does not.
+        lasts_ms: Duration of the limit (ms); None for a limit without an end.
     """
 
     records_per_s: float | None
@@ -43,10 +43,9 @@ class WantedLimit:
 
     @classmethod
     def parse(cls, rate: str, lasts: str | None, lasts_name: str) -> Self:
-        """Understand what somebody wrote: a rate or ``off``, and a time with its unit or nothing.
+        """Parse a rate or ``off``, and a duration with its unit or nothing.
 
-        Raises:
-            OptionError: One of them is of no such form; ``lasts_name`` names the time in it.
+        Raise OptionError if one of them is invalid; ``lasts_name`` names the duration in its text.
         """
         per_s = _rate_per_s(rate.strip())
         if lasts is None or not lasts.strip():
@@ -65,15 +64,14 @@ class WantedLimit:
 
     @property
     def action(self) -> GateAction:
-        """Putting it in force."""
+        """Action that puts the limit in force."""
         return GateAction(self.put_in_force)
 
     def put_in_force(self, ledger: Ledger, gate: str, by: str, why: str) -> OperatorLimits:
-        """Write it into the ledger; what is in force for the gate then.
+        """Write the limit into the ledger. Return the gate's limits then in force.
 
-        Raises:
-            OptionError: The rate is not a finite number above 0.
-            LedgerError: The gate is not declared, or the ledger cannot be written.
+        Raise OptionError for a rate that is not a finite number above 0, and LedgerError for a gate
+        that is not declared.
         """
         if self.records_per_s is None:
             return ledger.operator_limits.unlimit(gate, by, why)
@@ -95,14 +93,11 @@ def _rate_per_s(text: str) -> float | None:
 
 
 MOST_READY: Final = 1_000
-"""Batches that are counted as being before another one."""
+"""Largest number of queued batches that are read."""
 
 
 def is_queued(batch: BatchRecord) -> bool:
-    """Whether a retry of a batch has been asked for and has not begun.
-
-    One that was asked for before its last attempt ended has had its turn.
-    """
+    """Whether a retry of a batch was requested after its last attempt ended."""
     ended_ms = batch.created_time_ms if batch.end_time_ms is None else batch.end_time_ms
     is_new = batch.retry_ms is not None and batch.retry_ms >= ended_ms
     return is_new and batch.status is Status.FAILED
@@ -110,13 +105,13 @@ def is_queued(batch: BatchRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RetryQueue:
-    """Batches of a gate for which a retry was asked, at one moment, and the batch that runs.
+    """A gate's requested retries at one moment, and the batch in backfill.
 
     Attributes:
         gate: The gate.
-        asked: The keys of the batches, in the order in which they are run.
-        running: The key of a batch that a backfill runs; None if none does.
-        has_query: Whether a query runs behind the gate, whose process runs them.
+        asked: Keys of the queued batches, in the order of their runs.
+        running: Key of the batch that a backfill runs; None without one.
+        has_query: Whether the gate has a running query, whose process runs the retries.
     """
 
     gate: str
@@ -126,7 +121,7 @@ class RetryQueue:
 
     @classmethod
     def read(cls, ledger: Ledger, gate_name: str) -> Self | None:
-        """Read it; None for a gate that is not declared."""
+        """Read a gate's retry queue; None for a gate that is not declared."""
         if ledger.gates.get(gate_name) is None:
             return None
         failed = ledger.batches.failed(gate_name, MOST_READY)
@@ -140,7 +135,7 @@ class RetryQueue:
         )
 
     def waits_for(self, key: str | None = None) -> str:
-        """Return the reason for which a batch waits, or all batches of the gate, in a sentence."""
+        """Return the reason for which a batch, or all batches of the gate, wait, in a sentence."""
         command = f"headrace backfill {key[:8] if key else shlex.quote(self.gate)}"
         if self.running is not None:
             return f"waits while a backfill runs batch {self.running[:8]}."
@@ -161,17 +156,17 @@ def _running(backfilling: Sequence[BatchRecord], now_ms: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """Progress of a gate's drain, at one moment.
+    """Progress of a gate's drain at one moment.
 
     Attributes:
         gate: The gate.
-        operator_limits: What operators have put in force for it.
-        has_query: Whether a query stands behind it.
-        running: How many of its batches are being run, live and as backfills.
-        failed: How many failed, and wait in the ledger.
-        waiting: Records that wait in its source, where somebody has asked; None else.
-        resumed_by: Who has ended this drain, after which the gate admits records again.
-        sink_away: Whether its batch waits for its sink, and the gate plans nothing meanwhile.
+        operator_limits: The gate's operator limits in force.
+        has_query: Whether the gate has a running query.
+        running: Number of running batches, live and in backfills.
+        failed: Number of failed batches that wait in the ledger.
+        waiting: Number of records that wait in the source; None if the source was not asked.
+        resumed_by: Operator who ended the drain, so that the gate admits records again.
+        sink_away: Whether a batch waits for its sink, so that the gate plans nothing.
     """
 
     gate: str
@@ -185,10 +180,9 @@ class DrainState:
 
     @property
     def can_stop(self) -> bool:
-        """Whether the query can be stopped, with nothing of what it admitted cut off.
+        """Whether the query can be stopped without interrupting a batch.
 
-        Once its planner has seen the drain it begins no batch, so what runs then is the last.
-        Without a query nothing runs that could be cut off.
+        Once the planner has seen the drain it begins no batch, so the running batch is the last.
         """
         if not self.has_query:
             return True
@@ -197,7 +191,7 @@ class DrainState:
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """Progress of the drain in a sentence."""
         if not self.has_query:
             return f"{self.gate}: no query runs behind it; there is nothing to stop."
         if self.resumed_by is not None:
@@ -230,7 +224,7 @@ class DrainState:
 
 
 def drain_state(ledger: Ledger, gate: str, waiting: int | None = None) -> DrainState:
-    """Return the present progress of a gate's drain."""
+    """Read the present progress of a gate's drain."""
     counts = ledger.operator_limits.open_batches(gate)
     return DrainState(
         gate=gate,
@@ -244,17 +238,14 @@ def drain_state(ledger: Ledger, gate: str, waiting: int | None = None) -> DrainS
 
 
 class FlowDrain:
-    """Drains the stages of a flow, each once nothing more can come to it.
+    """Drains the stages of a flow in order, from the first stages to the last.
 
-    A stage stops admitting when every stage before it can be stopped and nothing waits in its own
+    A stage stops admitting when every stage before it can be stopped and no record waits in its own
     source. The first stages, which read the flow's sources, stop at once.
 
-    Args:
-        ledger: Where the stages' gates are.
-        upstream: The gates directly before each gate, in an order in which they come first.
-        waiting: How many records wait in a gate's source; None where that is not known, and then
-            the stage goes on admitting.
-        drain: Puts the drain of a gate in force.
+    ``upstream`` has the gates directly before each gate, in topological order. ``waiting`` returns
+    the number of records in a gate's source; while it returns None (not known), the stage continues
+    to admit. ``drain`` puts a gate's drain in force.
     """
 
     def __init__(
@@ -271,11 +262,11 @@ class FlowDrain:
         self._asked: set[str] = set()
 
     def step(self) -> Iterator[DrainState]:
-        """Go as far as is possible now; how each stage stands, the first ones first."""
-        done: set[str] = set()
+        """Drain each stage that is ready. Yield the progress of each stage, in order."""
+        drained: set[str] = set()
         for gate, before in self._upstream.items():
             state = drain_state(self._ledger, gate)
-            if gate not in self._asked and done.issuperset(before):
+            if gate not in self._asked and drained.issuperset(before):
                 waiting = self._waiting(gate) if before and state.has_query else 0
                 if waiting == 0:
                     self._drain(gate)
@@ -284,10 +275,12 @@ class FlowDrain:
             elif gate in self._asked and state.has_query and state.operator_limits.hold is None:
                 state = replace(state, resumed_by=self._last_resumed(gate))
             if gate in self._asked and state.can_stop:
-                done.add(gate)
+                drained.add(gate)
             yield state
 
     def _last_resumed(self, gate: str) -> str | None:
-        """Return the operator who resumed a gate last, whatever else was done to it since."""
-        done = self._ledger.operator_limits.history(gate)
-        return next((each.by for each in done if each.kind is OperatorActionKind.RESUME), None)
+        """Return the operator who resumed a gate last, even if other actions followed."""
+        history = self._ledger.operator_limits.history(gate)
+        return next(
+            (action.by for action in history if action.kind is OperatorActionKind.RESUME), None
+        )

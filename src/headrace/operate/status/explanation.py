@@ -1,4 +1,4 @@
-"""Why a batch has the size it has: what waited, the rate and where that came from, every cap."""
+"""Explains a batch's size: the waiting records, the rate and its origin, and every cap."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,10 +24,10 @@ from headrace.operate.status import words as out
 from headrace.operate.status.trends import batch_cost_of, law_of, settings_of
 
 _LOOKED_BACK: Final = 20
-"""Rate samples before a batch, among which is the one that gave its rate."""
+"""Number of rate samples before a batch that are searched for the batch's rate."""
 
 _ACTIONS: Final = 1_000
-"""Actions of operators that are looked back on."""
+"""Number of operators' actions that are searched for the limits in force."""
 
 _MEANINGS: Final[Mapping[str, str]] = {
     Reason.RATE: "their shares of the rate",
@@ -42,12 +42,12 @@ _MEANINGS: Final[Mapping[str, str]] = {
 }
 
 _CLAUSES: Final = (Reason.LIMITED, Reason.THROTTLED)
-"""Beginnings of the reasons that follow "is", such as "limited to 10 records/s by ops"."""
+"""Prefixes of reasons that complete a sentence with "is": "limited to 10 records/s by ops"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limiting:
-    """Limit of some of a batch's partitions: the reason, how many, and what they left."""
+    """Limit of a batch's partitions: reason, number of partitions, and records left over."""
 
     reason: str
     partitions: int
@@ -56,7 +56,7 @@ class Limiting:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A sentence of an explanation, under the word for what it is about."""
+    """A sentence of an explanation, under a heading."""
 
     about: str
     sentence: str
@@ -64,25 +64,25 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a batch has the size it has. None is what is not known.
+    """Reasons for a batch's size. None stands for an unknown value.
 
     Attributes:
-        key: The batch, as `headrace batches` names it.
-        number: Spark's number of it; None before it has run.
-        planned_ms: Time of its plan (ms since the epoch).
-        records: The offsets in it.
-        lag: Those that waited before it.
+        key: The batch's key, as in `headrace batches`.
+        number: The batch's number in Spark; None before its first run.
+        planned_ms: Time of the plan (ms since the epoch).
+        records: Number of the batch's offsets.
+        lag: Number of records that waited at the plan.
         reason: Reason for the size of the batch as a whole.
-        rate_per_s: The rate in force (records/s), with all that limits it.
+        rate_per_s: The rate in force at the plan (records/s), after all limits.
         law: The law in force now.
-        learnt_per_s: The rate that the law had learnt until then.
-        learnt_from: The batch in Spark that it was learnt from last.
-        proportional, integral, derivative: Parts that the law's terms added to that rate.
-        fixed_ms, record_us: What a batch costs before its first record (ms), and a record (µs), as
+        learnt_per_s: The rate that the law had learnt before the plan.
+        learnt_from: Number in Spark of the batch from which the law learnt that rate.
+        proportional, integral, derivative: Contributions of the law's terms to that rate.
+        fixed_ms, record_us: Cost of a batch before its first record (ms), and of a record (µs), as
             known now.
-        limiting: What limited the partitions, that which left most first.
-        throttled_by: The stage after it that throttles the gate, if that limited the batch.
-        operator: Operator limits in force then, in words.
+        limiting: Limits of the partitions, the limit with the most records left over first.
+        throttled_by: The later stage whose throttle limited the batch.
+        operator: Operator limits in force at the plan, in words.
         ceiling: The largest batch that the handler takes, as known now, in words.
     """
 
@@ -111,31 +111,28 @@ class Explanation:
 
 
 def explain(ledger: Ledger, gate: GateRecord, number: int | None = None) -> Explanation | None:
-    """Explain the gate's newest batch, or the newest that has this number in Spark.
+    """Explain the gate's newest batch, or the newest batch with a number in Spark.
 
-    None where there is no such batch.
-
-    Raises:
-        LedgerError: The ledger cannot be read.
+    Return None if there is no such batch.
     """
     batch = ledger.batches.live(gate.name, number)
     if batch is None:
         return None
     samples = ledger.rates.history(gate.name, _LOOKED_BACK, before_ms=batch.created_time_ms)
-    learnt = next((each for each in samples if each.rate_per_s is not None), None)
+    learnt = next((sample for sample in samples if sample.rate_per_s is not None), None)
     operator = _in_force(ledger, gate.name, batch.created_time_ms)
     ranges = ledger.batches.ranges(batch.batch_key)
     settings = settings_of(gate)
-    found = _facts(gate, batch, ranges, learnt, operator)
+    explanation = _facts(gate, batch, ranges, learnt, operator)
     now_ms = ledger.database_time_ms()
     sentences = [
-        *_sentences(found, settings, now_ms, learnt, operator),
+        *_sentences(explanation, settings, now_ms, learnt, operator),
         *_sink(gate, batch, now_ms),
     ]
     current = ledger.operator_limits.of(gate.name).describe()
-    if current is not None and current != found.operator:
+    if current is not None and current != explanation.operator:
         sentences.append(Said("now", f"Now in force: {current}."))
-    return replace(found, sentences=tuple(sentences))
+    return replace(explanation, sentences=tuple(sentences))
 
 
 def _facts(
@@ -174,14 +171,15 @@ def _facts(
 
 
 def _limiting(ranges: Sequence[PlannedRange]) -> tuple[Limiting, ...]:
-    found: dict[str, list[PlannedRange]] = {}
-    for each in ranges:
-        if each.reason is not None:
-            found.setdefault(each.reason, []).append(each)
+    by_reason: dict[str, list[PlannedRange]] = {}
+    for row in ranges:
+        if row.reason is not None:
+            by_reason.setdefault(row.reason, []).append(row)
     limiting = [
-        Limiting(reason, len(those), sum(map(_left_over, those))) for reason, those in found.items()
+        Limiting(reason, len(those), sum(map(_left_over, those)))
+        for reason, those in by_reason.items()
     ]
-    return tuple(sorted(limiting, key=lambda each: -each.left_over))
+    return tuple(sorted(limiting, key=lambda row: -row.left_over))
 
 
 def _left_over(planned: PlannedRange) -> int:
@@ -190,12 +188,14 @@ def _left_over(planned: PlannedRange) -> int:
 
 def _in_force(ledger: Ledger, gate: str, then_ms: int) -> OperatorLimits:
     before = [
-        each for each in ledger.operator_limits.history(gate, _ACTIONS) if each.time_ms <= then_ms
+        action
+        for action in ledger.operator_limits.history(gate, _ACTIONS)
+        if action.time_ms <= then_ms
     ]
     holds = {OperatorActionKind.PAUSE, OperatorActionKind.DRAIN, OperatorActionKind.RESUME}
     limits = {OperatorActionKind.LIMIT, OperatorActionKind.UNLIMIT}
-    hold = next((each for each in before if each.kind in holds), None)
-    limit = next((each for each in before if each.kind in limits), None)
+    hold = next((action for action in before if action.kind in holds), None)
+    limit = next((action for action in before if action.kind in limits), None)
     if hold is not None and hold.kind is OperatorActionKind.RESUME:
         hold = None
     if limit is not None and (limit.kind is OperatorActionKind.UNLIMIT or _is_over(limit, then_ms)):
@@ -224,18 +224,18 @@ def _sentences(
     yield Said("law", _learnt(settings, learnt))
     if found.fixed_ms is not None and found.record_us is not None:
         yield Said("batch cost", _cost(found, settings))
-    for each in found.limiting:
-        left = f", and leave {out.plural(each.left_over, 'record')}" if each.left_over else ""
-        kind = Reason.CEILING if each.reason.startswith(Reason.CEILING) else each.reason
-        what = each.reason
-        if not what.startswith(_CLAUSES):
-            what = f"limited by {_MEANINGS.get(kind, what)}"
-        if each.partitions == 1:
-            what = what.replace("their shares", "its share")
-        number = out.plural(each.partitions, "partition")
-        have = "is" if each.partitions == 1 else "are"
-        left = left if each.partitions != 1 else left.replace("leave", "leaves")
-        yield Said("caps", f"{number} {have} {what}{left}.")
+    for limit in found.limiting:
+        left = f", and leave {out.plural(limit.left_over, 'record')}" if limit.left_over else ""
+        kind = Reason.CEILING if limit.reason.startswith(Reason.CEILING) else limit.reason
+        text = limit.reason
+        if not text.startswith(_CLAUSES):
+            text = f"limited by {_MEANINGS.get(kind, text)}"
+        if limit.partitions == 1:
+            text = text.replace("their shares", "its share")
+        number = out.plural(limit.partitions, "partition")
+        have = "is" if limit.partitions == 1 else "are"
+        left = left if limit.partitions != 1 else left.replace("leave", "leaves")
+        yield Said("caps", f"{number} {have} {text}{left}.")
     if found.throttled_by is None:
         yield Said("throttle", "No stage after this gate throttled the batch.")
     else:
@@ -252,9 +252,9 @@ def _sink(gate: GateRecord, batch: BatchRecord, now_ms: int) -> Iterator[Said]:
     if outage is not None and outage.batch == batch.batch_key and batch.end_time_ms is None:
         since = out.full_time(outage.since_ms, now_ms)
         away = f"{outage.awaited[0].upper()}{outage.awaited[1:]} is away"
-        what = away if outage.is_certain else "No part of it passes"
+        reason = away if outage.is_certain else "No part of it passes"
         why = out.reason_first(outage.error)
-        yield Said("sink", f"{what} since {since}, so nothing more is admitted: {why}.")
+        yield Said("sink", f"{reason} since {since}, so nothing more is admitted: {why}.")
 
 
 def _ceiling(found: Explanation) -> str:
@@ -331,8 +331,8 @@ def _cost(found: Explanation, settings: EstimatorSettings | None) -> str:
         return f"{text}."
     most = max(found.interval_ms - fixed_ms, 0) * 1000 / record_us
     text += f": without a margin for noise, {out.count(most)} records fill the interval."
-    # In an interval of 3 a, a job carries 2 / 3 b. Twice the executors halve b at best, which is
-    # 2 (1 - a / i) / b in this one: no more, from a = 2 i / 3 on.
+    # With an interval of 3 a, a job carries 2 / 3 b. Twice the executors halve b at best, so the
+    # present interval i then carries 2 (1 - a / i) / b: not more, if a is 2 i / 3 or longer.
     if fixed_ms < found.interval_ms * 2 / 3:
         return text
     longer = out.duration(3 * fixed_ms)

@@ -1,4 +1,4 @@
-"""How a fact of a gate is declared: once, for ``--json``, the list of gates, pages and metrics."""
+"""Declarations of a gate's facts, for ``--json``, the list of gates, pages and metrics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,17 +14,15 @@ class Column:
 
     Attributes:
         header: Name of the column, with its unit.
-        text: The text of a snapshot's cell. A few cells have more on the page (a link, a bar): see
-            ``regions/gate_row.html``.
+        text: Text of a snapshot's cell. ``regions/gate_row.html`` adds a link or a bar to a few.
         is_number: Whether the cells are aligned to the right.
-        in_table: Whether the command's table has it: "always", "wide" (from 100 columns on), or
-            "never".
-        narrow: The text where there is less room: in a narrower table, and on the page; None if it
-            is the same.
-        is_beside: Whether the page shows it in the cell of the column before it, smaller.
-        width: Its share of the page's width; of a column beside another nothing.
-        sort: Name of the order by which the page can sort; empty if there is none.
-        order: The key of that order; gates alike in it are sorted by name.
+        in_table: Whether the command's table has the column: "always", "wide" (from 100 columns
+            on), or "never".
+        narrow: Shorter text for a narrow table and for the page; None if it is the same.
+        is_beside: Whether the page shows the text, smaller, in the cell of the preceding column.
+        width: Share of the page's width; unused if `is_beside`.
+        sort: Name of the page's sort order; empty if there is none.
+        order: Sort key; gates with equal keys are sorted by name.
     """
 
     header: str
@@ -43,9 +41,9 @@ class Metric:
     """A gauge with a value for each gate.
 
     Attributes:
-        name: Its name, without the prefix ``headrace_``.
+        name: Name without the prefix ``headrace_``.
         help: One sentence.
-        value: The value of a gate with its lag, at a time (ms since the epoch); None for none.
+        value: Value from a gate, its lag and the time (ms since the epoch); None without one.
     """
 
     name: str
@@ -59,9 +57,9 @@ def fact(
     column: Column | None = None,
     metric: Metric | None = None,
 ) -> Any:
-    """Declare a field of `GateSnapshot`: its meaning, its value at a moment, how lists show it.
+    """Declare a field of `GateSnapshot`: its meaning, value, column and metric.
 
-    Another fact is another field, and nothing else.
+    A new fact only needs a new field.
     """
     metadata = {"meaning": meaning, "value": value, "column": column, "metric": metric}
     return field(metadata=metadata)

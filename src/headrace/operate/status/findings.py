@@ -1,4 +1,4 @@
-"""Sentences for findings of a proof, and for what a proof can say."""
+"""Sentences for the findings and the limits of a proof."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ CANNOT: Final = (
 ELSEWHERE: Final = "--checkpoint and --source compare it with what Spark and the source know."
 
 SENTENCES: Final = 10
-"""Sentences about findings of one kind; beyond it they are counted."""
+"""Largest number of sentences about findings of one kind; further findings are counted."""
 
 PRUNED: Final = (
     "pruned: of these offsets the batches are deleted. None was deleted before it was processed, or"
@@ -44,7 +44,7 @@ _GONE: Final = (
 
 
 def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], int]:
-    """Return the offsets that will not be processed, by reason, and the number of accepted ones."""
+    """Return the number of offsets that will not be processed, by kind, and of accepted offsets."""
     counts: Counter[FindingKind] = Counter()
     accepted = 0
     for finding in findings:
@@ -56,13 +56,13 @@ def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], i
 
 
 def finding_sentences(findings: Sequence[Finding]) -> Iterator[tuple[FindingKind, str]]:
-    """A sentence for each, the worst first, with its kind; of many of a kind the first few."""
+    """Yield kind and sentence of findings, in their order, at most `SENTENCES` of a kind."""
     for kind, same in groupby(findings, key=lambda finding: finding.kind):
         by_batch: dict[object, list[Finding]] = defaultdict(list)
         for number, finding in enumerate(same):
             by_batch[finding.batch_key if kind in _OF_A_BATCH else number].append(finding)
-        for each in islice(by_batch.values(), SENTENCES):
-            yield kind, _finding_sentence(each)
+        for group in islice(by_batch.values(), SENTENCES):
+            yield kind, _finding_sentence(group)
         if len(by_batch) > SENTENCES:
             yield kind, f"and {len(by_batch) - SENTENCES:,} more; --json tells them all."
 
@@ -108,8 +108,8 @@ def _state(findings: Sequence[Finding]) -> str:
 
 
 def _batch(findings: Sequence[Finding]) -> str:
-    first, *others = findings
-    if not others:
+    first, *rest = findings
+    if not rest:
         return f"batch {_short(first.batch_key)} with {first.offsets}"
     records = out.plural(sum(finding.offsets.count for finding in findings), "offset")
     partitions = len({finding.offsets.topic_partition for finding in findings})

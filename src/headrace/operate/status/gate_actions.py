@@ -1,7 +1,7 @@
-"""Actions of operators on a gate, each declared once: another one is another entry here.
+"""Actions of operators on a gate, each declared once: a new action is a new entry here.
 
-Its command, the line in ``headrace --help``, its form on the gate's page, and what forms may ask
-for come from the entry. ``headrace --help`` imports this module, so it imports nothing of the gate.
+The entry declares the command, its line in ``headrace --help``, and the form on the gate's page.
+``headrace --help`` imports this module, so this module does not import the gate.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,12 +18,12 @@ class Command:
     """The command of an action.
 
     Attributes:
-        group: The group that lists it in ``headrace --help``.
-        summary: Its line there.
-        help: Its own help.
-        example: A call of it.
-        all_stages: Whether it acts on all stages of a flow. Default: the first ones, for pausing
-            them pauses all.
+        group: The group that lists the command in ``headrace --help``.
+        summary: The command's line in ``headrace --help``.
+        help: The command's own help.
+        example: Example of a call.
+        all_stages: Whether the command acts on all stages of a flow. Default: on the first stages,
+            because pausing them pauses all.
     """
 
     group: str
@@ -38,11 +38,11 @@ class Input:
     """A field of a form, besides the reason.
 
     Attributes:
-        name: Its name in the request.
-        label: Its label.
-        size: Its width (characters).
-        is_required: Whether the browser refuses an empty one.
-        placeholder: The text in an empty one.
+        name: Name in the request.
+        label: Label on the page.
+        size: Width (characters).
+        is_required: Whether the browser refuses an empty field.
+        placeholder: Text in the empty field.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Form:
     """The form of an action on the gate's page.
 
     Attributes:
-        label: The button that opens it.
-        text: What the action does.
-        button: The button that sends it.
+        label: Label of the button that opens the form.
+        text: Effect of the action, in a sentence.
+        button: Label of the button that sends the form.
         possible: Whether the action would change anything now; the page hides the form otherwise.
-        inputs: Its fields.
+        inputs: Fields of the form, besides the reason.
     """
 
     label: str
@@ -75,15 +75,16 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class GateAction:
-    """What an operator does to a gate.
+    """An action of an operator on a gate.
 
     Attributes:
-        effect: Writes it into the ledger: of a gate, by whom, and why. It returns what is in force
-            then. None for a form whose effect needs its fields (`dashboard.action_forms`).
-        done: What it does, in words that follow the gate's name. Default: what is in force.
-        also: Answers what else it does to a gate, in words that follow those; empty for nothing.
-        command: Its command, if it needs no arguments besides the gates and the reason.
-        form: Its form, if the page has one.
+        effect: Writes the action into the ledger, from the gate, the author and the reason, and
+            returns the limits then in force. None for a form with an effect that needs its fields
+            (`dashboard.action_forms`).
+        done: Effect of the action, in words after the gate's name. Default: the limits in force.
+        also: Returns a further effect on a gate, in words after ``done``; empty without one.
+        command: The command, if it needs no arguments besides the gates and the reason.
+        form: The form on the gate's page; None without one.
     """
 
     effect: "Callable[[Ledger, str, str, str], OperatorLimits] | None" = None
@@ -93,7 +94,7 @@ class GateAction:
     form: Form | None = None
 
     def act(self, ledger: "Ledger", gate: str, by: str, why: str) -> "tuple[OperatorLimits, str]":
-        """Do it. Return what is in force then, and a sentence: what was done and replaced."""
+        """Do the action. Return the limits then in force, and a sentence about the change."""
         if self.effect is None:
             raise TypeError("the effect of this action needs the fields of its form")
         before = ledger.operator_limits.of(gate)
@@ -246,7 +247,7 @@ GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
         ),
     ),
 }
-"""The actions by the names of their commands and forms, in the order of the page."""
+"""Actions by the names of their commands and forms, in the order of the page."""
 
 FORMS: Final[Mapping[str, Form]] = {
     name: action.form for name, action in GATE_ACTIONS.items() if action.form is not None
@@ -258,8 +259,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
 FORMS_CSS: Final = (
     ", ".join(f"main:has(.no-{name}) .do-{name}" for name in FORMS) + " { display: none; }\n"
 )
-"""Hides the forms of actions that would change nothing now, for the style sheet. The live region of
-the gate's state says which these are."""
+"""Style sheet that hides the forms of actions that would change nothing now. The live region of
+the gate's state has a class for each of them."""
 
 
 def impossible_actions(limits: "OperatorLimits", gate: "GateSnapshot") -> list[str]:

@@ -1,8 +1,8 @@
-"""Lags of gates: in records, in seconds, and how long until they have caught up.
+"""Lags of gates in records and in seconds, and the time until the gates have caught up.
 
-The age of the oldest unread record by its own timestamp is known to the source alone. It is asked
-where the ledger says a minute or more. Commands, pages and metrics share the answer, so that no two
-of them show another age. An answer counts for a minute although batches follow: it is an upper
+Only the source knows the age of the oldest record by its own timestamp. The source is asked if the
+ledger shows a lag of a minute or more. Commands, pages and metrics share the answers, so all show
+the same age. An answer's age stays in use for a minute although batches follow: it is an upper
 bound.
 """
 
@@ -18,40 +18,39 @@ from headrace.operate.status.sources import SourceAnswer, Sources
 from headrace.operate.status.states import silence_ms
 
 SEED: Final = 12
-"""Batches from which a gate is known that is seen for the first time."""
+"""Number of newest batches that are read for a gate on its first look."""
 
 LOOK_BACK: Final = 20_000
-"""Batches in which the time is looked for at which a gate's position was the newest."""
+"""Number of batches that are searched for the time at which a gate's position was the newest."""
 
 LOOK_AGAIN_MS: Final = 60_000
-"""Interval at which that time is looked for, if it is before all batches seen (ms)."""
+"""Interval between searches for a time that lies before all remembered batches (ms)."""
 
 WINDOW_MS: Final = 300_000
-"""The time over which the pace of a gate is measured."""
+"""Time over which a gate's pace is measured (ms)."""
 
 KEPT_MS: Final = 60_000
-"""Time for which the source's age of the oldest record counts, though batches follow (ms)."""
+"""Time for which the source's age of the oldest record is used although batches follow (ms)."""
 
 OLD_S: Final = 60.0
-"""From this age (s) of the oldest unread record on, its source is asked how old it is, and when it
-is deleted."""
+"""Age of the oldest unread record (s) from which on its source is asked for age and retention."""
 
 _MOST_POINTS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class GateLag:
-    """Lag of a gate, at one moment; None for an unknown figure.
+    """Lag of a gate at one moment. None stands for an unknown figure.
 
     Attributes:
-        records: The records that no batch has begun yet. Of a gate without a query none is known
-            to wait only where its source has answered lately: the ledger knows no 0 of it.
-        seconds: How old the oldest of them is: since its timestamp where the source was asked, else
-            since the last batch that found nothing behind what the gate reads next.
-        age_s: How old these figures are: since the newest batch, or since the source was asked.
-        drain_s: Seconds until nothing is left at the pace of the last minutes; infinite if never.
-        retention_left_s: See `SourceAnswer.retention_left_s`.
-        source_records: ``records`` as the source itself said; None where it was not asked.
+        records: Records that no batch has begun yet. For a gate without a query, 0 needs a recent
+            answer of the source: the ledger does not see new records.
+        seconds: Age of the oldest waiting record. Counted from its timestamp if the source was
+            asked, else from the last batch that found no record behind the gate's position.
+        age_s: Age of these figures: time since the newest batch, or since the source was asked.
+        drain_s: Seconds until no record waits, at the pace of the last minutes; infinite if never.
+        retention_left_s: `SourceAnswer.retention_left_s`.
+        source_records: ``records`` as the source reported it; None if it was not asked.
     """
 
     records: int | None = None
@@ -64,13 +63,16 @@ class GateLag:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A gate when a batch of it was planned: offsets in all, counted from the run's first."""
+    """Position and end of a gate's source when a batch was planned, in offsets of all partitions.
+
+    Offsets count from the first batch of the checkpoint.
+    """
 
     time_ms: int
     position: int
-    """Behind the batch."""
+    """End of the batch."""
     latest: int
-    """Behind all that was there."""
+    """End of the source."""
 
 
 @dataclass(slots=True)
@@ -78,11 +80,11 @@ class _Run:
     checkpoint_id: str | None
     points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
     newest_at: tuple[int, int] | None = None
-    """A position's time (ms), as the ledger's history has it, and when that was looked for."""
+    """Time at which the position was the newest (ms), by the ledger, and time of the search."""
 
 
 class Lags:
-    """Measures the lags of gates; it remembers what it has seen of each."""
+    """Measures the lags of gates, and remembers the positions of each gate's batches."""
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
@@ -94,19 +96,19 @@ class Lags:
         answers: Mapping[str, SourceAnswer],
         now_ms: int,
     ) -> dict[str, GateLag]:
-        """The lag of each gate, by name."""
+        """Return the lag of each gate, by name."""
         fresh = [gate.name for gate in gates if self._is_new(gate) and lag_of(gate)]
         seeds = ledger.moments.newest_batches(fresh, SEED) if fresh else {}
-        found = {}
+        by_name = {}
         for gate in gates:
             answer = answers.get(gate.name)
             self._see(gate, seeds.get(gate.name, ((), ()))[0])
-            found[gate.name] = self._lag(ledger, gate, answer, now_ms)
-        return found
+            by_name[gate.name] = self._lag(ledger, gate, answer, now_ms)
+        return by_name
 
     def _is_new(self, gate: GateMoment) -> bool:
-        known = self._runs.get(gate.name)
-        return known is None or known.checkpoint_id != gate.checkpoint_id
+        run = self._runs.get(gate.name)
+        return run is None or run.checkpoint_id != gate.checkpoint_id
 
     def _see(self, gate: GateMoment, seed: Sequence[BatchRecord]) -> None:
         if self._is_new(gate):
@@ -129,7 +131,7 @@ class Lags:
             return GateLag()
         oldest_ms = None if answer is None else answer.oldest_ms
         if answer is not None and answer.asked_ms < gate.planned_ms:
-            # A batch knows better since how many wait; how old they are, only the source does.
+            # The newer batch knows better how many records wait; only the source knows their age.
             oldest_ms = oldest_ms if now_ms - answer.asked_ms < KEPT_MS else None
             answer = None
         seen_ms = gate.planned_ms if answer is None else answer.asked_ms
@@ -160,7 +162,7 @@ class Lags:
         return None if since_ms is None else max(now_ms - since_ms, 0) / 1000
 
     def _newest_at_ms(self, ledger: Ledger, gate: GateMoment, now_ms: int) -> int | None:
-        """When what the gate reads next was not there yet."""
+        """Return the last known time (ms) at which the gate had read all records of the source."""
         run = self._runs[gate.name]
         position, points = gate.position, run.points
         if position is None or gate.checkpoint_id is None:
@@ -182,7 +184,7 @@ class Lags:
         if gate.operator.hold is not None:
             return math.inf
         points = self._runs[gate.name].points
-        recent = [each for each in points if each.time_ms >= (gate.planned_ms or 0) - WINDOW_MS]
+        recent = [point for point in points if point.time_ms >= (gate.planned_ms or 0) - WINDOW_MS]
         if len(recent) < 2 or recent[-1].time_ms <= recent[0].time_ms:
             return None
         first, last = recent[0], recent[-1]
@@ -192,11 +194,10 @@ class Lags:
 
 
 class LagWatch:
-    """Lags of gates: one answer for all who look, from any thread.
+    """Lags of gates, shared by all views; methods may be called from any thread.
 
-    Args:
-        sources: Asks the brokers or the journal, where the ledger knows too little: no batch has
-            come for a while, or records have waited for a minute. None to go by the ledger alone.
+    The sources are asked if no batch was planned for a while, or if records have waited for a
+    minute. Without `Sources`, the lags come from the ledger alone.
     """
 
     def __init__(self, sources: Sources | None = None) -> None:
@@ -205,20 +206,20 @@ class LagWatch:
         self._looking = threading.Lock()
 
     def answers(self) -> Mapping[str, SourceAnswer]:
-        """The newest answers of the sources, by gate."""
+        """Return the newest answers of the sources, by gate."""
         return {} if self._sources is None else self._sources.answers()
 
     def of(
         self, ledger: Ledger, gates: Sequence[GateMoment], now_ms: int, *, wait_s: float = 0
     ) -> dict[str, GateLag]:
-        """The lag of each gate, by name; sources that were not asked before are waited for."""
+        """Return the lag of each gate, by name. Wait ``wait_s`` for sources not asked before."""
         with self._looking:
             lags = self._lags.of(ledger, gates, self.answers(), now_ms)
             if self._sources is None:
                 return lags
-            asked = [each.name for each in gates if _knows_too_little(each, lags, now_ms)]
-            self._sources.ask(ledger, asked, wait_s)
-            return self._lags.of(ledger, gates, self.answers(), now_ms) if asked else lags
+            names = [gate.name for gate in gates if _knows_too_little(gate, lags, now_ms)]
+            self._sources.ask(ledger, names, wait_s)
+            return self._lags.of(ledger, gates, self.answers(), now_ms) if names else lags
 
 
 def _knows_too_little(gate: GateMoment, lags: Mapping[str, GateLag], now_ms: int) -> bool:
@@ -229,19 +230,22 @@ def _knows_too_little(gate: GateMoment, lags: Mapping[str, GateLag], now_ms: int
 
 
 def lag_of(gate: GateMoment) -> int | None:
-    """Return the records that the newest batch left waiting; None if that is not known."""
+    """Return the number of records that the newest batch left waiting; None if not known."""
     return None if gate.lag is None else max(gate.lag - (gate.planned or 0), 0)
 
 
 def may_be_more(gate: GateMoment, answer: SourceAnswer | None, now_ms: int) -> bool:
-    """Whether a lag of 0 is a guess: no query reads, and the source has not answered lately."""
+    """Whether records may wait despite a lag of 0: no query runs and no recent answer exists."""
     is_answered = answer is not None and now_ms - answer.asked_ms < KEPT_MS
     return not gate.has_query and not is_answered
 
 
 def _points(gate: GateMoment, batches: Sequence[BatchRecord]) -> list[_Point]:
-    """The batches before the newest one, oldest first, which end where that begins."""
-    own = [each for each in batches if each.checkpoint_id == gate.checkpoint_id]
+    """Return the points of the batches before the newest one, oldest first.
+
+    Positions are counted back from the newest batch.
+    """
+    own = [row for row in batches if row.checkpoint_id == gate.checkpoint_id]
     position = (gate.position or 0) - (gate.planned or 0)
     points = []
     for batch in own:

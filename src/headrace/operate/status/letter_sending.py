@@ -1,4 +1,4 @@
-"""Dead letters are sent again, and resolved when the brokers have them."""
+"""Sends dead letters again, and resolves them when the brokers have acknowledged them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
 
 _Chosen = tuple[DeadLetterRecord, DeadLetter]
-"""A letter, and what is sent in its place."""
+"""A dead letter, and its corrected content."""
 
 
 @dataclass
 class LetterSender:
-    """Sends letters of a ledger, and resolves those that the brokers have."""
+    """Sends dead letters of a ledger, and resolves the acknowledged ones."""
 
     ledger: Ledger
     options: Mapping[str, str]
     topic: str | None
     """Topic to send to; None for each letter's own."""
     edit: str | None = None
-    """Author of the correction before a letter is sent; the letter's resolution names it."""
+    """Name of the correction, which the letter's resolution records: a function or a person."""
     change: Callable[[DeadLetter], Any] | None = None
+    """Corrects a letter before it is sent; None from it skips the letter."""
     report: Callable[[str], None] | None = None
     """Called with a sentence for each letter that was sent."""
     sent: int = 0
     skipped: int = 0
     taken: int = 0
-    """Letters that somebody else sends at this time, or has resolved."""
+    """Number of letters that another process sends now or has resolved."""
     producers: dict[str, "DeadLetterProducer"] = field(default_factory=dict)
 
     def send(self, records: Sequence[DeadLetterRecord]) -> None:
-        """Send these.
+        """Send dead letters, and resolve the acknowledged ones.
 
-        Raises:
-            OptionError: The user's function failed, and nothing is sent; or the options do not fit
-                some of the brokers, and what the others have is resolved.
-            BrokerError: One was not taken; those that were are resolved.
+        Raise OptionError before anything is sent if the user's function fails. After a BrokerError
+        (a broker refused a letter), or an OptionError (options do not fit some brokers), the
+        acknowledged letters are resolved.
         """
         chosen = [(record, self._edited(record)) for record in records]
         gates = {record.batch_key: record.gate for record in records}
@@ -59,7 +59,7 @@ class LetterSender:
         numbers = [record.dead_letter_id for record, _ in wanted]
         refused: list[BaseException] = []
         with self.ledger.dead_letters.claimed(numbers) as claim:
-            ours = [each for each in wanted if self._is_ours(each[0], claim)]
+            ours = [letter for letter in wanted if self._is_ours(letter[0], claim)]
             # Resolve the letters that one group's brokers have before the next group can fail.
             for servers, group in self._by_servers(ours).items():
                 options = sources[group[0][0].batch_key].options
@@ -81,11 +81,7 @@ class LetterSender:
         group: Sequence[_Chosen],
         claim: ClaimedLetters,
     ) -> list[BaseException]:
-        """Send the letters of one group, and resolve those that its brokers have taken.
-
-        Returns:
-            Why the others were refused.
-        """
+        """Send one group's letters, and resolve the acknowledged ones. Return the other errors."""
         from headrace.gate import DeadLetterProducer, resent_record  # noqa: PLC0415  (it is slow)
 
         producer = self.producers.get(servers)
@@ -106,7 +102,7 @@ class LetterSender:
         return refused
 
     def outcome(self) -> str:
-        """Summary of the sending, in words."""
+        """Return a summary of the sending, in words."""
         sentence = f"{words.plural(self.sent, 'dead letter')} sent"
         if self.taken:
             they = "it" if self.taken == 1 else "them"
@@ -151,20 +147,20 @@ class LetterSender:
         self, record: DeadLetterRecord, edited: DeadLetter, place: str, claim: ClaimedLetters
     ) -> None:
         other_value = edited.value if edited.value != record.letter.value else None
-        how = f"sent to {place}" + ("" if self.edit is None else f", edited by {self.edit}")
+        outcome = f"sent to {place}" + ("" if self.edit is None else f", edited by {self.edit}")
         number = record.dead_letter_id
         if self.ledger.dead_letters.resolve(
-            number, DeadLetterStatus.SENT, how, claim, sent_value=other_value
+            number, DeadLetterStatus.SENT, outcome, claim, sent_value=other_value
         ):
             self.sent += 1
-            sentence = f"Dead letter {number} is {how}."
+            sentence = f"Dead letter {number} is {outcome}."
         else:
-            sentence = f"Dead letter {number} is {how}, but was resolved by somebody else, too."
+            sentence = f"Dead letter {number} is {outcome}, but was resolved by somebody else, too."
         if self.report is not None:
             self.report(sentence)
 
 
 def _is_bytes(letter: DeadLetter) -> bool:
-    """Whether key, value and headers are bytes, or null, as a user's function has to leave them."""
+    """Whether key, value and headers are bytes or None."""
     contents = (letter.key, letter.value, *(value for _, value in letter.headers or ()))
-    return all(isinstance(each, bytes | None) for each in contents)
+    return all(isinstance(content, bytes | None) for content in contents)

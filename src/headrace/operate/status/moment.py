@@ -1,8 +1,8 @@
-"""Gates at one moment: one read of the ledger for all, and what their sources say waits there.
+"""Snapshots of all gates at one moment, from one read of the ledger and their sources' answers.
 
-Commands, pages and `Gate.status()` share this read: some fifteen statements for all gates, however
-many there are. Only gates with failures take a few more. ``tests/gate/ledger/test_scale.py`` checks
-that a longer history takes no more steps.
+Commands, pages and `Gate.status()` read the rows of all gates in some 15 statements, however many
+gates there are. Only gates with failures take a few more. ``tests/gate/ledger/test_scale.py``
+checks that the cost does not grow with the history.
 """
 
 from collections import defaultdict
@@ -29,27 +29,21 @@ from headrace.operate.status.states import HISTORY, GateHistory, sorted_query
 from headrace.operate.status.words import short_error
 
 OVERVIEW: Final = 12
-"""Batches of each gate that are looked back on where there are several."""
+"""Default number of newest batches per gate, if several gates are read."""
 
 _MANY: Final = 500
-"""Gates of which it is cheaper to read the rows of all in the ledger."""
+"""Number of gates above which reading the rows of all gates is cheaper."""
 
 
 def read_histories(
     ledger: Ledger, gates: Sequence[GateRecord], limit: int | None = None
 ) -> list[GateHistory]:
-    """Read what snapshots of these gates need: a few statements, however many gates there are.
+    """Read the histories of gates, in their order.
 
-    Args:
-        ledger: The ledger.
-        gates: The gates, in the order of the answer.
-        limit: Batches of each that are looked back on. Default: `HISTORY` for one gate, `OVERVIEW`
-            for several.
-
-    Raises:
-        LedgerError: The ledger cannot be read.
+    ``limit`` is the number of newest batches of each gate. Default: `HISTORY` for one gate,
+    `OVERVIEW` for several.
     """
-    own = [each.name for each in gates]
+    own = [record.name for record in gates]
     names: Collection[str] | None = own if len(own) <= _MANY else None
     limit = limit or (HISTORY if len(own) == 1 else OVERVIEW)
     newest = ledger.moments.newest_batches(names, limit)
@@ -62,7 +56,7 @@ def read_histories(
     checkpoints = ledger.operator_limits.new_checkpoints(names)
     receivers = by_gate(ledger.moments.receivers(names))
     detailed = ledger.moments.with_details(names)
-    found = []
+    histories = []
     for gate in gates:
         name = gate.name
         batches, samples = newest.get(name, ((), ()))
@@ -89,33 +83,34 @@ def read_histories(
             new_checkpoint=checkpoints.get(name),
             failed_error=_older_error(ledger, name, batches) if counts.failed else None,
         )
-        found.append(history)
-    return _with_their_query(ledger, found)
+        histories.append(history)
+    return _with_their_query(ledger, histories)
 
 
 def _with_their_query(ledger: Ledger, histories: list[GateHistory]) -> list[GateHistory]:
-    """Add to each batch that no handler runs the gate of its query whose sink is away."""
-    drivers = {each.gate.name: _driver_without_handler(each) for each in histories}
+    """Set `waits_with` where another gate of the same query waits for its sink."""
+    drivers = {history.gate.name: _driver_without_handler(history) for history in histories}
     if not any(drivers.values()):
         return histories
-    away = [each.name for each in ledger.gates.all() if each.waits is not None]
+    away = [history.name for history in ledger.gates.all() if history.waits is not None]
     waiting = {
         query.driver: name
         for name, (query, is_alive) in sorted(ledger.gates.last_queries(away).items())
         if is_alive and query.checkpoint is not None
     }
     return [
-        replace(each, waits_with=waiting.get(driver))
-        if (driver := drivers[each.gate.name]) is not None
-        else each
-        for each in histories
+        replace(history, waits_with=waiting.get(driver))
+        if (driver := drivers[history.gate.name]) is not None
+        else history
+        for history in histories
     ]
 
 
 def _driver_without_handler(history: GateHistory) -> str | None:
-    """Return the program of a gate's query, if the newest batch waits and has no handler here.
+    """Return the driver of a gate's query, if the newest batch waits for another gate's handler.
 
-    A query has one handler, of one of its gates: that one's row alone has the checkpoint.
+    A query has one handler, which belongs to one of its gates. Only this gate's row has the
+    query's checkpoint.
     """
     query, newest = history.query, next(iter(history.batches), None)
     if query is None or query.checkpoint is not None or newest is None:
@@ -125,19 +120,19 @@ def _driver_without_handler(history: GateHistory) -> str | None:
 
 
 def by_gate(receivers: Iterable[ReceiverRecord]) -> Mapping[str, tuple[ReceiverRecord, ...]]:
-    """The receivers of each gate that has some, in their order."""
-    found: dict[str, list[ReceiverRecord]] = defaultdict(list)
-    for each in receivers:
-        found[each.gate].append(each)
-    return {name: tuple(own) for name, own in found.items()}
+    """Group receivers by gate, in their order."""
+    grouped: dict[str, list[ReceiverRecord]] = defaultdict(list)
+    for receiver in receivers:
+        grouped[receiver.gate].append(receiver)
+    return {name: tuple(own) for name, own in grouped.items()}
 
 
 def _older_error(ledger: Ledger, gate: str, batches: Sequence[BatchRecord]) -> str | None:
-    """Why the newest batch failed that waits, where it is not among those that were read."""
-    if any(each.status is Status.FAILED and not each.interrupted for each in batches):
+    """Return the error of the newest failed batch; None if it is one of ``batches``."""
+    if any(batch.status is Status.FAILED and not batch.interrupted for batch in batches):
         return None
     failed = ledger.batches.newest(gate, HISTORY, statuses=[Status.FAILED])
-    error = next((each.error for each in failed if not each.interrupted), None)
+    error = next((batch.error for batch in failed if not batch.interrupted), None)
     return None if error is None else short_error(error)
 
 
@@ -152,8 +147,8 @@ def snapshots(
     Args:
         ledger: The ledger.
         gates: The gates.
-        lags: How far gates are behind. Default: the ledger alone says it.
-        wait_s: Time to wait for sources that were not asked before (s). Default: 1.
+        lags: Lags of the gates. Default: computed from the ledger alone.
+        wait_s: Time to wait for sources that were not asked before (s). Default: 3.
 
     Raises:
         LedgerError: The ledger cannot be read.
@@ -167,7 +162,7 @@ def snapshots_of(
     lags: LagWatch | None = None,
     wait_s: float = WAIT_FOR_SOURCES_S,
 ) -> list[GateSnapshot]:
-    """Return the same of gates whose records are read already."""
+    """Return snapshots of gates from histories that were read before."""
     now_ms, names = wall_clock_ms(), {history.gate.name for history in histories}
     only = next(iter(names)) if len(names) == 1 else None
     moments = [gate for gate in ledger.gates.all_now(only) if gate.name in names]
@@ -176,6 +171,6 @@ def snapshots_of(
 
 
 def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
-    """Work out a snapshot from the ledger's records, and what is known of what waits."""
+    """Compute a gate's snapshot, with its needs, from its history and its lag."""
     snapshot = without_needs(Moment.of(history, now_ms, lag or GateLag()))
     return replace(snapshot, needs=tuple(gate_needs(snapshot)))

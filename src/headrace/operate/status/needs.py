@@ -1,6 +1,6 @@
 """Needs of gates, each declared once: urgency, place, command, condition and sentence.
 
-A need reads a snapshot, which knows no needs. `headline` is the sentence of a gate's state.
+Needs are computed from a snapshot without needs. `headline` is the sentence of a gate's state.
 """
 
 import re
@@ -18,35 +18,35 @@ from headrace.operate.status.states import WHY, GateState, Need, ReceiverState, 
 from headrace.operate.status.trends import Trend
 
 RETENTION_IS_NEAR_S: Final = 3_600.0
-"""Before the source deletes a record that is not read, so soon somebody has to know (s)."""
+"""Time before the deletion of an unread record from which on it is a need (s)."""
 
 HANGS: Final = 10
-"""Intervals after which a running batch does not only take long."""
+"""Intervals after which a running batch counts as hanging."""
 
 SHORTEST_HANGS_MS: Final = 60_000
 
 BY_OPERATORS: Final = {GateState.PAUSED, GateState.LIMITED}
-"""States that an operator has made."""
+"""States that an operator caused."""
 
 
 _REFUSALS: Final = tuple(f"({refusal.__name__})" for refusal in (OptionError, GateInUseError))
-"""Ends of the errors by which a query is refused, whose sentences may name the command to run."""
+"""Endings of errors with which a query is refused; their sentences may name a command to run."""
 
 
 Facts = Iterator[tuple[str, int]]
-"""Sentences, each with the records that are at stake."""
+"""Sentences, each with the number of affected records."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeedKind:
-    """Declaration of a need of gates; another one is another entry of `GATE_NEEDS`.
+    """Declaration of a need of gates; a new need is a new entry of `GATE_NEEDS`.
 
     Attributes:
         kind: Name of the kind, as lists show it: "3 gates: dead letters".
-        urgency: How soon it needs somebody.
-        where: What acts on it.
-        command: The command that acts on it, with ``{gate}``.
-        facts: A sentence for each need of a gate; nothing where the gate has none.
+        urgency: Urgency of the need.
+        where: View in which an operator acts on the need.
+        command: Command that acts on the need, with ``{gate}``.
+        facts: Yields a sentence for each need of a gate.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class NeedKind:
     facts: Callable[[GateSnapshot], Facts]
 
     def of(self, snapshot: GateSnapshot) -> Iterator[Need]:
-        """The needs of this kind that a gate has."""
+        """Yield a gate's needs of this kind."""
         command = self.command.format(gate=shlex.quote(snapshot.gate))
         for sentence, records in self.facts(snapshot):
             yield Need(
@@ -65,7 +65,7 @@ class NeedKind:
 
 
 def gate_needs(snapshot: GateSnapshot) -> Iterator[Need]:
-    """Return a gate's needs, the worst first."""
+    """Return a gate's needs, the most urgent first."""
     needs = [need for kind in GATE_NEEDS for need in kind.of(snapshot)]
     needs += [*_of_its_state(snapshot), *_silent_receivers(snapshot)]
     return iter(sorted(needs, key=lambda need: need.urgency))
@@ -74,7 +74,7 @@ def gate_needs(snapshot: GateSnapshot) -> Iterator[Need]:
 def _of_its_state(snapshot: GateSnapshot) -> Iterator[Need]:
     state, newest, urgency = snapshot.state, snapshot.newest, snapshot.state.urgency
     if urgency is Urgency.FINE or (state is GateState.STOPPED and snapshot.ended_error is None):
-        return  # a query that was stopped on purpose, or by its program, needs nobody
+        return  # a query that was stopped on purpose, or by its program, is no need
     if state is GateState.OVERDUE and newest is not None and snapshot.waits_with is None:
         hangs_ms = max(HANGS * snapshot.interval_ms, SHORTEST_HANGS_MS)
         urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH
@@ -106,7 +106,7 @@ def _of_its_state(snapshot: GateSnapshot) -> Iterator[Need]:
 def _command_of(error: str | None) -> str | None:
     """Return the command that a refusal of Headrace names; None for any other error.
 
-    The message of a handler's error may have text of a record in it, which gives no commands.
+    A handler's error is not searched: its message may quote a record, which must give no commands.
     """
     if error is None or not error.rstrip(".").endswith(_REFUSALS):
         return None
@@ -115,9 +115,9 @@ def _command_of(error: str | None) -> str | None:
 
 
 def _silent_receivers(snapshot: GateSnapshot) -> Iterator[Need]:
-    silent = [each for each in snapshot.receivers if each.state is ReceiverState.SILENT]
+    silent = [receiver for receiver in snapshot.receivers if receiver.state is ReceiverState.SILENT]
     if silent:
-        last = max(silent, key=lambda each: each.seen_ms)
+        last = max(silent, key=lambda receiver: receiver.seen_ms)
         which = f"{last.journal} lane {last.lane} for {since(snapshot, last.seen_ms)}"
         sentence = f"{out.plural(len(silent), 'receiver')} not seen: {which}."
         command = "headrace receive --help"
@@ -146,7 +146,7 @@ def _retention(snapshot: GateSnapshot) -> Facts:
 
 def _dead_batches(snapshot: GateSnapshot) -> Facts:
     if snapshot.dead:
-        # The error that is known is of the newest that failed.
+        # The known error belongs to the newest failed batch, if there is one.
         why = "." if snapshot.failed else _error(snapshot)
         yield f"{out.plural(snapshot.dead, 'dead batch')}{why}", 0
 
@@ -154,7 +154,7 @@ def _dead_batches(snapshot: GateSnapshot) -> Facts:
 def _failed_batches(snapshot: GateSnapshot) -> Facts:
     if snapshot.failed and snapshot.state is not GateState.FAILED:
         failed = out.plural(snapshot.failed, "failed batch")
-        # Whether anybody runs it again depends on the program's on_failure, which no row has.
+        # No row has the program's on_failure, which decides whether the batch is retried.
         yield f"{failed}{_error(snapshot)}", 0
 
 
@@ -170,7 +170,7 @@ def _dead_letters(snapshot: GateSnapshot) -> Facts:
     if number := snapshot.dead_letters:
         waits = "waits" if number == 1 else "wait"
         letters = out.plural(number, "dead letter")
-        # Only a receiver writes into a journal.
+        # Only receivers write into a journal.
         again = "exported and sent to a receiver" if snapshot.source == "journal" else "sent again"
         yield f"{letters} {waits} to be {again}, or dropped.", number
 
@@ -185,8 +185,12 @@ def _misfit(snapshot: GateSnapshot) -> Facts:
 
 
 def _waiting_senders(snapshot: GateSnapshot) -> Facts:
-    refusing = [each for each in snapshot.receivers if each.state is ReceiverState.REFUSING]
-    for reason in sorted({each.refusing.rstrip(".") for each in refusing if each.refusing}):
+    refusing = [
+        receiver for receiver in snapshot.receivers if receiver.state is ReceiverState.REFUSING
+    ]
+    for reason in sorted(
+        {receiver.refusing.rstrip(".") for receiver in refusing if receiver.refusing}
+    ):
         yield f"Senders wait: {reason}{_in_force(snapshot)}.", 0
 
 
@@ -213,7 +217,7 @@ def _new_checkpoint(snapshot: GateSnapshot) -> Facts:
 
 
 def _advice(snapshot: GateSnapshot) -> Facts:
-    # A held gate's rate is the operator's, and nothing that the job could mend.
+    # The rate of a held gate is the operator's: no change of the job would raise it.
     if snapshot.state not in BY_OPERATORS:
         for advice in snapshot.advice:
             yield advice, 0
@@ -249,19 +253,19 @@ GATE_NEEDS: Final = (
     NeedKind("new checkpoint", _WATCH, Where.GATE, _RESTART, _new_checkpoint),
     NeedKind("advice", _WATCH, Where.GATE, WHY, _advice),
 )
-"""What a gate may need, besides what its state does."""
+"""Kinds of needs, besides the needs of a gate's state and of its receivers."""
 
 _RANKS: Final = {state: rank for rank, state in enumerate(GateState)}
 
 
 def urgency_of(snapshot: GateSnapshot) -> tuple[int, int, int, str]:
-    """Sorts gates, the most urgent first: by what they need, then their state, then their lag."""
+    """Return a gate's sort key, the most urgent first: by needs, then state, then lag."""
     needed = min((need.urgency for need in snapshot.needs), default=Urgency.FINE)
     return needed, _RANKS[snapshot.state], -(records_waiting(snapshot)), snapshot.gate
 
 
 def headline(snapshot: GateSnapshot) -> str:
-    """Return the first thing that somebody who is woken at night wants to know."""
+    """Return the sentence of a gate's state."""
     newest = snapshot.newest
     ended_ms = newest.planned_ms + newest.duration_ms if newest else None
     if snapshot.lag_now is None:
@@ -299,8 +303,8 @@ def _none_left(snapshot: GateSnapshot) -> str:
     if snapshot.lag is not None:
         return "nothing left waiting"
     before = since(snapshot, snapshot.newest.planned_ms if snapshot.newest else None)
-    known = "" if snapshot.left_over is None else f"; nothing did {before} ago"
-    return f"what waits now is not known{known}"
+    suffix = "" if snapshot.left_over is None else f"; nothing did {before} ago"
+    return f"what waits now is not known{suffix}"
 
 
 def _waits_in(snapshot: GateSnapshot) -> str:
@@ -312,14 +316,14 @@ def _waits_in(snapshot: GateSnapshot) -> str:
 
 
 def batch_name(batch: "BatchSnapshot | None") -> str:
-    """A batch in a sentence: by its number in Spark, else by its key."""
+    """Return a batch's name for a sentence: its number in Spark, or else its key."""
     if batch is None:
         return "no batch"
     return f"batch {batch.key[:8]}" if batch.id is None else f"batch {batch.id}"
 
 
 def isolated(found: IsolatingSnapshot | None, batch: str) -> str:
-    """Return the progress of a batch's isolation."""
+    """Return the progress of a batch's isolation, in words."""
     if found is None:
         return batch
     left = f"{out.count(found.left)} of {out.plural(found.records, 'record')} left"
@@ -353,12 +357,12 @@ def _waiting_for_it(snapshot: GateSnapshot) -> str:
 
 
 def records_in_all(snapshot: GateSnapshot) -> int:
-    """Return the records that wait for a sink that is away, with those of the tried batch."""
+    """Return the number of waiting records, with the records of the newest batch."""
     return (snapshot.newest.records if snapshot.newest else 0) + records_waiting(snapshot)
 
 
 def records_waiting(snapshot: GateSnapshot) -> int:
-    """The records that no batch has begun, as its headline says."""
+    """Return the number of records that no batch has begun, as in the headline."""
     return (snapshot.left_over if snapshot.lag_now is None else snapshot.lag_now) or 0
 
 
@@ -397,7 +401,7 @@ def _sentence(words: str) -> str:
 
 
 def since(snapshot: GateSnapshot, then_ms: int | None) -> str:
-    """Return the time from then until the snapshot was taken."""
+    """Return the time between ``then_ms`` and the snapshot, in words."""
     return out.UNKNOWN if then_ms is None else out.duration(max(snapshot.time_ms - then_ms, 0))
 
 
@@ -409,7 +413,7 @@ def _to_go(snapshot: GateSnapshot) -> str:
 
 
 def drained_in(drain_s: float | None) -> str:
-    """Nobody needs the tenths of a second of an estimate."""
+    """Return a drain's duration in words, in whole seconds: an estimate has no tenths."""
     if drain_s is None:
         return out.UNKNOWN
     return out.duration(round(drain_s) * 1000) if drain_s >= 60 else f"{drain_s:.0f} s"

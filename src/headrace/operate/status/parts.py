@@ -26,30 +26,30 @@ from headrace.operate.status.words import (
 )
 
 MANY: Final = 10
-"""More of a gate's last batches with records that were found bad by exceptions are too many."""
+"""Number of isolated batches among a gate's last batches above which a snapshot has advice."""
 
 _REASON_LENGTH: Final = 70
-"""Characters of an exception's message that a sentence has."""
+"""Largest number of characters that a sentence quotes of an exception's message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverSnapshot:
-    """A receiver, one for each lane.
+    """A receiver at one moment. A lane has one receiver.
 
     Attributes:
         journal: The journal's name.
-        lane: Its lane of it.
+        lane: The receiver's lane.
         state: State of the receiver: a value of `ReceiverState`.
-        limit_per_s: Largest rate that it admits (records/s); None is no limit.
-        records_per_s: Records that it made durable a second lately.
-        records: Records that it made durable since it began.
-        bytes: Their keys, values and headers.
-        buffered_bytes: The memory that records take which are not durable yet.
+        limit_per_s: Largest rate that the receiver admits (records/s); None is no limit.
+        records_per_s: Records made durable per second, lately.
+        records: Records made durable since the receiver's start.
+        bytes: Size of the keys, values and headers of ``records``.
+        buffered_bytes: Memory of the records that are not durable yet.
         waiting_records: Buffered records that wait for the limit.
-        refusing: Reason for which senders wait whatever the limit; None if they need not.
-        rejected: Number of requests and senders that it rejected, by kind.
-        started_ms: Time of its start (ms since the epoch).
-        seen_ms: When it said all this.
+        refusing: Reason, other than the limit, for which all senders wait; None without one.
+        rejected: Number of rejected requests and senders, by kind.
+        started_ms: Time of the receiver's start (ms since the epoch).
+        seen_ms: Time of the receiver's last heartbeat (ms since the epoch).
     """
 
     journal: str
@@ -68,7 +68,7 @@ class ReceiverSnapshot:
 
     @classmethod
     def of(cls, record: ReceiverRecord, now_ms: int) -> Self:
-        """Work out a snapshot from the ledger's record."""
+        """Compute a receiver's snapshot from its record in the ledger."""
         if not record.is_present(now_ms):
             state = ReceiverState.SILENT
         elif record.refusing is not None:
@@ -83,18 +83,17 @@ class ReceiverSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class BatchSnapshot:
-    """One batch.
+    """A batch at one moment.
 
     Attributes:
-        id: Spark's number of it; None before it has run.
-        status: The ledger's word for where it stands, or ``interrupted`` where its query was
-            stopped while it ran.
-        records: Its records, or the offsets in it while they have not been counted.
-        duration_ms: How long it took (planning and commit included, once Spark has reported it), or
-            how long it has been running.
-        planned_ms: Time of its plan (ms since the epoch).
-        lost: Number of its offsets that were gone when it read them.
-        key: By which `headrace batches` shows it in full.
+        id: The batch's number in Spark; None before its first run.
+        status: Status in the ledger, or ``interrupted`` if the query was stopped during the batch.
+        records: Number of records, or of offsets while the records have not been counted.
+        duration_ms: Duration of the batch, or time since its start while it runs. Includes
+            planning and commit once Spark has reported the batch.
+        planned_ms: Time of the plan (ms since the epoch).
+        lost: Number of offsets that were gone from the source when the batch read them.
+        key: Batch key, with which `headrace batches` shows the batch in full.
     """
 
     id: int | None
@@ -107,13 +106,13 @@ class BatchSnapshot:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the batch has not ended."""
         return self.status in (Status.IN_PROGRESS, Status.BACKFILLING)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """A partition of the last batch: its lag when that was planned, and what was admitted of it.
+    """A partition of the last batch: its lag at the plan, and the number of admitted records.
 
     ``lag`` and ``reason`` are None for a batch that was planned before a restart.
     """
@@ -126,12 +125,12 @@ class PartitionSnapshot:
 
     @property
     def left(self) -> int | None:
-        """What the batch left of the lag."""
+        """Number of waiting records that the batch did not admit; None if not known."""
         return None if self.lag is None else max(self.lag - self.admitted, 0)
 
     @classmethod
     def of(cls, planned: PlannedRange) -> Self:
-        """Work it out from the range that was planned."""
+        """Compute a partition's snapshot from its planned range."""
         offsets = planned.offsets
         lag = None if planned.latest is None else max(planned.latest - offsets.start, 0)
         return cls(offsets.topic, offsets.partition, lag, offsets.count, planned.reason)
@@ -139,20 +138,20 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class QuerySnapshot:
-    """The query behind a gate."""
+    """The query of a gate."""
 
     program: str
-    """Its process and host."""
+    """The query's process and machine."""
     checkpoint: str | None
-    """Path of its checkpoint; None if its program has not said so."""
+    """Path of the query's checkpoint; None if the program has not reported it."""
     since_ms: int
-    """When it took the gate (ms since the epoch)."""
+    """Time at which the query claimed the gate (ms since the epoch)."""
     ended_ms: int | None = None
-    """Its last sign of life, if it ended without a finish; None while it runs."""
+    """Time of the query's last sign of life, if it ended without a report; None while it runs."""
 
     @classmethod
     def of(cls, history: GateHistory) -> Self | None:
-        """Return the query that runs, or ended without a finish; None if there is none."""
+        """Return the running query, or the last one if it ended without a report; else None."""
         query = history.query or history.gone
         if query is None:
             return None
@@ -165,10 +164,10 @@ class IsolatingSnapshot:
     """Progress of an isolation.
 
     Attributes:
-        batch_key: The batch.
-        records: The offsets in it.
-        runs: How often the handler was called with its parts so far.
-        left: Offsets of it that are not done.
+        batch_key: Key of the batch.
+        records: Number of the batch's offsets.
+        runs: Number of handler calls with parts of the batch so far.
+        left: Number of offsets that are not done.
     """
 
     batch_key: str
@@ -184,23 +183,23 @@ class IsolatingSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class IsolatedSnapshot:
-    """The last batches that were run in parts, because the handler raised on single records.
+    """Summary of the isolations among a gate's last batches.
 
-    Or on none alone: they fail as a whole, and all of their parts pass.
+    The handler raised either on single records, or on whole batches of which all parts pass.
     """
 
     batches: int
-    """Their number."""
+    """Number of isolated batches."""
     of: int
-    """The last batches that were looked at."""
+    """Number of the last batches that were examined."""
     error: str
-    """What the handler raised last: the beginning of its message, and its class."""
+    """The handler's last error: the beginning of the message, and the class."""
 
     @classmethod
     def among(
         cls, batches: Sequence[BatchRecord], isolated: Mapping[str, ErrorReport]
     ) -> Self | None:
-        """Count the isolated ones of a gate's last batches; None if none was isolated."""
+        """Summarize the isolations among a gate's last batches; None if none was isolated."""
         number = sum(batch.batch_key in isolated for batch in batches)
         wholes = [
             batch.error for batch in batches if batch.error is not None and batch.error.is_of_whole
@@ -221,12 +220,12 @@ class IsolatedSnapshot:
 
     @property
     def is_of_wholes(self) -> bool:
-        """Whether the batches fail as a whole, and all of their parts pass."""
+        """Whether the batches fail as a whole while all of their parts pass."""
         return self.error.startswith(FAILS_AS_A_WHOLE)
 
     @property
     def advice(self) -> str | None:
-        """What would find the bad records at less cost; None while few batches were isolated."""
+        """Advice for finding bad records at less cost; None for `MANY` isolated batches or less."""
         if self.batches <= MANY:
             return None
         if self.is_of_wholes:
@@ -246,7 +245,9 @@ class IsolatedSnapshot:
 def batches_of(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
     """Return the last batches of a gate, newest first."""
     reported = {
-        each.batch_key: each.processing_delay_ms for each in history.samples if each.batch_key
+        sample.batch_key: sample.processing_delay_ms
+        for sample in history.samples
+        if sample.batch_key
     }
     lost: dict[str | None, list[Loss]] = defaultdict(list)
     for loss in history.losses:

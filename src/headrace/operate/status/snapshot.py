@@ -1,4 +1,4 @@
-"""State of a gate at one moment: its facts, each declared once, for people and for programs."""
+"""Snapshot of a gate at one moment: its facts, each declared once, for views and ``--json``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -56,27 +56,27 @@ from headrace.operate.status.words import (
 )
 
 IN_DOUBT: Final = "no part of its batch passes"
-"""Limit of a gate whose batch waits, if its sink may be away, or its handler be wrong."""
+"""Reason for a waiting batch, if either the sink is away or the handler is wrong."""
 
 ARROWS: Final[Mapping[Trend, str]] = {Trend.FALLING: "↓", Trend.STEADY: "→", Trend.RISING: "↑"}
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The ledger's records of a gate at one time, and what is worked out of them once.
+    """The ledger's records of a gate at one time, and values that several facts need.
 
     Attributes:
-        lag: What is known of its lag, from the ledger and its source.
-        newest: Its newest batch.
+        lag: The gate's lag, from the ledger and the source.
+        newest: The newest batch.
         sample: The newest report of a batch.
-        run: The newest batches of one checkpoint.
-        lag_now: What the source itself says, of a gate that plans no batch.
-        outage: The outage that its batch waits for.
-        is_over: Whether no batch follows the newest one.
-        moves: Whether records move: none does while a sink is away, or when the query has ended.
-        measured: How the lag has changed over its last batches.
-        change: How it changes now; None while nothing moves.
-        cost: The cost of a batch, as learnt.
+        run: The batches of the newest checkpoint.
+        lag_now: Lag as the source reports it now, for a gate that plans no batch; else None.
+        outage: Outage of the sink that the newest batch waits for; None without one.
+        is_over: Whether the newest batch is a success and no batch follows it.
+        moves: Whether records move: not while a sink is away, or after the end of the query.
+        measured: Change of the lag over the last batches.
+        change: ``measured``, or None while no records move.
+        cost: Learnt cost of a batch; None without one.
     """
 
     history: GateHistory
@@ -95,7 +95,7 @@ class Moment:
 
     @classmethod
     def of(cls, history: GateHistory, now_ms: int, lag: GateLag) -> Self:
-        """Work it out."""
+        """Compute the values of a moment from a gate's history and lag."""
         newest, run = next(iter(history.batches), None), newest_run(history.batches)
         over = newest is not None and is_over(history, newest, now_ms)
         outage, measured = waits_for(history), LagChange.of(run)
@@ -118,46 +118,46 @@ class Moment:
 
     @property
     def drains(self) -> bool:
-        """Whether what waits gets less by itself: nothing is drained until somebody resumes it."""
+        """Whether the gate can drain its lag: records move, and no operator has paused the gate."""
         limits = self.history.operator_limits
         return self.moves and (limits is None or limits.closed_by is None)
 
     def reason(self) -> str | None:
-        """Return what limits the gate."""
+        """Return the reason for the newest batch's size, or for its wait."""
         if self.outage is not None:
             return f"{self.outage.awaited} is away" if self.outage.is_certain else IN_DOUBT
         return self.newest.reason if self.newest else None
 
     def waiting(self) -> int | None:
-        """Return what waited before the newest batch, or waits behind it if none follows."""
+        """Return the lag before the newest batch, or behind it if no batch follows."""
         if self.is_over:
             return waiting_behind(self.history, self.lag_now)
         return self.newest.lag if self.newest else None
 
     def error(self) -> str | None:
-        """Return the error of the newest batch that failed and is not resolved."""
+        """Return the error of the newest unresolved failed batch; None without one."""
         errors = (
-            each.error
-            for each in self.history.batches
-            if each.status is not Status.SUCCESS
-            and each.resolution is None
-            and not each.interrupted
-            and each.error is not None
+            batch.error
+            for batch in self.history.batches
+            if batch.status is not Status.SUCCESS
+            and batch.resolution is None
+            and not batch.interrupted
+            and batch.error is not None
         )
         error = next(errors, None)
         return self.history.failed_error if error is None else short_error(error)
 
     def advice(self) -> tuple[str, ...]:
-        """Return what would help a rate at its lowest, while a query runs."""
-        known = self.history
-        if known.gate.ended is not None:
+        """Return remedies for a low rate or small batches; none after the end of the query."""
+        history = self.history
+        if history.gate.ended is not None:
             return ()
-        return advice_on(known.gate, known.batches, known.samples, known.fit_counts)
+        return advice_on(history.gate, history.batches, history.samples, history.fit_counts)
 
     def run_records(self) -> int | None:
-        """Return the records of its checkpoint's batches; None where there may be more of them."""
+        """Return the records of the checkpoint's batches; None if some may not have been read."""
         has_all = len(self.run) < self.history.look_back
-        return sum(each.planned_records for each in self.run) if self.run and has_all else None
+        return sum(batch.planned_records for batch in self.run) if self.run and has_all else None
 
 
 def _lag(gate: "GateSnapshot") -> str:
@@ -217,14 +217,14 @@ def _away_s(gate: GateMoment, _lag: GateLag, now_ms: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GateSnapshot:
-    """A gate at one moment. This is the shape of ``headrace status --json``, one object per gate.
+    """A gate at one moment. ``headrace status --json`` prints one such object per gate.
 
-    Times are milliseconds since the epoch, rates are records per second. None (``null``) is what is
-    not known, or not known yet.
+    Times are milliseconds since the epoch, rates are records per second. None (``null``) stands for
+    a value that is not known, or not known yet.
     """
 
     gate: str = fact(
-        "Its name.",
+        "Name of the gate.",
         lambda m: m.history.gate.name,
         Column("gate", lambda s: s.gate, width=17, sort="name", order=lambda s: s.gate),
     )
@@ -236,9 +236,9 @@ class GateSnapshot:
         Column("state", lambda s: str(s.state), width=14, sort="urgency"),
     )
     lag: int | None = fact(
-        "Records that waited when the last batch was planned; once its query has ended, or is"
-        " silent, those that wait now, as the source says, or that batch has left. None where it"
-        " left none, no query runs, and the source does not answer.",
+        "Records that waited when the last batch was planned. Once the query has ended"
+        " or is silent: ``lag_now``, or else ``left_over``. None if the batch left none,"
+        " no query runs, and the source does not answer.",
         Moment.waiting,
         Column(
             "lag",
@@ -256,12 +256,12 @@ class GateSnapshot:
         ),
     )
     lag_trend: Trend | None = fact(
-        "Where the lag goes: ``falling``, ``steady`` or ``rising``.",
+        "Direction of the lag: ``falling``, ``steady`` or ``rising``.",
         lambda m: m.change and m.change.lag_trend,
         Column("trend", lambda _s: "", in_table="never"),
     )
     drain_s: float | None = fact(
-        "Seconds until nothing is left over at this pace; 0 when nothing is, None if never.",
+        "Seconds until no record waits at this pace; 0 if none waits, None if never.",
         lambda m: m.change.drain_s if m.change and m.drains else None,
         Column(
             "drained in",
@@ -279,8 +279,7 @@ class GateSnapshot:
         ),
     )
     rate_per_s: float | None = fact(
-        "The rate that its law has learnt; what operators and later stages allow comes on top of"
-        " it.",
+        "The rate that the law has learnt, before limits of operators and later stages.",
         lambda m: m.history.gate.rate_per_s,
         Column(
             "rate/s",
@@ -332,35 +331,37 @@ class GateSnapshot:
         ),
     )
     reason: str | None = fact(
-        "Reason for the last batch's size; while it waits for its sink, the gate's limit.",
+        "Reason for the last batch's size; while the batch waits for its sink, that reason.",
         Moment.reason,
         Column("limited by", lambda s: s.operator_limits or s.reason or UNKNOWN, width=14),
     )
     proportional: float | None = fact(
-        "What the law's first term added to the last rate.",
+        "Contribution of the law's first term to the last rate.",
         lambda m: m.sample and m.sample.proportional,
     )
     integral: float | None = fact(
-        "The same of its second.", lambda m: m.sample and m.sample.integral
+        "Contribution of the law's second term to the last rate.",
+        lambda m: m.sample and m.sample.integral,
     )
     derivative: float | None = fact(
-        "The same of its third.", lambda m: m.sample and m.sample.derivative
+        "Contribution of the law's third term to the last rate.",
+        lambda m: m.sample and m.sample.derivative,
     )
     law: str | None = fact(
         "The law in force: ``pid`` or ``learned``.", lambda m: law_of(m.history.gate)
     )
     fixed_ms: float | None = fact(
-        "Cost of a batch before its first record (ms), as learnt.",
+        "Learnt cost of a batch before its first record (ms).",
         lambda m: m.cost and m.cost.fixed_s * 1000,
         metric=Metric(
             "batch_fixed_cost_seconds", "What a batch costs before its first record.", _fixed_s
         ),
     )
     record_us: float | None = fact(
-        "Cost of a record (µs), as learnt.", lambda m: m.cost and m.cost.record_s * 1_000_000
+        "Learnt cost of a record (µs).", lambda m: m.cost and m.cost.record_s * 1_000_000
     )
     noise: float | None = fact(
-        "The standard deviation of a batch's time, as a part of it.",
+        "Standard deviation of a batch's duration, relative to the duration.",
         lambda m: m.cost and m.cost.noise,
     )
     cost_changed_ms: int | None = fact(
@@ -368,32 +369,35 @@ class GateSnapshot:
         lambda m: m.cost and m.cost.changed_ms,
     )
     lag_age_ms: int | None = fact(
-        "Time since that batch was planned.",
+        "Time since the last batch was planned.",
         lambda m: m.newest and max(m.now_ms - m.newest.created_time_ms, 0),
         metric=Metric(
             "lag_age_seconds", "Time since the lag was measured.", lambda _gate, lag, *_: lag.age_s
         ),
     )
     lag_now: int | None = fact(
-        "Records that no batch has begun yet, now, as the source itself says; asked where no batch"
-        " has come for a while, and None otherwise, or where the source does not answer.",
+        "Records that no batch has begun, as the source reports now. The source is"
+        " asked if no batch was planned for a while; None otherwise, or if the source"
+        " does not answer.",
         lambda m: m.lag_now,
     )
     left_over: int | None = fact(
-        "Records that this batch left.", lambda m: m.newest and left_by(m.newest)
+        "Waiting records that the last batch did not admit.",
+        lambda m: m.newest and left_by(m.newest),
     )
     lag_change_per_s: float | None = fact(
-        "How fast the lag grows; below 0 where it falls.",
+        "Change of the lag in a second; above 0 if the lag grows.",
         lambda m: m.change and m.change.lag_change_per_s,
     )
     arrival_rate_per_s: float | None = fact(
-        "Records that come to the source.", lambda m: m.change and m.change.arrival_rate_per_s
+        "Rate at which records arrive at the source.",
+        lambda m: m.change and m.change.arrival_rate_per_s,
     )
     throughput_per_s: float | None = fact(
-        "Records that are admitted.", lambda m: m.change and m.change.throughput_per_s
+        "Rate at which records are admitted.", lambda m: m.change and m.change.throughput_per_s
     )
     drain_trend: Trend | None = fact(
-        "Whether that time gets shorter (``falling``) or longer (``rising``).",
+        "Whether ``drain_s`` gets shorter (``falling``) or longer (``rising``).",
         lambda m: drain_trend(m.run) if m.drains else None,
     )
     partitions: tuple[PartitionSnapshot, ...] = fact(
@@ -401,46 +405,47 @@ class GateSnapshot:
         lambda m: tuple(map(PartitionSnapshot.of, m.history.ranges)),
     )
     failed: int = fact(
-        "Batches that failed and wait for a backfill, or have one.",
+        "Number of failed batches that wait for a backfill, or are in one.",
         lambda m: m.history.unresolved.failed,
     )
     dead: int = fact(
-        "Those that no backfill takes any more, and that nobody has dropped.",
+        "Number of dead batches that nobody has dropped; no backfill runs them.",
         lambda m: m.history.unresolved.dead,
     )
     dead_letters: int = fact(
-        "Records that cannot be processed, and wait for somebody.",
+        "Number of waiting dead letters: records that cannot be processed.",
         lambda m: m.history.unresolved.letters,
     )
     in_progress: int = fact(
         "Number of ``batches`` that are in progress.",
-        lambda m: sum(each.status is Status.IN_PROGRESS for each in m.history.batches),
+        lambda m: sum(entry.status is Status.IN_PROGRESS for entry in m.history.batches),
     )
     abandoned: int = fact(
-        "Those of them that no process runs; they fail when their leases end.",
+        "Number of batches in progress that no process runs. Each fails when its lease ends.",
         lambda m: m.history.abandoned(m.now_ms),
     )
     error: str | None = fact(
-        "Error of the newest failed batch of ``batches``, or of those that wait.", Moment.error
+        "Error of the newest failed batch of ``batches``, or else of the waiting batches.",
+        Moment.error,
     )
     lost_records: int = fact(
-        "Offsets that were gone from the source before they were read, but for those that somebody"
-        " has accepted.",
+        "Offsets that were gone from the source before they were read. Accepted losses"
+        " do not count.",
         lambda m: m.history.missed.lost,
     )
     skipped_records: int = fact(
-        "Offsets between what two of its checkpoints have read, but for those.",
+        "Offsets between the ranges that two checkpoints read. Accepted offsets do not count.",
         lambda m: m.history.missed.skipped,
     )
     advice: tuple[str, ...] = fact(
         "Reasons for a rate at its lowest, and remedies, one sentence each.", Moment.advice
     )
     receivers: tuple[ReceiverSnapshot, ...] = fact(
-        "Receivers that take in records for it.",
-        lambda m: tuple(ReceiverSnapshot.of(each, m.now_ms) for each in m.history.receivers),
+        "Receivers that accept records for the gate.",
+        lambda m: tuple(ReceiverSnapshot.of(entry, m.now_ms) for entry in m.history.receivers),
     )
     query: QuerySnapshot | None = fact(
-        "The query that runs behind it, or ended there without a finish; None where none does.",
+        "The running query, or the last one if it ended without a report; else None.",
         lambda m: QuerySnapshot.of(m.history),
         metric=Metric(
             "query_running",
@@ -453,46 +458,47 @@ class GateSnapshot:
         lambda m: m.history.ended_ms,
     )
     ended_error: str | None = fact(
-        "The error that ended it; None where it was none.",
+        "The error that ended the last query; None without one.",
         lambda m: (why := m.history.ended_by(QueryEnd.FAILED)) and reason_first(why),
     )
     stopped_by: str | None = fact(
-        "Who has stopped it, and why; None where nobody has said so.",
+        "The operator who stopped the last query, and why; None without one.",
         lambda m: m.history.ended_by(QueryEnd.STOPPED),
     )
     run_records: int | None = fact(
-        "Records of the newest checkpoint's batches; None where not all are known here.",
+        "Records of the newest checkpoint's batches; None if ``batches`` lacks some.",
         Moment.run_records,
     )
     waiting: SinkOutage | None = fact(
-        "Of the sink that its batch waits for: since when, how often it was run, when it is run"
-        " next, and what the handler raised; None where it does not wait.",
+        "Outage of the sink that the batch waits for: since when, the number of runs,"
+        " the time of the next run, and the handler's error; None if the batch does not"
+        " wait.",
         lambda m: m.outage,
         metric=Metric(
             "sink_away_seconds", "For how long its batch has waited for its sink; 0: not.", _away_s
         ),
     )
     waits_with: str | None = fact(
-        "The gate of the same query whose sink is away, if its batch waits with that one's; None"
-        " where it does not.",
+        "Another gate of the same query whose sink is away, if the batch waits for that"
+        " sink; else None.",
         lambda m: m.history.waits_with,
     )
     isolating: IsolatingSnapshot | None = fact(
-        "Progress of the batch that is isolated now; None where none is.",
+        "Progress of the batch that is isolated now; None without one.",
         lambda m: m.history.isolating and IsolatingSnapshot.of(m.history.isolating),
     )
     isolated: IsolatedSnapshot | None = fact(
-        "Those of the last batches in which isolation found bad records, because the handler"
-        " raised; None where there is none.",
+        "Summary of the last batches that were isolated because the handler raised;"
+        " None without one.",
         lambda m: IsolatedSnapshot.among(m.history.batches, m.history.isolated),
     )
     unfit_records: int = fact(
-        "Records of the last batches that the schema does not fit, while it does not fit most of"
-        " each; else 0.",
+        "Records of the last batches that the schema does not fit, while it does not"
+        " fit most records of each batch; else 0.",
         lambda m: m.history.unfit_records,
     )
     operator_limits: str | None = fact(
-        "What operators have put in force, in words: who, why, since when; None if nothing.",
+        "Limits of operators in force, in words: who, why, since when; else None.",
         lambda m: m.history.operator_limits and m.history.operator_limits.describe(),
         metric=Metric(
             "paused",
@@ -501,17 +507,18 @@ class GateSnapshot:
         ),
     )
     new_checkpoint: str | None = fact(
-        "Where its query went on when it began a new checkpoint, in words, until its next start;"
-        " None if it had its checkpoint.",
+        "Position from which the query continued on a new checkpoint, in words, until"
+        " its next start; None if it continued its own checkpoint.",
         lambda m: m.history.new_checkpoint,
     )
     ceiling: str | None = fact(
-        "The largest batch that the handler takes, in words: what failed, and what passed; None"
-        " while no batch has failed for its size.",
+        "The largest batch that the handler takes, in words: the size that failed, and"
+        " the size that passed; None while no batch has failed for its size.",
         lambda m: (most := known_ceiling(m.history.gate.size_ceiling)) and most.describe(),
     )
     ceiling_records: int | None = fact(
-        "The most records of the next batch by that; None without a ceiling.",
+        "Largest number of records that the ceiling allows for the next batch; None"
+        " without a ceiling.",
         lambda m: (most := known_ceiling(m.history.gate.size_ceiling)) and most.records,
         metric=Metric(
             "batch_ceiling_records",
@@ -520,7 +527,7 @@ class GateSnapshot:
         ),
     )
     lag_seconds: float | None = fact(
-        "Age of the oldest record that no batch has begun; 0 if it is known that none waits.",
+        "Age of the oldest record that no batch has begun; 0 if no record waits.",
         lambda m: m.lag.seconds,
         metric=Metric(
             "lag_seconds",
@@ -529,8 +536,8 @@ class GateSnapshot:
         ),
     )
     retention_left_s: float | None = fact(
-        "Seconds until the source deletes that record by its age, as the source itself says; asked"
-        " where records have waited for a minute. 0: it has deleted some.",
+        "Seconds until the source's retention deletes the oldest such record; 0 if"
+        " records were deleted. The source is asked if records have waited for a minute.",
         lambda m: m.lag.retention_left_s,
         metric=Metric(
             "retention_remaining_seconds",
@@ -539,31 +546,31 @@ class GateSnapshot:
         ),
     )
     needs: tuple[Need, ...] = fact(
-        "What needs somebody, the worst first: a sentence each, and the command that acts.",
-        lambda _m: (),  # a need reads a snapshot: see `take_snapshot`
+        "Needs, the most urgent first: each with a sentence and a command.",
+        lambda _m: (),  # `take_snapshot` adds the needs, which read a snapshot
     )
 
     @property
     def newest(self) -> BatchSnapshot | None:
-        """The last batch."""
+        """The last batch; None without one."""
         return self.batches[0] if self.batches else None
 
     @property
     def lag_is_old(self) -> bool:
-        """Whether batches should have come since the last one was planned."""
+        """Whether the last batch was planned longer than `silence_ms` ago."""
         return self.lag_age_ms is not None and self.lag_age_ms > silence_ms(self.interval_ms)
 
 
-_FACTS: Final = {each.name: each.metadata for each in fields(GateSnapshot)}
-GATE_COLUMNS: Final[Sequence[Column]] = [c for each in _FACTS.values() if (c := each["column"])]
-GATE_METRICS: Final[Sequence[Metric]] = [m for each in _FACTS.values() if (m := each["metric"])]
+_FACTS: Final = {entry.name: entry.metadata for entry in fields(GateSnapshot)}
+GATE_COLUMNS: Final[Sequence[Column]] = [c for entry in _FACTS.values() if (c := entry["column"])]
+GATE_METRICS: Final[Sequence[Metric]] = [m for entry in _FACTS.values() if (m := entry["metric"])]
 
 GateSnapshot.__doc__ = f"{GateSnapshot.__doc__}\n    Attributes:\n" + "".join(
-    f"        {name}: {each['meaning']}\n" for name, each in _FACTS.items()
+    f"        {name}: {entry['meaning']}\n" for name, entry in _FACTS.items()
 )
 
 
 def without_needs(moment: Moment) -> GateSnapshot:
-    """Work out a snapshot, without its needs."""
-    values: dict[str, Any] = {name: each["value"](moment) for name, each in _FACTS.items()}
+    """Compute a snapshot without its needs."""
+    values: dict[str, Any] = {name: entry["value"](moment) for name, entry in _FACTS.items()}
     return GateSnapshot(**values)

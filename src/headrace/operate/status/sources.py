@@ -1,7 +1,7 @@
-"""Answers of gates' sources: how much waits there, how old it is, and where each log begins.
+"""Asks gates' sources for the number and age of waiting records, and for each log's beginning.
 
-The ledger knows a gate's lag as its newest batch found it. For a gate that plans none any more, and
-for one that lags, the broker or the journal is asked, without secrets, in threads of its own.
+The ledger knows a gate's lag only as of its newest batch. So the broker or the journal is asked if
+a gate plans no batch, or lags. The requests carry no secrets and run in threads of their own.
 """
 
 import threading
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SourceAccess(NamedTuple):
-    """Access to the records of a batch: its source's connector, and the stream's options."""
+    """Access to a batch's records: the source's connector, and the stream's options."""
 
     connector: "Connector"
     options: dict[str, str]
@@ -31,50 +31,52 @@ class SourceAccess(NamedTuple):
 def source_access(
     ledger: Ledger, gate_of: Mapping[str, str], options: Mapping[str, str]
 ) -> dict[str, SourceAccess]:
-    """Return the access to each batch's records, by the batch's key; ``gate_of`` has its gate.
+    """Return the access to each batch's records, by batch key; ``gate_of`` maps keys to gates.
 
-    An address among the options replaces the ledger's.
+    An address in ``options`` replaces the address in the ledger.
     """
     source_of = {gate.name: gate.source for gate in ledger.gates.all()}
     addresses = {
         key: (source_of[gate], ledger.batches.servers(key)) for key, gate in gate_of.items()
     }
-    known = {}
+    access = {}
     for source, servers in set(addresses.values()):
         connector = connector_of(source)
-        known[source, servers] = SourceAccess(connector, connector.located(options, servers))
-    return {key: known[address] for key, address in addresses.items()}
+        access[source, servers] = SourceAccess(connector, connector.located(options, servers))
+    return {key: access[address] for key, address in addresses.items()}
 
 
 _Place = tuple[TopicPartition, str]
-"""A partition, and which of its records: the next to be read, or its first."""
+"""A partition, and ``next`` for its next record to be read, or ``first`` for its first record."""
 
 ASK_AGAIN_S: Final = 10.0
-"""Shortest interval at which a source is asked (s); all together, no more than four in a second."""
+"""Shortest interval between two requests to a source (s)."""
 
 _PER_S: Final = 4.0
+"""Largest rate of requests to all sources together (1/s)."""
 
 WAIT_FOR_SOURCES_S: Final = 3.0
-"""Time for which a caller waits for the answers (s); a later one is there at a later look."""
+"""Time for which a caller waits for answers (s); the next call returns late answers."""
 
 MOST_AT_ONCE: Final = 8
-"""Sources that are asked at the same time."""
+"""Largest number of sources that are asked at the same time."""
 
 MOST_RECORDS: Final = 100
-"""Partitions of a gate whose next record is read, for its time: those that lag most."""
+"""Largest number of a gate's partitions whose next record is read for its timestamp. Partitions
+with the largest lag come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionAnswer:
-    """One partition, as its source said.
+    """A source's answer for a partition.
 
     Attributes:
-        position: Up to where the gate has begun to read.
-        end: How far the log is written.
-        beginning: Where the log begins.
-        next_ms: The timestamp of the next record to be read; None where there is none, or not read.
-        first_ms: The timestamp of the first record that is there; None where that is not read, as
-            nothing was deleted yet.
+        position: End of the ranges that the gate has begun.
+        end: End offset of the log.
+        beginning: First offset of the log.
+        next_ms: Timestamp of the next record to be read; None without one, or if it was not read.
+        first_ms: Timestamp of the log's first record; None if it was not read, because no record
+            was deleted yet.
     """
 
     position: int
@@ -91,7 +93,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SourceAnswer:
-    """Answer of a gate's source, and when it was asked (ms since the epoch)."""
+    """Answer of a gate's source, and the time of the request (ms since the epoch)."""
 
     asked_ms: int
     partitions: Mapping[TopicPartition, PartitionAnswer] = field(default_factory=dict)
@@ -99,37 +101,39 @@ class SourceAnswer:
     @property
     def lag(self) -> int:
         """The records that no batch has begun yet."""
-        return sum(each.lag for each in self.partitions.values())
+        return sum(partition.lag for partition in self.partitions.values())
 
     @property
     def oldest_ms(self) -> int | None:
-        """The timestamp of the oldest record to be read; None where none is, or it is unknown."""
-        times = [each.next_ms for each in self.partitions.values() if each.next_ms is not None]
+        """Timestamp of the oldest record to be read; None without one, or if not known."""
+        times = [
+            partition.next_ms
+            for partition in self.partitions.values()
+            if partition.next_ms is not None
+        ]
         return min(times, default=None)
 
     def retention_left_s(self) -> float | None:
-        """Seconds until the log's beginning reaches what is to be read next, where it is nearest.
+        """Return the shortest time (s) until a log deletes its next record to be read.
 
-        A log that deletes by age deletes the record to be read next as long after its first one as
-        it is younger than that one. None while nothing was deleted yet, or nothing waits; 0 where
+        Retention by age deletes the next record to be read ``next_ms - first_ms`` after the log's
+        first record, which is due now. None while no record was deleted yet, or none waits; 0 if
         records were deleted before they were read.
         """
         left = []
-        for each in self.partitions.values():
-            if each.position < each.beginning:
+        for partition in self.partitions.values():
+            if partition.position < partition.beginning:
                 left.append(0.0)
-            elif each.next_ms is not None and each.first_ms is not None:
-                left.append(max(each.next_ms - each.first_ms, 0) / 1000)
+            elif partition.next_ms is not None and partition.first_ms is not None:
+                left.append(max(partition.next_ms - partition.first_ms, 0) / 1000)
         return min(left, default=None)
 
 
 class Sources:
-    """Asks the sources of gates, and keeps the newest answer of each.
+    """Asks the sources of gates, and keeps the newest answer of each source.
 
-    A source that does not answer, or wants secrets, is asked again later.
-
-    Args:
-        with_times: Whether the records are read that are next, for their times.
+    A source that does not answer, or requires secrets, is asked again later. ``with_times`` says
+    whether to read the next records for their timestamps.
     """
 
     def __init__(self, *, with_times: bool = True) -> None:
@@ -139,15 +143,15 @@ class Sources:
         self._running: dict[str, threading.Thread] = {}
 
     def answers(self) -> Mapping[str, SourceAnswer]:
-        """The newest answers, by gate."""
+        """Return the newest answers, by gate."""
         return dict(self._answers)
 
     def ask(self, ledger: Ledger, gates: Iterable[str], wait_s: float = 0) -> None:
-        """Ask the sources of these gates, and wait so long for those that were never asked."""
+        """Ask the sources of gates. Wait ``wait_s`` for sources without an answer yet."""
         wanted = [name for name in gates if self._is_due(name)]
-        # Ask first the sources that were asked the longest ago.
+        # The slots are few, so the sources with the oldest request come first.
         wanted.sort(key=lambda name: self._asked_s.get(name, 0))
-        free = MOST_AT_ONCE - sum(each.is_alive() for each in self._running.values())
+        free = MOST_AT_ONCE - sum(thread.is_alive() for thread in self._running.values())
         for name in wanted[: max(free, 0)]:
             gate = ledger.gates.get(name)
             if gate is not None:
@@ -179,10 +183,10 @@ class Sources:
             if answer is not None:
                 self._answers[gate.name] = answer
             else:
-                # It cannot be reached: an old answer would be taken for a new one.
+                # The source is unreachable: an old answer would look like a new one.
                 self._answers.pop(gate.name, None)
 
-        # Threads that nobody waits for in the end: a broker that hangs holds up nothing.
+        # A daemon thread: a broker that hangs does not delay the end of the program.
         self._running[gate.name] = threading.Thread(target=ask, name="headrace-source", daemon=True)
         self._running[gate.name].start()
 
@@ -190,45 +194,45 @@ class Sources:
 def _answer(
     source: str, servers: str | None, begun: list[PlannedRange], *, with_times: bool
 ) -> SourceAnswer | None:
-    """Return a source's answer; None if it has nothing left of the ranges that the gate read."""
+    """Return a source's answer for the begun ranges; None if it has none of their partitions."""
     asked_ms = wall_clock_ms()
     connector = connector_of(source)
     options = connector.located({}, servers)
     ends = connector.ends(options, begun) if begun else {}
     if not ends:
         return None
-    with closing(connector.log_of(options, [each.offsets for each in begun])) as log:
+    with closing(connector.log_of(options, [place.offsets for place in begun])) as log:
         begins = log.earliest(list(ends))
-    found = {
-        each.offsets.topic_partition: PartitionAnswer(
-            each.offsets.until,
-            ends[each.offsets.topic_partition],
-            begins.get(each.offsets.topic_partition, 0),
+    partitions = {
+        place.offsets.topic_partition: PartitionAnswer(
+            place.offsets.until,
+            ends[place.offsets.topic_partition],
+            begins.get(place.offsets.topic_partition, 0),
         )
-        for each in begun
-        if each.offsets.topic_partition in ends
+        for place in begun
+        if place.offsets.topic_partition in ends
     }
     most = MOST_RECORDS if with_times else 0
-    worst = sorted(found, key=lambda each: -found[each].lag)[:most]
+    worst = sorted(partitions, key=lambda place: -partitions[place].lag)[:most]
     wanted = dict[_Place, int]()
-    for each in worst:
-        known = found[each]
-        if known.lag:
-            wanted[each, "next"] = max(known.position, known.beginning)
-            if known.beginning:
-                wanted[each, "first"] = known.beginning
+    for place in worst:
+        answer = partitions[place]
+        if answer.lag:
+            wanted[place, "next"] = max(answer.position, answer.beginning)
+            if answer.beginning:
+                wanted[place, "first"] = answer.beginning
     times = _times(connector, options, wanted) if wanted else {}
     return SourceAnswer(
         asked_ms,
         {
-            each: PartitionAnswer(
-                known.position,
-                known.end,
-                known.beginning,
-                times.get((each, "next")),
-                times.get((each, "first")),
+            place: PartitionAnswer(
+                answer.position,
+                answer.end,
+                answer.beginning,
+                times.get((place, "next")),
+                times.get((place, "first")),
             )
-            for each, known in found.items()
+            for place, answer in partitions.items()
         },
     )
 
@@ -238,30 +242,32 @@ def _times(
 ) -> dict[_Place, int]:
     from headrace.gate import read_directly  # noqa: PLC0415  (it brings pyspark)
 
-    found = dict[_Place, int]()
-    # One read has one range of a partition at most.
+    times = dict[_Place, int]()
+    # A read accepts one range of a partition at most, so each kind of record has its own read.
     for which in ("next", "first"):
         ranges = [
-            OffsetRange(each.topic, each.partition, at, at + 1)
-            for (each, what), at in wanted.items()
-            if what == which
+            OffsetRange(partition.topic, partition.partition, at, at + 1)
+            for (partition, record), at in wanted.items()
+            if record == which
         ]
         for records in read_directly(connector, options, ranges, {}):
             for row in records.select(["topic", "partition", "timestamp"]).to_pylist():
                 place = TopicPartition(row["topic"], row["partition"])
-                found[place, which] = round(row["timestamp"].timestamp() * 1000)
-    return found
+                times[place, which] = round(row["timestamp"].timestamp() * 1000)
+    return times
 
 
 def begun_ranges(ledger: Ledger, history: GateHistory) -> list[PlannedRange]:
-    """Up to where the gate has begun to read, in the topics of its newest batch."""
-    found = {each.offsets.topic_partition: each for each in history.ranges}
-    for topic, topic_id in {(each.offsets.topic, each.topic_id) for each in history.ranges}:
+    """Return the furthest begun range of each partition, in the topics of the newest batch."""
+    ranges = {planned.offsets.topic_partition: planned for planned in history.ranges}
+    for topic, topic_id in {
+        (planned.offsets.topic, planned.topic_id) for planned in history.ranges
+    }:
         for number, until in ledger.receivers.stream_rate(
             history.gate.name, topic_id or ""
         ).begun.items():
             offsets = OffsetRange(topic, number, 0, until)
-            known = found.get(offsets.topic_partition)
-            if until and (known is None or known.offsets.until < until):
-                found[offsets.topic_partition] = PlannedRange(offsets, topic_id=topic_id)
-    return list(found.values())
+            furthest = ranges.get(offsets.topic_partition)
+            if until and (furthest is None or furthest.offsets.until < until):
+                ranges[offsets.topic_partition] = PlannedRange(offsets, topic_id=topic_id)
+    return list(ranges.values())

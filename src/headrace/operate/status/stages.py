@@ -1,4 +1,4 @@
-"""States of the stages of flows at one moment."""
+"""Snapshots of the stages of flows at one moment."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,34 +10,33 @@ from headrace.gate import Ledger
 from headrace.operate.status.states import Need, Urgency, Where
 
 BOTTLENECK: Final = "bottleneck"
-"""The state of a stage that throttles others, and nobody it."""
+"""State of a stage that throttles others while no stage throttles it."""
 
 WINDOW_MS: Final = 60_000
 """Time that is divided into busy, throttled and idle (ms)."""
 
 MOST_BATCHES: Final = 200
-"""Newest batches that are looked at for that; of shorter ones the time is shorter."""
+"""Largest number of batches that are read for this division; short batches cover less time."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageSnapshot:
-    """A stage at one moment, in ``headrace status --json`` one object for each, after the gates.
+    """A stage at one moment. ``headrace status --json`` prints one such object after the gates.
 
     Attributes:
-        state: ``free``, ``throttled``, or ``bottleneck``: it throttles others, and nobody it.
-        throttled_by: The stage directly after it that throttles it; None while it is free, and
-            while what it may emit is more than the rate that its gate has learnt: then it is that
-            rate that limits it.
-        throttle_level: How hard; 0 while it is free.
-        rate_per_s: The rate that its gate has learnt (records/s); None while there is none.
-        rate_limit_per_s: Largest rate that it may emit under pressure; None while it is free.
-        queue_bytes: Bytes that wait on its channel; None where they are not known.
-        missing_upstream: A stage directly before it that does not run; None while all of them do.
-        upstream: The stages directly before it.
-        throttled_since_ms: Since when that stage throttles it (ms since the epoch); None while it
-            is free.
-        busy: Part of the last minute, or of the time since its first batch, in which a batch of it
-            ran; one that still runs counts up to now.
+        state: ``free``, ``throttled``, or ``bottleneck``: throttles others and is not throttled.
+        throttled_by: The next stage that throttles this stage. None while the stage is free, or
+            if the gate's learnt rate is lower than the throttled rate.
+        throttle_level: Level of the throttle; 0 while the stage is free.
+        rate_per_s: The rate that the stage's gate has learnt (records/s); None without one.
+        rate_limit_per_s: Largest rate under the throttle (records/s); None while free.
+        queue_bytes: Bytes that wait on the stage's channel; None if not known.
+        missing_upstream: An upstream stage that does not run; None if all run.
+        upstream: The stages directly before this stage.
+        throttled_since_ms: Time since which ``throttled_by`` throttles the stage (ms since the
+            epoch); None while it is free.
+        busy: Fraction of the last minute, or of the time since the first batch, in which a batch
+            ran. A running batch counts up to now.
     """
 
     flow: str
@@ -55,26 +54,26 @@ class StageSnapshot:
 
     @property
     def in_force_per_s(self) -> float | None:
-        """The rate in force (records/s): the lower of what it has learnt and what it may emit."""
-        known = [each for each in (self.rate_per_s, self.rate_limit_per_s) if each is not None]
-        return min(known, default=None)
+        """Rate in force (records/s): the lower of the learnt rate and the rate limit."""
+        rates = [rate for rate in (self.rate_per_s, self.rate_limit_per_s) if rate is not None]
+        return min(rates, default=None)
 
     @property
     def throttled(self) -> float:
-        """The part of that time in which no batch ran, while another stage throttles it now."""
+        """Fraction of the time in which no batch ran, if another stage throttles the stage now."""
         return 0.0 if self.throttled_by is None else 1 - self.busy
 
     @property
     def idle(self) -> float:
-        """The rest of that time."""
+        """Fraction of the time in which the stage was neither busy nor throttled."""
         return 1 - self.busy - self.throttled
 
 
 def stages_of(ledger: Ledger, now_ms: int) -> list[StageSnapshot]:
-    """The stages that run and publish their state in this ledger, by flow and name."""
+    """Return the running stages that publish their state in a ledger, by flow and name."""
     flows = ledger.signals.flows()
     rates = {gate.name: gate.rate_per_s for gate in ledger.gates.all()} if flows else {}
-    return [each for flow in flows for each in _stages(ledger, flow, rates, now_ms)]
+    return [stage for flow in flows for stage in _stages(ledger, flow, rates, now_ms)]
 
 
 def _stages(
@@ -105,7 +104,7 @@ def _stages(
 
 
 def _as_felt(state: StageState, rate_per_s: float | None) -> StageState:
-    """The state, without a limit that is above what the stage does by itself."""
+    """Return a stage's state without a throttle that is above the stage's own rate."""
     limit = state.rate_limit_per_s
     if limit is None or rate_per_s is None or limit <= rate_per_s:
         return state
@@ -125,12 +124,9 @@ def _busy(ledger: Ledger, gate: str, now_ms: int) -> float:
 
 
 def busy_share(spans: Sequence[tuple[int, int | None]], since_ms: int, now_ms: int) -> float:
-    """The part of a time in which a batch ran; one that has not ended runs up to now.
+    """Return the fraction of the time from ``since_ms`` to ``now_ms`` in which a batch ran.
 
-    Args:
-        spans: When each batch began, and when it ended (ms).
-        since_ms: Begin of the time.
-        now_ms: End of the time.
+    A span is a batch's start and end (ms). The end of a running batch is None, and counts as now.
     """
     ran_ms, until_ms = 0, since_ms
     for created_ms, end_ms in sorted(spans, key=lambda span: span[0]):
@@ -144,13 +140,13 @@ def busy_share(spans: Sequence[tuple[int, int | None]], since_ms: int, now_ms: i
 
 def flow_needs(stages: Sequence[StageSnapshot]) -> Iterator[Need]:
     """Yield the needs of flows: their bottlenecks, and stages that do not run."""
-    for each in stages:
-        about = f"{each.flow}.{each.stage}"
-        if each.state == BOTTLENECK:
+    for stage in stages:
+        about = f"{stage.flow}.{stage.stage}"
+        if stage.state == BOTTLENECK:
             sentence = "This stage throttles the others: it is the flow's bottleneck."
             command = f"headrace why {shlex.quote(about)}"
             yield Need("bottleneck", Urgency.WATCH, about, sentence, Where.FLOWS, command)
-        if each.missing_upstream is not None:
-            sentence = f"Nothing comes from stage {each.missing_upstream}, which does not run."
-            command = f"headrace flow run MODULE:{each.flow} --stage {each.missing_upstream}"
+        if stage.missing_upstream is not None:
+            sentence = f"Nothing comes from stage {stage.missing_upstream}, which does not run."
+            command = f"headrace flow run MODULE:{stage.flow} --stage {stage.missing_upstream}"
             yield Need("missing stage", Urgency.SOON, about, sentence, Where.FLOWS, command)

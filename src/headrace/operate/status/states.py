@@ -1,8 +1,8 @@
-"""States of gates and receivers, each declared once, and the values of what needs somebody.
+"""States of gates and receivers, each declared once, and the needs of operators.
 
-A query is dead if it has not left its gate and its lease or its process has ended. A query that is
-stopped leaves its gate, so it is not dead. The planner of a killed program does not: Spark's JVM
-ends that planner in order, so its end proves nothing.
+A query is dead if it did not leave its gate and its lease or its process has ended. A stopped query
+leaves its gate, so it is not dead. A killed program leaves no gate, although Spark's JVM still ends
+the planner in order.
 """
 
 import shlex
@@ -38,10 +38,10 @@ from headrace.operate.status.trends import LagChange, Trend, newest_run
 from headrace.operate.status.words import plural
 
 HISTORY: Final = 60
-"""Batches that are looked back on."""
+"""Default number of newest batches that a snapshot covers."""
 
 SILENCE: Final = 3
-"""Intervals after which a gate without a new batch is no longer between two of them."""
+"""Intervals without a new batch after which a gate counts as silent."""
 
 SHORTEST_SILENCE_MS: Final = 10_000
 
@@ -60,38 +60,41 @@ class GateHistory:
     unresolved: Unresolved = field(default_factory=Unresolved)
     receivers: tuple[ReceiverRecord, ...] = ()
     query: GateQuery | None = None
-    """The query that runs behind it."""
+    """The running query of the gate."""
     gone: GateQuery | None = None
-    """One that stood behind it and ended without a finish."""
+    """The last query of the gate, if it ended without reporting an end."""
     isolating: BatchRecord | None = None
-    """The newest batch that is run in parts now."""
+    """The newest batch that is being isolated."""
     isolated: Mapping[str, ErrorReport] = field(default_factory=dict)
-    """Those since the oldest of ``batches`` with records for which the handler raised, and what it
-    raised, newest first."""
+    """Errors that the handler raised on single records, by batch key, newest first. They go back
+    to the oldest of ``batches``."""
     fit_counts: tuple[FitCount, ...] = ()
-    """Records and undecodable values of the newest batches that are a success, if any is kept."""
+    """Counts of records and undecodable values of the newest successful batches, where kept."""
     operator_limits: OperatorLimits | None = None
     new_checkpoint: str | None = None
-    """Where the query of now went on, if it began a new checkpoint."""
+    """Position from which the running query continued, if it began a new checkpoint."""
     look_back: int = HISTORY
-    """Batches that were asked for; where there are fewer, these are all."""
+    """Number of batches that were requested; ``batches`` is complete if it has fewer."""
     waits_with: str | None = None
-    """The gate of the same query whose sink is away, if the newest batch waits with that one's."""
+    """Another gate of the same query, if the newest batch waits for its sink, which is away."""
     failed_error: str | None = None
-    """Why the newest batch failed that waits for a backfill, if it is not one of ``batches``."""
+    """Error of the newest batch that waits for a backfill, if ``batches`` does not have it."""
 
     def ended_by(self, how: QueryEnd) -> str | None:
-        """What is known of the query's end, if it ended so and no other runs: an error, or who."""
+        """Return the error or the author of the query's end; None if it ended otherwise.
+
+        None also while a query runs.
+        """
         if self.query is not None:
             return None
-        if self.gate.ended is None and self.stop is not None:  # nobody was left to say so
+        if self.gate.ended is None and self.stop is not None:  # the query reported no end
             return self.stop.author if how is QueryEnd.STOPPED else None
         return self.gate.ended_error if self.gate.ended == how else None
 
     def abandoned(self, now_ms: int) -> int:
-        """Count the batches in progress that no process runs, while a query is there.
+        """Count the batches in progress that no process runs; 0 without a running query.
 
-        An earlier process has run them last, or their owner's lease is over.
+        Such a batch was last run before the query began, or its owner's lease has expired.
         """
         query = self.query
         if query is None:
@@ -108,9 +111,9 @@ class GateHistory:
 
     @property
     def unfit_records(self) -> int:
-        """Number of the newest records that the schema does not fit.
+        """Number of records of the last `FIT_BATCHES` batches that the schema does not fit.
 
-        0 while it fits enough of them, or no dead letter of them waits.
+        0 while the schema fits enough records, or while no dead letter waits.
         """
         fit = self.fit_counts
         if not self.unresolved.letters or not stopped_fitting(fit):
@@ -119,29 +122,35 @@ class GateHistory:
 
     @property
     def ended_ms(self) -> int | None:
-        """When the last query ended, or was asked to; None while one runs, or if nobody knows."""
+        """Time at which the last query ended or was asked to stop (ms since the epoch).
+
+        None while a query runs, or if the time is not known.
+        """
         asked_ms = None if self.stop is None else self.stop.time_ms
         return None if self.query is not None else self.gate.ended_ms or asked_ms
 
     @property
     def stop(self) -> OperatorAction | None:
-        """An operator's stop of the query that has the gate, or had it last."""
+        """Operator's stop of the gate's current or last query."""
         return None if self.operator_limits is None else self.operator_limits.stop
 
     def is_silent(self, now_ms: int) -> bool:
-        """Whether it has had batches, and none was planned for a while."""
+        """Whether the gate has had batches, but none within `silence_ms`."""
         if not self.batches:
             return False
         return now_ms - self.batches[0].created_time_ms > silence_ms(self.gate.interval_ms)
 
 
 def query_behind(ledger: Ledger, gate: str) -> tuple[GateQuery | None, GateQuery | None]:
-    """The query that runs behind a gate, and one that ended without a finish; at most one is."""
+    """Return a gate's running query and its lost query; at least one of the two is None.
+
+    A lost query ended without reporting an end.
+    """
     return sorted_query(ledger.gates.last_queries([gate]).get(gate))
 
 
 def sorted_query(found: tuple[GateQuery, bool] | None) -> tuple[GateQuery | None, GateQuery | None]:
-    """The same of a query that is known, and of which it is known whether its lease is in force."""
+    """Sort a query into running or lost, like `query_behind`, by whether its lease is in force."""
     if found is None:
         return None, None
     query, lives = found
@@ -149,12 +158,12 @@ def sorted_query(found: tuple[GateQuery, bool] | None) -> tuple[GateQuery | None
 
 
 def silence_ms(interval_ms: int) -> int:
-    """After how long without a batch (ms) a gate is no longer between two of them."""
+    """Return the time without a batch (ms) after which a gate counts as silent."""
     return max(SILENCE * interval_ms, SHORTEST_SILENCE_MS)
 
 
 OVERDUE: Final = 3
-"""Intervals after which a running batch takes longer than it should."""
+"""Intervals after which a running batch is overdue."""
 
 SHORTEST_OVERDUE_MS: Final = 5_000
 
@@ -164,28 +173,28 @@ BATCH: Final = "headrace batches {batch}"
 
 
 class Urgency(IntEnum):
-    """Time until somebody has to look; the lowest number is the most urgent."""
+    """Urgency with which an operator has to look; the lowest number is the most urgent."""
 
     NOW = 0
     """Records are lost, or nothing is processed."""
     SOON = 1
-    """Something failed, and waits for somebody."""
+    """Something failed and waits for an operator."""
     WATCH = 2
-    """It may get worse by itself."""
+    """The problem may get worse by itself."""
     FINE = 3
-    """Nobody has to look."""
+    """No operator has to look."""
 
 
 class GateState(StrEnum):
-    """State of a gate, in the words of ``--json``; lists show them in this order.
+    """State of a gate, in the words of ``--json``; lists show the states in this order.
 
-    Another state is another entry here, and its condition in `gate_state`.
+    A new state needs an entry here and its condition in `gate_state`.
 
     Attributes:
-        urgency: How soon it needs somebody; `FINE` is no need.
-        colour: Colour of the word: green is fine, yellow to be watched, red somebody's work.
-        headline: Its sentence, with the fields that `sentences.headline` fills in.
-        command: The command that acts on it, with ``{gate}`` and ``{batch}``, the newest one's key.
+        urgency: Urgency of the state; `FINE` is no need.
+        colour: Colour of the word: green is fine, yellow needs watching, red needs work.
+        headline: Sentence of the state, with the fields that `needs.headline` fills in.
+        command: Command for the state, with ``{gate}`` and ``{batch}``, the newest batch's key.
     """
 
     urgency: Urgency
@@ -196,7 +205,7 @@ class GateState(StrEnum):
     def __new__(
         cls, word: str, urgency: Urgency, colour: str, headline: str, command: str = WHY
     ) -> Self:
-        """Make a state of its declaration."""
+        """Make a state from its declaration."""
         state = str.__new__(cls, word)
         state._value_ = word
         state.urgency, state.colour = urgency, colour
@@ -212,7 +221,7 @@ class GateState(StrEnum):
         "Dead: its process has ended without a word; last sign of its query {ended}.",
         BATCH,
     )
-    """Its process is gone without a word: killed."""
+    """The query's process was killed, and reported no end."""
     SILENT = (
         "silent",
         Urgency.NOW,
@@ -221,14 +230,14 @@ class GateState(StrEnum):
         " the ledger, as its log says.",
         BATCH,
     )
-    """Its process gives no sign of life: frozen, killed elsewhere, or cut off from the ledger."""
+    """The query's process gives no sign of life: frozen, killed, or unable to reach the ledger."""
     STALLED = (
         "stalled",
         Urgency.NOW,
         "red",
         "Stalled: no batch for {silence}, with {waiting}.",
     )
-    """No batch for a while, although records were waiting: the query has stopped."""
+    """No batch for a while, although records wait: the query has stopped."""
     WAITING = (
         "waiting",
         Urgency.SOON,
@@ -236,7 +245,7 @@ class GateState(StrEnum):
         "Waiting {for_what} since {away}. {waiting_for_it}.",
         "headrace retry {gate}",
     )
-    """Its sink is away: its batch waits and is run again, and nothing more is admitted."""
+    """The sink is away: the batch waits and is retried, and nothing more is admitted."""
     OVERDUE = (
         "overdue",
         Urgency.WATCH,
@@ -246,7 +255,7 @@ class GateState(StrEnum):
     )
     """A batch has been running for several intervals: the job is slow, or it hangs."""
     ISOLATING = "isolating", Urgency.WATCH, "yellow", "Isolating {isolating}.", BATCH
-    """A batch failed, and its records are run in parts to find those that cannot be processed."""
+    """A batch failed, and is run in parts to find the records that cannot be processed."""
     INTERRUPTED = (
         "interrupted",
         Urgency.WATCH,
@@ -254,16 +263,16 @@ class GateState(StrEnum):
         "Interrupted: the query was stopped; its next start runs the batch again.",
         BATCH,
     )
-    """The query was stopped while the last batch ran, which runs again at its next start."""
+    """The query was stopped during the last batch; its next start runs the batch again."""
     FALLING_BEHIND = (
         "falling behind",
         Urgency.WATCH,
         "yellow",
         "Falling behind: {waiting}, {growth} more each second.",
     )
-    """Records wait, and more each time."""
+    """Records wait, and their number grows."""
     STEADY = "steady", Urgency.FINE, "yellow", "Holding: {waiting}."
-    """Records wait, about as many each time, or it is too early to say."""
+    """Records wait, and their number is steady, or too few batches show a trend."""
     LIMITED = (
         "limited",
         Urgency.WATCH,
@@ -273,18 +282,18 @@ class GateState(StrEnum):
     )
     """Records wait, and an operator's limit made the last batch smaller."""
     CATCHING_UP = "catching up", Urgency.FINE, "green", "Catching up: {waiting}, {to_go}."
-    """Records wait, and fewer each time."""
+    """Records wait, and their number falls."""
     PAUSED = "paused", Urgency.WATCH, "yellow", "{operator_limits}.", "headrace resume {gate}"
-    """An operator has paused it, or asked it to drain: it plans no batch."""
+    """An operator has paused or drained the gate, so it plans no batch."""
     NEW = "new", Urgency.FINE, "default", "No batch yet."
-    """It has had no batch yet."""
+    """The gate has had no batch yet."""
     KEEPING_UP = (
         "keeping up",
         Urgency.FINE,
         "green",
         "Keeping up: all that was waiting is admitted.",
     )
-    """The last batch admitted all that was waiting."""
+    """The last batch admitted all waiting records."""
     STOPPED = (
         "stopped",
         Urgency.NOW,
@@ -292,37 +301,37 @@ class GateState(StrEnum):
         "Stopped {said_end}{why_ended}; {left}.",
         "headrace failures {gate}",
     )
-    """Its program has stopped the query, or has ended, or the query has ended by an exception."""
+    """The program stopped the query or ended, or the query ended with an exception."""
     FINISHED = (
         "finished",
         Urgency.FINE,
         "green",
         "Finished {said_end}: {all_records}, none left{by_now}.",
     )
-    """Its query has taken what there was, with a trigger such as ``availableNow``, and ended."""
+    """The query read all records under a trigger such as ``availableNow``, and ended."""
     IDLE = "idle", Urgency.FINE, "default", "Idle: no batch for {silence}; {nothing_new}."
-    """No batch for a while, and nothing was waiting: no data, or no query."""
+    """No batch for a while, and no records wait: no data, or no query."""
 
 
 class ReceiverState(StrEnum):
     """State of a receiver, in the words of ``--json``."""
 
     RECEIVING = "receiving"
-    """Records come, and none waits for the rate."""
+    """Records arrive, and none waits for the rate."""
     REFUSING = "refusing"
-    """All records wait: its journal is at its cap, which its ``refusing`` says."""
+    """All senders wait, for the reason in `ReceiverSnapshot.refusing`, such as a full journal."""
     LIMITED = "limited"
-    """Records wait for the rate: more come than it allows."""
+    """Records wait because more arrive than the rate allows."""
     IDLE = "idle"
-    """No records came lately."""
+    """No records arrived lately."""
     SILENT = "silent"
-    """It has not been seen for a while: it has died, or cannot reach the ledger."""
+    """The receiver sent no heartbeat for a while: it died, or cannot reach the ledger."""
 
 
 def gate_state(
     history: GateHistory, change: LagChange | None, now_ms: int, lag_now: int | None
 ) -> GateState:
-    """Return a gate's state, by the ledger's records and the records that wait in its source."""
+    """Return a gate's state from its history, the lag's change and the lag in its source."""
     if not history.batches:
         if history.gone is not None:
             return _of_gone(history.gone)
@@ -330,14 +339,14 @@ def gate_state(
     newest = history.batches[0]
     left_over = left_by(newest)
     waiting = left_over if lag_now is None else lag_now
-    found = (
+    state = (
         _trouble(history, now_ms)
         or _end(history, waiting=left_over)
         or _held(history)
         or _quiet(history, now_ms, waiting=waiting)
     )
-    if found is not None:
-        return found
+    if state is not None:
+        return state
     if left_over == 0:
         return GateState.KEEPING_UP
     limited = history.operator_limits is not None and history.operator_limits.limit is not None
@@ -352,10 +361,10 @@ def gate_state(
 
 
 def _warm_batches(history: GateHistory) -> list[BatchRecord]:
-    """Return the query's batches but for its first: what came before and in that is no trend."""
+    """Return the query's batches without its first, whose lag grew while no query ran."""
     query, run = history.query, newest_run(history.batches)
     if query is not None:
-        return [each for each in run if each.created_time_ms >= query.since_ms][:-1]
+        return [batch for batch in run if batch.created_time_ms >= query.since_ms][:-1]
     return run[:-1] if run[-1].reason == Reason.INITIAL_RATE else run
 
 
@@ -368,7 +377,7 @@ def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
     if newest.end_time_ms is not None:
         return None
     if history.query is None and history.gate.ended is not None:
-        return GateState.INTERRUPTED  # its program has ended, and said so, while the batch ran
+        return GateState.INTERRUPTED  # the program reported its end while the batch ran
     return _of_running(history, now_ms)
 
 
@@ -387,7 +396,7 @@ def _of_running(history: GateHistory, now_ms: int) -> GateState | None:
 
 
 def waits_for(history: GateHistory) -> SinkOutage | None:
-    """The outage of the sink that a gate's newest batch waits for; None if it does not."""
+    """Return the sink outage that a gate's newest batch waits for; None if it waits for none."""
     outage, newest = history.gate.waits, history.batches[0] if history.batches else None
     is_open = newest is not None and newest.end_time_ms is None and history.query is not None
     return outage if outage and newest and is_open and outage.batch == newest.batch_key else None
@@ -402,13 +411,13 @@ def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
 
 
 def _held(history: GateHistory) -> GateState | None:
-    """Whether an operator has it plan nothing, also while its last batch still runs."""
+    """Return PAUSED if an operator has paused or drained the gate, even while a batch runs."""
     held = history.operator_limits is not None and history.operator_limits.closed_by is not None
     return GateState.PAUSED if held else None
 
 
 def _quiet(history: GateHistory, now_ms: int, *, waiting: int | None) -> GateState | None:
-    """Return the state of a gate that runs no batch; None if a batch is expected, or runs."""
+    """Return STALLED or IDLE for a silent gate; None while a batch runs or is expected."""
     ended_ms = history.batches[0].end_time_ms
     if ended_ms is None:
         return None
@@ -418,26 +427,29 @@ def _quiet(history: GateHistory, now_ms: int, *, waiting: int | None) -> GateSta
 
 
 def left_by(batch: BatchRecord) -> int | None:
-    """Return the records that a batch has left of those before it; None if that is not known."""
+    """Return the number of waiting records that a batch did not admit; None if not known."""
     return None if batch.lag is None else max(batch.lag - batch.planned_records, 0)
 
 
 def is_over(history: GateHistory, newest: BatchRecord, now_ms: int) -> bool:
-    """Whether no batch follows the newest one, which is done: what waits is what it has left."""
+    """Whether the newest batch is a success and no batch follows it.
+
+    The gate's lag is then the number of records that the newest batch left.
+    """
     is_last = has_ended(history) or history.is_silent(now_ms)
     return is_last and newest.status is Status.SUCCESS
 
 
 def has_ended(history: GateHistory) -> bool:
     """Whether the last query is known to have ended, or gives no sign of life."""
-    known = (history.gate.ended, history.gone, history.stop)
-    return history.query is None and any(each is not None for each in known)
+    signs = (history.gate.ended, history.gone, history.stop)
+    return history.query is None and any(sign is not None for sign in signs)
 
 
 def waiting_behind(history: GateHistory, lag_now: int | None) -> int | None:
-    """Return the records behind the newest batch, by the source, or else by the batch's plan.
+    """Return the number of records behind the newest batch, from the source or the batch's plan.
 
-    None where nobody knows: that batch left nothing, and no query has looked since.
+    None if the batch left nothing and no query has looked for new records since.
     """
     if lag_now is not None:
         return lag_now
@@ -446,13 +458,13 @@ def waiting_behind(history: GateHistory, lag_now: int | None) -> int | None:
 
 
 def batch_time_ms(batch: BatchRecord, reported_ms: Mapping[str, int], now_ms: int) -> int:
-    """The time of a batch, as every list has it: as its engine reported it, else what elapsed."""
-    known = reported_ms.get(batch.batch_key)
-    return elapsed_ms(batch, now_ms) if known is None else known
+    """Return a batch's duration (ms) as Spark reported it, or else by the ledger's clock."""
+    duration_ms = reported_ms.get(batch.batch_key)
+    return elapsed_ms(batch, now_ms) if duration_ms is None else duration_ms
 
 
 def elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
-    """The time of a batch by the ledger's clock; of its latest attempt, where it had several."""
+    """Return the duration (ms) of a batch's latest attempt, by the ledger's clock."""
     began_ms = batch.created_time_ms
     if batch.attempts > 1 and batch.start_time_ms is not None:
         began_ms = batch.start_time_ms
@@ -460,7 +472,7 @@ def elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
 
 
 class Where(StrEnum):
-    """Place that acts on a need."""
+    """View in which an operator acts on a need."""
 
     GATE = "gate"
     FAILURES = "failures"
@@ -471,17 +483,17 @@ class Where(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that needs somebody.
+    """Problem that an operator has to look at.
 
     Attributes:
-        kind: What is wrong, such as ``dead letters``, or a value of `GateState`. Needs of one kind
-            are mended alike, so lists show them as one.
-        urgency: How soon: 0 is now, 1 soon, 2 means that it may get worse.
+        kind: Name of the problem, such as ``dead letters``, or a value of `GateState`. Needs of
+            one kind have the same remedy, so lists show them as one.
+        urgency: 0 is now, 1 is soon, 2 means that the problem may get worse.
         about: The gate, or the stage of a flow.
-        sentence: What it is, in one sentence without the gate's name.
-        where: What acts on it.
-        command: The command that acts on it, or shows the next step.
-        records: The records that are at stake; 0 where their number is not known.
+        sentence: Description in one sentence, without the gate's name.
+        where: View in which an operator acts on the need.
+        command: Command that acts on the need, or shows the next step.
+        records: Number of affected records; 0 if it is not known.
     """
 
     kind: str
@@ -495,7 +507,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class NeedGroup:
-    """Needs of one kind, the most urgent first, then those with the most records."""
+    """Needs of one kind, sorted by urgency, then by records, the most urgent first."""
 
     kind: str
     needs: tuple[Need, ...]
@@ -513,19 +525,19 @@ class NeedGroup:
 
     @property
     def records(self) -> int:
-        """The records that are at stake, as far as their number is known."""
+        """Number of affected records, as far as it is known."""
         return sum(need.records for need in self.needs)
 
     @property
     def sentence(self) -> str:
-        """Sentence for all of them, such as "3 gates: falling behind, with 1,200 records."."""
+        """Sentence for all needs, such as "3 gates: falling behind, with 1,200 records."."""
         noun = "stage" if self.needs[0].where is Where.FLOWS else "gate"
         records = f", with {plural(self.records, 'record')}" if self.records else ""
         return f"{plural(self.number, noun)}: {self.kind}{records}."
 
     @property
     def command(self) -> str:
-        """The command that lists all of them, or acts on the worst."""
+        """Command that lists all needs, or acts on the most urgent one."""
         worst = self.needs[0]
         if self.number == 1 or worst.where not in (Where.FAILURES, Where.VERIFY):
             return worst.command
@@ -534,9 +546,9 @@ class NeedGroup:
 
 
 def grouped(needs: Iterable[Need]) -> list[NeedGroup]:
-    """Needs by their kind: the most urgent kind first, then by gates, then by records."""
+    """Group needs by kind: the most urgent kind first, then by gates, then by records."""
     kinds: dict[str, list[Need]] = {}
-    for need in sorted(needs, key=lambda each: (each.urgency, -each.records, each.about)):
+    for need in sorted(needs, key=lambda item: (item.urgency, -item.records, item.about)):
         kinds.setdefault(need.kind, []).append(need)
     groups = [NeedGroup(kind, tuple(of_kind)) for kind, of_kind in kinds.items()]
-    return sorted(groups, key=lambda each: (each.urgency, -each.number, -each.records))
+    return sorted(groups, key=lambda item: (item.urgency, -item.number, -item.records))

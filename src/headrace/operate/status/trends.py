@@ -1,4 +1,4 @@
-"""Trends of a gate's newest batches: where its lag goes, and why its rate stays low."""
+"""Trends of a gate's newest batches: the direction of its lag, and reasons for a low rate."""
 
 import math
 import statistics
@@ -24,19 +24,19 @@ from headrace.gate import (
 from headrace.operate.status.words import count, duration, fine_duration
 
 BATCHES: Final = 3
-"""Batches in a row that show what is usual by now."""
+"""Number of consecutive batches that advice is based on."""
 
 _ABOUT: Final = 0.9
-"""The part of the interval from which on a batch takes about as long."""
+"""Fraction of the interval from which on a batch counts as filling the interval."""
 
 _LONG: Final = 1.5
-"""The number of intervals from which on a batch takes too long for its interval."""
+"""Number of intervals from which on a batch takes too long."""
 
 _ROOM: Final = 1.2
-"""The length of a proposed interval, in batches."""
+"""Length of a proposed interval, in durations of a batch."""
 
 _SURE: Final = 0.2
-"""A cost is known where its standard deviation is at most this part of it."""
+"""Largest relative standard deviation of a cost that counts as known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Measured:
     """Measurements of a gate's newest batches.
 
     Attributes:
-        settings: Of the law, with the lowest rate.
-        rate_per_s: The rate in force (records/s); None if there is none.
-        rates_per_s: What the newest batches have taught, the newest first.
-        took_ms: How long each of them took.
-        cost: What is known of a batch's cost; None where nothing is.
-        is_throttled: Whether an operator, a stage after it or a ceiling makes the batches smaller.
+        settings: Settings of the law, with the lowest rate.
+        rate_per_s: The rate in force (records/s); None without one.
+        rates_per_s: Rates learnt from the newest batches (records/s), newest first.
+        took_ms: Durations of these batches (ms).
+        cost: Learnt cost of a batch; None if not known.
+        is_throttled: Whether an operator, a later stage or a ceiling makes the batches smaller.
     """
 
     settings: EstimatorSettings
@@ -62,11 +62,11 @@ class Measured:
 
 
 def diagnose(found: Measured) -> str | None:
-    """Return the cause of a low rate, and what helps; None if there is none.
+    """Return the cause of a low rate and a remedy, in a sentence; None without a cause.
 
-    With a for the time of a batch without records, b for that of a record, i for the interval and m
-    for the lowest rate: no interval carries more than 1/b, and this one (i - a) / (b · i). If all
-    batches were of one size nobody can tell a from b, and then it says so.
+    With a for the time of a batch without records, b for the time of a record and i for the
+    interval: no interval carries more than 1/b, and this interval carries (i - a) / (b · i). If all
+    batches had one size, a and b cannot be told apart, and the sentence says so.
     """
     if found.is_throttled:
         return None
@@ -125,30 +125,30 @@ def _too_long(found: Measured) -> str | None:
 
 
 def _is_slow(found: Measured) -> bool:
-    """Whether the rate is at its lowest, and batches take about the interval nevertheless."""
+    """Whether the rate is at its lowest, and batches still fill the interval."""
     if found.rate_per_s is None or found.rate_per_s > found.settings.min_rate:
         return False
-    if len(found.took_ms) < BATCHES or any(each != found.rate_per_s for each in found.rates_per_s):
+    if len(found.took_ms) < BATCHES or any(rate != found.rate_per_s for rate in found.rates_per_s):
         return False
     return statistics.median(found.took_ms) >= _ABOUT * found.interval_ms
 
 
 def _record_s(cost: SourceCost | None) -> float | None:
-    known = cost is not None and math.sqrt(cost.record_variance) <= _SURE * cost.record_s
-    return cost.record_s if cost is not None and known else None
+    is_known = cost is not None and math.sqrt(cost.record_variance) <= _SURE * cost.record_s
+    return cost.record_s if cost is not None and is_known else None
 
 
 def _fixed_s(cost: SourceCost | None) -> float | None:
-    known = cost is not None and math.sqrt(cost.fixed_variance) <= _SURE * cost.fixed_s
-    return cost.fixed_s if cost is not None and known else None
+    is_known = cost is not None and math.sqrt(cost.fixed_variance) <= _SURE * cost.fixed_s
+    return cost.fixed_s if cost is not None and is_known else None
 
 
 WINDOW: Final = 6
-"""Batches that one measurement of the lag spans: enough to even out one of an odd size, few enough
-to see a job slow down within seconds."""
+"""Number of batches in a measurement of the lag: enough to average out a batch of an odd size, few
+enough to show within seconds that a job slows down."""
 
 STEADY: Final = 0.02
-"""A lag that changes by less than this part of the throughput is steady."""
+"""Fraction of the throughput up to which a changing lag counts as steady."""
 
 
 class Trend(StrEnum):
@@ -161,12 +161,12 @@ class Trend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LagChange:
-    """Records in and out between two plans of a checkpoint.
+    """Change of a checkpoint's lag between two plans.
 
     Attributes:
-        lag_change_per_s: Above 0 where the lag grows; losses make it fall too.
+        lag_change_per_s: Above 0 if the lag grows; lost records make it fall too.
         lag: The lag at the later plan, before its batch.
-        left_over: What that batch left of it.
+        left_over: Number of records that the later batch did not admit.
     """
 
     arrival_rate_per_s: float
@@ -177,18 +177,18 @@ class LagChange:
 
     @classmethod
     def of(cls, batches: Sequence[BatchRecord]) -> Self | None:
-        """Measure over batches of one checkpoint, newest first; None while there are not two.
+        """Measure over batches of one checkpoint, newest first; None with fewer than two lags.
 
-        The lag of a batch planned before a restart is not known; its size is.
+        A batch that was planned before a restart has a known size but no known lag.
         """
-        known = [place for place, batch in enumerate(batches[:WINDOW]) if batch.lag is not None]
-        if len(known) < 2:
+        places = [place for place, batch in enumerate(batches[:WINDOW]) if batch.lag is not None]
+        if len(places) < 2:
             return None
-        newest, oldest = batches[known[0]], batches[known[-1]]
+        newest, oldest = batches[places[0]], batches[places[-1]]
         seconds = (newest.created_time_ms - oldest.created_time_ms) / 1000
         if newest.lag is None or oldest.lag is None or seconds <= 0:
             return None
-        admitted = sum(b.planned_records for b in batches[known[0] + 1 : known[-1] + 1])
+        admitted = sum(b.planned_records for b in batches[places[0] + 1 : places[-1] + 1])
         arrived = max(newest.lag - oldest.lag + admitted, 0)
         return cls(
             arrival_rate_per_s=arrived / seconds,
@@ -200,14 +200,14 @@ class LagChange:
 
     @property
     def lag_trend(self) -> Trend:
-        """Whether the lag falls or rises, beyond what batches differ by anyway."""
+        """Direction of the lag, apart from the usual variation between batches."""
         if abs(self.lag_change_per_s) <= STEADY * self.throughput_per_s:
             return Trend.STEADY
         return Trend.FALLING if self.lag_change_per_s < 0 else Trend.RISING
 
     @property
     def drain_s(self) -> float | None:
-        """Seconds until nothing is left waiting: lag / (admitted - arriving); None if never."""
+        """Seconds until no record waits: lag / (admitted - arriving); None if never."""
         if self.left_over == 0:
             return 0.0
         net_per_s = self.throughput_per_s - self.arrival_rate_per_s
@@ -215,12 +215,12 @@ class LagChange:
 
 
 def newest_run(batches: Sequence[BatchRecord]) -> list[BatchRecord]:
-    """The batches of the newest batch's checkpoint: offsets of others are not comparable."""
+    """Return the batches of the newest batch's checkpoint: other offsets are not comparable."""
     return [batch for batch in batches if batch.checkpoint_id == batches[0].checkpoint_id]
 
 
 def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
-    """Whether the time to drain grows, against half a window before; None if it was not known.
+    """Return the direction of the time to drain since half a window ago; None if not known.
 
     ``batches`` are of one checkpoint, newest first.
     """
@@ -240,19 +240,19 @@ def advice_on(
     samples: Sequence[RateSample],
     fit_counts: Sequence[FitCount] = (),
 ) -> tuple[str, ...]:
-    """Return the causes of a gate's lowest rate, and what helps; newest rows come first."""
+    """Return causes of a gate's low rate or small batches, with remedies; newest rows first."""
     # Spark sees no row of a value that the source has read and could not decode.
-    is_unfit = any(each.unfit for each in fit_counts[:BATCHES])
-    found = (
+    is_unfit = any(counts.unfit for counts in fit_counts[:BATCHES])
+    sentences = (
         None if is_unfit else _nothing_read(batches, samples),
         _low_rate(gate, batches, samples),
         _too_small_batches(gate, batches),
     )
-    return tuple(sentence for sentence in found if sentence is not None)
+    return tuple(sentence for sentence in sentences if sentence is not None)
 
 
 def batch_cost_of(gate: GateRecord) -> SourceCost | None:
-    """Return a batch's known cost; None if there is none, or another version wrote it."""
+    """Return a batch's learnt cost; None without one, or if another version wrote it."""
     return None if gate.batch_cost is None else _cost_in(gate.batch_cost)
 
 
@@ -265,7 +265,7 @@ def _cost_in(text: str) -> SourceCost | None:
 
 
 def settings_of(gate: GateRecord) -> EstimatorSettings | None:
-    """Return the law in force and its settings; None where another version wrote them."""
+    """Return the settings of the law in force; None if another version wrote them."""
     try:
         return EstimatorSettings.from_text(gate.estimator)
     except OptionError:
@@ -273,7 +273,7 @@ def settings_of(gate: GateRecord) -> EstimatorSettings | None:
 
 
 def law_of(gate: GateRecord) -> str | None:
-    """Return the name of the law in force; None where another version wrote it."""
+    """Return the name of the law in force; None if another version wrote it."""
     settings = settings_of(gate)
     return None if settings is None else settings.name
 
@@ -284,7 +284,7 @@ def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample])
     ended = [by_batch.get(sample.batch_key or "") for sample in newest]
     if len(newest) < BATCHES or any(sample.records for sample in newest):
         return None
-    # One that failed, or had to be run again, may have failed before it read.
+    # A batch that failed or was retried may have failed before it read.
     if not all(b and b.status is Status.SUCCESS and b.attempts == 1 for b in ended):
         return None
     return (
@@ -299,14 +299,14 @@ def _low_rate(
     settings = settings_of(gate)
     if settings is None:
         return None
-    taught = [each for each in samples if each.rate_per_s is not None][:BATCHES]
+    taught = [sample for sample in samples if sample.rate_per_s is not None][:BATCHES]
     return diagnose(
         Measured(
             settings,
             gate.interval_ms,
             gate.rate_per_s,
-            tuple(each.rate_per_s or 0.0 for each in taught),
-            tuple(each.processing_delay_ms for each in taught),
+            tuple(sample.rate_per_s or 0.0 for sample in taught),
+            tuple(sample.processing_delay_ms for sample in taught),
             batch_cost_of(gate),
             is_throttled=any(map(is_throttled, batches[:1])),
         )
@@ -314,7 +314,7 @@ def _low_rate(
 
 
 def _too_small_batches(gate: GateRecord, batches: Sequence[BatchRecord]) -> str | None:
-    """Whether the newest batch was smaller than its rate, for the handler takes no larger ones."""
+    """Return advice if the ceiling made the newest batch smaller than its rate; else None."""
     ceiling = known_ceiling(gate.size_ceiling)
     newest = batches[0] if batches else None
     if ceiling is None or newest is None or not newest.reason.startswith(Reason.CEILING):
@@ -326,6 +326,6 @@ def _too_small_batches(gate: GateRecord, batches: Sequence[BatchRecord]) -> str 
 
 
 def is_throttled(batch: BatchRecord) -> bool:
-    """Whether an operator, a stage after it or a ceiling made a batch as small as it was."""
-    others = (Reason.LIMITED, Reason.THROTTLED, Reason.HELD, Reason.CEILING)
-    return batch.reason.startswith(others)
+    """Whether an operator, a later stage or a ceiling limited a batch's size."""
+    prefixes = (Reason.LIMITED, Reason.THROTTLED, Reason.HELD, Reason.CEILING)
+    return batch.reason.startswith(prefixes)

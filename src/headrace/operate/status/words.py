@@ -7,16 +7,16 @@ from typing import Final
 from headrace.gate import LAST_MS, BatchRecord, ErrorReport
 
 UNKNOWN: Final = "—"
-"""Text for a value that is not known yet."""
+"""Text for an unknown value."""
 
 SHORT: Final = 8
-"""Digits of a key that are shown in a table; they tell the batches of most ledgers apart."""
+"""Digits of a key in a table; enough to distinguish the batches of most ledgers."""
 
 _DAY_MS: Final = 86_400_000
 
 
 def count(number: float | None) -> str:
-    """A number of records, or of records per second.
+    """Format a number of records, or of records per second.
 
     >>> count(12345.6), count(None)
     ('12,346', '—')
@@ -25,7 +25,7 @@ def count(number: float | None) -> str:
 
 
 def signed(number: float | None) -> str:
-    """A change, always with its sign.
+    """Format a change with its sign.
 
     >>> signed(120.0), signed(-31.2), signed(-0.3)
     ('+120', '-31', '0')
@@ -36,7 +36,7 @@ def signed(number: float | None) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """A number with its noun.
+    """Format a number with its noun.
 
     >>> plural(1, "record"), plural(2_000, "record"), plural(3, "batch")
     ('1 record', '2,000 records', '3 batches')
@@ -46,7 +46,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def size(number: int | None) -> str:
-    """A number of bytes.
+    """Format a number of bytes.
 
     >>> size(900), size(1_250_000), size(None)
     ('900 B', '1.2 MB', '—')
@@ -62,12 +62,12 @@ def size(number: int | None) -> str:
 
 
 def mebibytes(number: int) -> str:
-    """A number of bytes, in MiB without the unit."""
+    """Format a number of bytes in MiB, without the unit."""
     return f"{number / 2**20:,.1f}"
 
 
 def duration(ms: float | None) -> str:
-    """A time span, with two figures that matter.
+    """Format a time span (ms) in its two largest units.
 
     >>> [duration(ms) for ms in (4, 980, 12_300, 125_000, 7_500_000, 200_000_000)]
     ['0.00 s', '0.98 s', '12.3 s', '2 min 5 s', '2 h 5 min', '2 d 7 h']
@@ -85,14 +85,14 @@ def duration(ms: float | None) -> str:
 
 
 def drained_in(drain_s: float | None) -> str:
-    """A time until nothing waits, without the tenths of a second, which nobody needs."""
+    """Format the time until no record waits, in whole seconds: an estimate has no tenths."""
     if drain_s is None:
         return UNKNOWN
     return duration(round(drain_s) * 1000) if drain_s >= 60 else f"{drain_s:.0f} s"
 
 
 def fine_duration(ms: float) -> str:
-    """A time span that may be far below a second.
+    """Format a time span (ms) that may be far below a second.
 
     >>> [fine_duration(ms) for ms in (0.0042, 0.81, 4.54, 19.5, 980, 12_300)]
     ['4.2 µs', '810 µs', '4.5 ms', '20 ms', '980 ms', '12.3 s']
@@ -104,12 +104,12 @@ def fine_duration(ms: float) -> str:
 
 
 def short_time(ms: int | None) -> str:
-    """A moment for a table, in this machine's time zone: without the year."""
+    """Format a time for a table, in this machine's time zone, without the year."""
     return UNKNOWN if ms is None else f"{_local(ms):%m-%d %H:%M:%S}"
 
 
 def full_time(ms: int | None, now_ms: int) -> str:
-    """A moment with its time zone, and how long ago it was."""
+    """Format a time with its time zone and its distance from now."""
     if ms is None:
         return UNKNOWN
     away = f"{duration(now_ms - ms)} ago" if ms <= now_ms else f"in {duration(ms - now_ms)}"
@@ -121,12 +121,12 @@ def _local(ms: int) -> datetime:
 
 
 def printable(text: str) -> str:
-    """The text with a space for each character that a terminal would obey, line ends too."""
+    """Replace each character that a terminal would interpret, line ends included, by a space."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def planned_or_counted(batch: BatchRecord) -> int:
-    """Its records, or the offsets in it while they have not been counted."""
+    """Return a batch's number of records, or of offsets while the records are not counted."""
     return batch.planned_records if batch.records is None else batch.records
 
 
@@ -136,12 +136,12 @@ def status_word(batch: BatchRecord) -> str:
 
 
 def spoken(status: str) -> str:
-    """A status as people say it."""
+    """Return a status as text for people, such as ``running`` for ``in_progress``."""
     return status.replace("in_progress", "running")
 
 
 def reason_first(line: str) -> str:
-    """An error's line with its class behind the reason, without its module.
+    """Move an error's class, without its module, behind the reason.
 
     >>> reason_first("psycopg.errors.DiskFull: no space left"), reason_first("no such topic")
     ('no space left (DiskFull)', 'no such topic')
@@ -153,5 +153,5 @@ def reason_first(line: str) -> str:
 
 
 def short_error(error: ErrorReport | None) -> str:
-    """An error in one line, its class without the module behind the reason; empty without one."""
+    """Format an error in one line, its class behind the reason; empty without an error."""
     return "" if error is None else reason_first(error.line)

@@ -1,4 +1,4 @@
-// Draws a gate's history: lag, rate and batch time, with marks where something changed.
+// Draws a gate's history: lag, rate and batch time, with marks for events.
 "use strict";
 
 (() => {
@@ -21,7 +21,7 @@
   const clock = (then) => pad(then.getHours()) + ":" + pad(then.getMinutes()) + ":" + pad(then.getSeconds());
   const day = (then) => then.getFullYear() + "-" + pad(then.getMonth() + 1) + "-" + pad(then.getDate());
 
-  // Times on a 24-hour clock, with the day where it is another one than before.
+  // Times on a 24-hour clock, with the date where it changes.
   function times(_plot, splits, _axis, _space, step) {
     let before = "";
     return splits.map((split) => {
@@ -33,7 +33,7 @@
     });
   }
 
-  // The part that was dragged over is a page of its own, to which a link can be sent.
+  // A dragged range is a page with its own address, so that operators can send a link to it.
   function zoom(plot) {
     if (plot.select.width < 5) return;
     const at = new URL(location.href);
@@ -145,7 +145,7 @@
         draw();
       }
     } catch {
-      // The ledger or the dashboard is away, which the page says; the next batch asks again.
+      // The ledger or the dashboard is unreachable, which the page shows; the next batch retries.
     } finally {
       asking = false;
     }

@@ -1,4 +1,4 @@
-// Keeps a page live: puts regions that the server sends in the place of those that are shown.
+// Keeps a page live: replaces regions of the page by the regions that the server sends.
 "use strict";
 
 (() => {
@@ -38,7 +38,7 @@
     }
   }
 
-  // What is open, scrolled or focused stays so when its region is replaced.
+  // A replaced region keeps its open, scrolled and focused elements.
   function replace(element, html) {
     const key = (each, number) => each.dataset.key ?? String(number);
     const open = new Map([...element.querySelectorAll("details")].map((each, number) => [key(each, number), each.open]));
