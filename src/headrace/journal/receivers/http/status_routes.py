@@ -99,36 +99,20 @@ class _IntakeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         intake = self._intake
         place = [intake.health.journal, str(intake.health.lane)]
-        statistics = intake.statistics
+        stats = intake.statistics
         for name, text, value in (
-            ("accepted_records", "Records that are durable.", statistics.stored_records),
-            ("accepted_bytes", "Their keys, values and headers.", statistics.stored_bytes),
-            (
-                "duplicate_records",
-                "Records taken before, by their ids.",
-                statistics.duplicate_records,
-            ),
-            ("failed_records", "Records whose block was not stored.", statistics.failed_records),
+            ("accepted_records", "Records that are durable.", stats.stored_records),
+            ("accepted_bytes", "Their keys, values and headers.", stats.stored_bytes),
+            ("duplicate_records", "Records taken before, by their ids.", stats.duplicate_records),
+            ("failed_records", "Records whose block was not stored.", stats.failed_records),
         ):
             counter = CounterMetricFamily(_PREFIX + name, text, labels=_LABELS)
             counter.add_metric(place, value)
             yield counter
         for name, text, value in (
-            (
-                "buffer_bytes",
-                "Memory of records that are not durable yet.",
-                statistics.reserved_bytes,
-            ),
-            (
-                "waiting_records",
-                "Those of them that wait for the rate.",
-                statistics.waiting_records,
-            ),
-            (
-                "refusing",
-                "1 while all senders wait: see /ready.",
-                bool(intake.refusing),
-            ),
+            ("buffer_bytes", "Memory of records that are not durable yet.", stats.reserved_bytes),
+            ("waiting_records", "Those of them that wait for the rate.", stats.waiting_records),
+            ("refusing", "1 while all senders wait: see /ready.", bool(intake.refusing)),
         ):
             gauge = GaugeMetricFamily(_PREFIX + name, text, labels=_LABELS)
             gauge.add_metric(place, value)
