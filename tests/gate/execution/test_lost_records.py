@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.gate.execution.queries import finish, read
 from tests.journal.journals import fill
+from tests.journal.samples import damage
 from tests.services.changes import create_again, delete_records
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.queries import sentence
@@ -318,11 +319,7 @@ def test_a_loss_is_counted_with_any_sink(
 def damaged(path: Path) -> Journal:
     """A journal of 60 records in three blocks, of which the second is not what was written."""
     journal = fill(path, {0: [20, 20, 20]})
-    (block,) = path.glob("**/00000000000000000020.block")
-    data = bytearray(block.read_bytes())
-    data[-1] ^= 0xFF
-    block.chmod(0o644)
-    block.write_bytes(data)
+    damage(journal, 20)
     return journal
 
 
