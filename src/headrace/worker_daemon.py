@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Final
 from pyspark import daemon
 
 _IDLE_S: Final = 60.0
-"""Time that a worker waits for a connection before it ends (s), as long as Spark's idle workers."""
+"""Time that a worker waits for a connection before it ends (s); the same as Spark's own."""
 
 _WAITING, _CONNECTION, _TAKEN = b"w", b"c", b"t"
 

@@ -212,7 +212,7 @@ def test_a_small_payload_that_would_take_much_memory_is_refused_before_it_is_unp
     assert len(bomb) < 40_000
     with pytest.raises(
         CorruptionError,
-        match=rf"the block is damaged: its records cannot be read: its \d+ bytes would take"
+        match=rf"the block is damaged: its records cannot be read: its \d+ bytes would unpack to"
         rf" {_ZEROS + 8} unpacked, and 1 records of {raw_bytes} bytes take {allowed} at most",
     ):
         decode(pa.py_buffer(bomb), "the block", columns)

@@ -9,7 +9,7 @@ _REPEATED: Final = (
     "There was an exception while executing the Python Proxy",
     "Exception occurred while shutting down connection",
 )
-"""Beginnings of py4j messages about an error that Spark reports too, or a closed connection."""
+"""Beginnings of py4j messages about a closed connection, or about an error that Spark reports."""
 
 
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]

@@ -173,7 +173,7 @@ class WarnOnce:
             is_last = len(self._since_s) > MAX_WARNINGS
         self._log.warning(message, *values, extra=extra)
         if is_last:
-            self._log.warning("There is more of the kind, which is not logged.")
+            self._log.warning("Further messages of this kind are not logged.")
 
     def clear(self, about: str = "") -> float | None:
         """Close the warning about a problem; return its age (s), or None without a warning."""

@@ -429,7 +429,7 @@ def _no_handler(report: Report) -> DecodeError:
 def _reports(
     run: str | None, found: list[tuple[str, int, int, str]], reported: int
 ) -> list[Report]:
-    """Return a task's reports to its run; ``reported`` is their total so far.
+    """Return the reports that a task sends to its run; ``reported`` counts those already sent.
 
     Raises:
         DecodeError: there is no run, or the task has too many reports.

@@ -21,7 +21,7 @@ class Decoded:
 
     Attributes:
         values: a struct for each value; null for null values and values that do not fit.
-        reasons: reasons of the values that do not fit, by their number.
+        reasons: the reason for each value that does not fit, by the index of the value.
     """
 
     values: pa.StructArray

@@ -103,8 +103,9 @@ def json(schema: str | t.StructType | Path) -> "JsonFormat":
 
     Each field must have its type, and must be present unless it is nullable. Fields outside of the
     schema are dropped. Whole numbers must not have a decimal point. Dates and times are texts by
-    RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``), in UTC without a zone, and rounded to
-    microseconds. Decimals are numbers or texts. Of a repeated field the last one counts.
+    RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``). A time without a zone is in UTC. Times
+    are rounded to microseconds. Decimals are numbers or texts. The last of several fields of one
+    name counts.
 
     Args:
         schema: Spark types as a DDL text (``"id BIGINT NOT NULL, name STRING"``) or a `StructType`;

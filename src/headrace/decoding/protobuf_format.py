@@ -108,8 +108,8 @@ def protobuf(
 
     With a registry values have Confluent's wire format: a byte 0, the id of the writer's schema,
     and the message's index in the schema. A message is rejected if the registry does not know its
-    id or has another name for it. Other messages are read with the descriptors given here, by the
-    rules of Protocol Buffers: fields that these descriptors lack are dropped.
+    schema id, or if the registry's message name differs from ``message``. All others are read with
+    the descriptors given here: fields that these descriptors lack are dropped.
 
     Args:
         descriptors: the output of ``protoc --include_imports --descriptor_set_out=FILE``: the

@@ -291,8 +291,8 @@ def _refuse_a_new_name(
             now = "reads another channel now" if name in stages else "is no longer declared"
             raise OptionError(
                 f"{stage} has never run and would read {channel.location} from the beginning, but"
-                f" stage {name!r}, which {now}, has read the same channel; if this is the same"
-                f" stage, name it {name!r} again, and if not, set its option startingOffsets."
+                f" stage {name!r}, which {now}, has read the same channel; if you renamed that"
+                f" stage, name it {name!r} again, and if not, set the option startingOffsets."
             )
 
 

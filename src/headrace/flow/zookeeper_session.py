@@ -278,7 +278,9 @@ class ZookeeperSession:
             lasted_s = time.monotonic() - self._unreachable_since_s
             _LOG.info("%s is reachable again, after %.1f s.", self._where, lasted_s)
         if self._session_id not in (None, session_id):
-            _LOG.info("The session with %s was lost; stages publish and send again.", self._where)
+            _LOG.info(
+                "The session with %s was lost; the stages send their signals anew.", self._where
+            )
 
 
 def _end(client: KazooClient) -> None:

@@ -314,9 +314,7 @@ def _check_types(schema: pa.Schema) -> None:
             field.type != SCHEMA.field(field.name).type
             or len(schema.get_all_field_indices(field.name)) > 1
         ):
-            raise pa.ArrowInvalid(
-                f"the column {field.name!r} is not of its type, or is there twice"
-            )
+            raise pa.ArrowInvalid(f"the column {field.name!r} has the wrong type, or occurs twice")
 
 
 def _check_times(batch: pa.RecordBatch, header: FrameHeader) -> None:
@@ -357,8 +355,8 @@ def check_unpacked(payload: pa.Buffer, raw_bytes: int, count: int) -> int:
     unpacked_bytes, allowed = sum(sizes), most_unpacked_bytes(raw_bytes, count, payload.size)
     if unpacked_bytes > allowed:
         raise pa.ArrowInvalid(
-            f"its {payload.size} bytes would take {unpacked_bytes} unpacked, and {count} records of"
-            f" {raw_bytes} bytes take {allowed} at most"
+            f"its {payload.size} bytes would unpack to {unpacked_bytes}, more than the {allowed}"
+            f" that {count} records of {raw_bytes} bytes can need"
         )
     return schema_bytes
 

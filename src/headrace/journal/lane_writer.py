@@ -208,7 +208,7 @@ class LaneWriter:
             if stored.writer != self._writer:
                 raise self._other_writer() from None
             raise FileExistsError(
-                "an earlier block of the same writer, taken for failed, is there"
+                "an earlier block of the same writer, whose append seemed to fail, has this name"
             ) from None
 
     def _let_go(self) -> None:

@@ -110,4 +110,6 @@ def _assigned(log: MemoryLog, options: Mapping[str, str]) -> MemoryLog:
 
 
 def _located(options: Mapping[str, str], servers: str | None) -> dict[str, str]:
-    raise OptionError(f"{_FORMAT} is read by the test that has it; no command can read {servers}.")
+    raise OptionError(
+        f"{_FORMAT} can only be read by the test that made it; no command can read {servers}."
+    )

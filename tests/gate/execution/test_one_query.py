@@ -280,5 +280,5 @@ def test_a_query_without_a_checkpoint_is_refused_unless_its_session_has_a_folder
 
 
 def test_what_is_no_stream_is_not_written(spark: SparkSession, gate: Gate) -> None:
-    with pytest.raises(OptionError, match="is a batch DataFrame, and a gate writes a stream"):
+    with pytest.raises(OptionError, match="given a batch DataFrame, and a gate writes a stream"):
         gate.write(spark.range(1), Received())

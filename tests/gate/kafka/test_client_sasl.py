@@ -99,7 +99,7 @@ def test_without_a_protocol_that_has_it_sasl_is_not_looked_at() -> None:
         ({"sasl.login.class": "a.B"}, "kafka.sasl.mechanism"),
         (
             {"sasl.mechanism": "PLAIN", "sasl.login.callback.handler.class": "a.B"},
-            "no Java here; leave it out",
+            "no Java here; leave the option out",
         ),
     ],
 )

@@ -162,7 +162,7 @@ def test_starting_offsets_beyond_the_end_are_no_loss_and_the_message_says_where_
         start = planner.initial()
         orders.produce(b"d")
         assert next_batch(planner, start)[1] == [OffsetRange(orders.name, 0, 3, 4)]
-    assert caplog.messages == [f"{said}; it is read from there on."]
+    assert caplog.messages == [f"{said}; the partition is read from its end."]
     with planner_of(orders, options) as planner:  # which is at the end by now
         assert next_batch(planner, planner.initial())[1] == []
 

@@ -114,4 +114,4 @@ def test_a_certificate_that_cannot_be_used_leaves_the_one_of_before_in_use(
     before = access.context
     Path(files.key).write_text("half")
     assert [access.context, access.context] == [before, before]
-    assert caplog.text.count("The certificate of before stays in use.") == 1
+    assert caplog.text.count("The previous certificate stays in use.") == 1

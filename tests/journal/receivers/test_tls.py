@@ -343,7 +343,7 @@ def test_a_certificate_out_of_its_time_is_said_at_the_start_and_refused_later(
     good = access.context
     place.authority.issue("server", begins)
     assert access.context is good
-    assert f"server.pem {why}. The certificate of before stays" in caplog.text
+    assert f"server.pem {why}. The previous certificate stays" in caplog.text
     Access(settings)
     assert f"server.pem {why}; clients will refuse it" in caplog.text
 

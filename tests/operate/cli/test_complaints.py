@@ -85,8 +85,8 @@ COMPLAINTS = [
     (f"{SEND} --all clicks", "has no gate 'clicks'"),
     (f"{SEND} 1 --option kafka.sasl.jaas.confg=hunter2", "did you mean kafka.sasl.jaas.config"),
     (f"{SEND} 1 --edit letter_edits:fail", "failed on dead letter 1 (KeyError: 'price')"),
-    (f"{SEND} 1 --edit letter_edits:text", "answers a value of type DeadLetter; it must"),
-    (f"{SEND} 1 --edit letter_edits:nothing_of_it", "answers a value of type bytes; it must"),
+    (f"{SEND} 1 --edit letter_edits:text", "a value of type DeadLetter for dead letter 1; it must"),
+    (f"{SEND} 1 --edit letter_edits:nothing_of_it", "of type bytes for dead letter 1; it must"),
     (f"{SEND} 1 --edit letter_edits:absent", "has no 'absent'"),
     # Backfill
     *(

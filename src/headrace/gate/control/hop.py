@@ -399,10 +399,10 @@ class HopController:
             self._change(time_ms, -self._settings.levels_between(justified, comes), comes)
 
     def _comes_per_s(self, time_ms: int) -> float | None:
-        """Return ``c``: the inflow expected after the last change, until a measurement replaces it.
+        """Return ``c``: the inflow expected after the last change of level, or the measured inflow.
 
-        A measurement counts after the change has had time to take effect: at once if the
-        measurement is not below the expectation, else if it lasts.
+        A measurement replaces the expectation once the change has had time to take effect. A lower
+        measurement must last first.
         """
         interval_ms, expected = self._settings.light_load_sensitivity_ms, self._expected_per_s
         measured = self._inflow.per_s(time_ms, interval_ms, _EXACT)

@@ -29,10 +29,10 @@ FIRST_INTERVAL_MS: Final = 1000
 """Length of an ``auto`` interval before the fixed cost is known."""
 
 _OFF: Final = 1.25
-"""Factor by which an interval must be off to be changed."""
+"""Factor by which an interval must differ from the proposed one before it is changed."""
 
 _BATCHES: Final = 5
-"""Consecutive batches for which an interval must be off to be changed."""
+"""Number of consecutive batches that must propose another interval before it is changed."""
 
 _LONGER: Final = 0.25
 """Fraction of a proposed longer interval that the fixed cost takes."""

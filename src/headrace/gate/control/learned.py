@@ -258,7 +258,7 @@ class LearnedBatches:
         self._batches = 0
         self._changed_at = -_REMEMBERED
         self._change: tuple[float, float, float] | None = None
-        """The batch of the last change: its lateness (s), its records, and its time (s)."""
+        """The batch of the last change: its lateness (s), its records, and its duration (s)."""
         self._late: list[tuple[int, float]] = []
         """Numbers and records of late batches after changes, in quick succession, each with fewer
         records."""

@@ -233,9 +233,9 @@ class SignalOutcome(StrEnum):
     FREE = "free"
     """Its sender no longer throttles."""
     STALE = "ignored: a newer one of the same run is known"
-    """Its sequence is not above the last one's."""
+    """The signal's sequence number is not above the last signal's of the same run."""
     STALE_EPOCH = "ignored: of an earlier run of its sender"
-    """Its epoch is older than the last one's, whose lease is not over."""
+    """The signal's epoch is older than the last signal's, whose lease is not over."""
 
 
 class UpstreamThrottle:

@@ -62,7 +62,7 @@ _MAX_ROWS: Final = 10_000
 """Most records of a batch that this process holds during an isolation."""
 
 _MAX_BYTES: Final = 16 * 2**20
-"""Most bytes of these records' keys and values."""
+"""Largest total size of the keys and values of the records that this process holds (bytes)."""
 
 
 class DerivedStream:
@@ -415,7 +415,10 @@ def _size_of(df: DataFrame) -> tuple[int, int] | None:
     try:
         records, of_records = df.agg(F.count("*"), F.sum(size)).collect()[0]
     except Exception as error:  # noqa: BLE001  (Spark raises many classes for a failed read)
-        _LOG.info("A batch that is isolated is not kept, and is read part by part: %s", error)
+        _LOG.info(
+            "The records of a batch in isolation cannot be cached, so each part is read anew: %s",
+            error,
+        )
         return None
     return records, of_records or 0
 

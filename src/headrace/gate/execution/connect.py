@@ -155,7 +155,11 @@ class _Reports:
                 if report is not None:
                     self._listener.onQueryProgress(progress_event(report))
             except Exception:  # noqa: BLE001  (the thread has no caller that could report it)
-                _LOG.warning("The report of batch %d was not taken.", batch_id, exc_info=True)
+                _LOG.warning(
+                    "The progress of batch %d did not reach its gate, which learns nothing of it.",
+                    batch_id,
+                    exc_info=True,
+                )
 
     def _report(self, batch_id: int) -> str | None:
         deadline_s = time.monotonic() + _REPORT_S

@@ -102,7 +102,7 @@ class Rejections:
 
     @contextmanager
     def of_jobs(self) -> Iterator[None]:
-        """Reject the values that jobs of this thread cannot decode, within the ``with``.
+        """Reject, in the ``with`` block, the values that jobs of this thread cannot decode.
 
         See `headrace.decode`.
         """

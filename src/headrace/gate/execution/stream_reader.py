@@ -82,9 +82,9 @@ def name_of_source(df: DataFrame) -> str | None:
 
 
 def state_of_plan(df: DataFrame) -> str | None:
-    """Return the operator of a stream that makes its batches depend on each other, or None.
+    """Return the stateful operator that makes a stream's batches depend on each other, or None.
 
-    A stream of several sources has such an operator, too: most join them.
+    A stream of several sources counts as stateful, because most such streams join their sources.
     """
     plan = _analyzed(df)
     stateful = _STATEFUL.search(plan)
@@ -168,7 +168,7 @@ def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
     """
     if not df.isStreaming:
         raise OptionError(
-            f"What the gate {gate!r} is to write is a batch DataFrame, and a gate writes a stream;"
+            f"The gate {gate!r} was given a batch DataFrame, and a gate writes a stream;"
             " give what gate.read(...).load() returns, or what is derived from it."
         )
     sources = sources_of(df)

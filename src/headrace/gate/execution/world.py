@@ -1,7 +1,7 @@
-"""A batch's life over Spark: reads a part, calls the handler, writes the ledger, and logs.
+"""Steps of a batch's life over Spark: reading, handler calls, ledger writes and log lines.
 
 `headrace.gate.control.life` decides the next step of a batch; this module carries it out. One
-`BatchRunner` lives as long as its query, its backfill or its command; each batch has its own world.
+`BatchRunner` lives as long as its query, its backfill or its command; each batch has a `_World`.
 """
 
 import itertools
@@ -67,8 +67,8 @@ class BatchRunner:
 
     Args:
         context: The context of the gate's runs.
-        control_wait_s: How long a backfill waits for the stream to process a record as a control
-            before it reports that a record failed alone (s). Default: 0.
+        control_wait_s: Longest wait of a backfill for a control (s): for some other record that the
+            stream processes, after one record has failed alone. Default: 0.
         on_isolated: Called after the isolation of a batch that failed because of its records or its
             size.
 
@@ -420,7 +420,11 @@ class _World:
         try:
             letter = reader.dead_letter(planned, reject.why.report)
         except Exception as unread:  # noqa: BLE001  (Spark may have ended, too)
-            _LOG.warning("The record %s is not kept, and stays failed: %s", planned.offsets, unread)
+            _LOG.warning(
+                "The record %s could not be stored as a dead letter, and stays failed: %s",
+                planned.offsets,
+                unread,
+            )
             return False
         if letter is None:  # the offset has no record
             return True

@@ -131,8 +131,8 @@ class DeadLetterTopic:
         """Queue a dead letter; `flush` waits for its outcome."""
         if letter.topic == self._topic:
             _LOG.warning(
-                "The dead letter of %s-%d at %d is in the ledger only: its topic is the one that"
-                " dead letters are to be kept in, and would be read again; name another one.",
+                "The dead letter of %s-%d at %d is in the ledger only: the topic for dead letters"
+                " is the one that the gate reads, so it would be read again; name another topic.",
                 letter.topic,
                 letter.partition,
                 letter.offset,

@@ -103,7 +103,7 @@ def is_outage(error: SQLAlchemyError) -> bool:
 
 
 def was_cut(error: SQLAlchemyError) -> bool:
-    """Return whether an established connection was lost, perhaps with only the answer."""
+    """Return whether an established connection was lost; the statement may have taken effect."""
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 

@@ -67,11 +67,11 @@ class Finding:
     """A statement about a range of one partition.
 
     Attributes:
-        checkpoint_id: Checkpoint of the range; of two, the checkpoint that begins at the higher
+        checkpoint_id: Checkpoint of the range. If there are two, the one that begins at the higher
             offset. None for a loss outside of the ranges of a single checkpoint.
-        batch_key: The batch: behind a gap, or the batch of an overlap that begins last. For a loss,
-            the batch that could not read the range. None if the batch was pruned, or the range was
-            gone before a batch was planned.
+        batch_key: For a gap, the batch behind the gap; for an overlap, the batch that begins later;
+            for a loss, the batch that could not read the range. None if the batch was pruned, or
+            the range was gone before a batch was planned.
         other: The batch before a gap or in an overlap, or the other run. None if that batch was
             pruned, or is not a neighbour.
         error: Error of a dead, failed or rejected range, without the trace.

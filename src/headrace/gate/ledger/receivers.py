@@ -84,7 +84,7 @@ class StreamRate:
         rate_per_s: The gate's rate in force (records/s); None before a rate is learnt.
         interval_ms: The gate's interval; None if the gate is not declared.
         receivers: Active receivers.
-        begun: Offset up to which the gate has begun to read, by the lanes of one journal.
+        begun: For each lane of one journal, the end offset of the newest batch that the gate began.
         waits: Whether the gate waits for its sink, and admits nothing.
     """
 

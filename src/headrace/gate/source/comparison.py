@@ -131,7 +131,7 @@ def _place(read: PlannedRead, offsets: OffsetRange) -> _Place:
 def _covers(
     ledger: Ledger, gate: str, unknown: Sequence[PlannedRead]
 ) -> Mapping[_Place, Sequence[OffsetRange]]:
-    """Return the ranges that a ledger accounts for, in the partitions of batches that it lacks.
+    """Return the ranges that a ledger covers, for each partition of the batches missing from it.
 
     The batches may have been pruned, or replaced by one dead batch after a restore of the ledger.
     So their keys are unknown, and only their offsets can be compared.

@@ -164,7 +164,7 @@ class StreamPlanner:
             sentence = f"{starting.option} is {offset} for {tp}, beyond its end at {ends[tp]}"
             if self._options.fail_on_data_loss or self._checked is not None:
                 raise OptionError(f"{sentence}; name an offset up to there, or -1 for the end.")
-            _LOG.warning("%s; it is read from there on.", sentence)
+            _LOG.warning("%s; the partition is read from its end.", sentence)
         return {**positions, **{tp: ends[tp] for tp in beyond}}
 
     def stop_at_latest(self) -> None:
@@ -514,8 +514,8 @@ class StreamPlanner:
             return moved, interrupted_end(moved, memory)
         if memory.restarted_by is not None:
             _LOG.warning(
-                "Gate %r is to begin anew, as %s asked, and its query has its checkpoint still;"
-                " stop it, delete the checkpoint, and start again.",
+                "Gate %r is to begin anew, as %s asked, but its query still has the old checkpoint;"
+                " stop the query, delete the checkpoint, and start again.",
                 memory.gate,
                 memory.restarted_by,
             )
@@ -546,7 +546,7 @@ class StreamPlanner:
             sentence = going_on(offset, known)
             _LOG.warning(
                 "Gate %r: %s; to process everything again, run `headrace restart %s --why TEXT`,"
-                " and start with a new checkpoint once more.",
+                " and start the query with another new checkpoint.",
                 known.gate,
                 sentence,
                 shlex.quote(known.gate),
@@ -569,8 +569,8 @@ class StreamPlanner:
         if not ranges:
             return
         _LOG.warning(
-            "The ledger of gate %r lacks batches that its checkpoint has committed, as after it was"
-            " put back from an older copy; they are one dead batch now, of %s.",
+            "The ledger of gate %r lacks batches that its checkpoint has committed, as after a"
+            " restore from an older copy. One dead batch now stands for them: %s.",
             known.gate,
             ", ".join(map(str, ranges)),
         )

@@ -1,8 +1,8 @@
 """Reads of exactly the ranges of a batch: their options, their offset in a query, their tasks.
 
 A failed batch is read again, whole or in parts. Each layer between the batch's row and the tasks
-checks that it passes on all requested ranges. Without the check, omitted records would reach the
-handler as an empty DataFrame, which passes, and would count as processed.
+checks that it hands all requested ranges to the next layer. Without the check the handler would get
+an empty DataFrame, succeed, and the omitted records would count as processed.
 """
 
 import json

@@ -153,9 +153,9 @@ class StreamOffset:
             )
 
     def after_of(self, topic_ids: Mapping[str, str]) -> ChecksumsBefore:
-        """Return the checksums before these positions, for topics with the same ids.
+        """Return the checksums of the blocks before these positions, for topics with the same ids.
 
-        A recreated topic does not contain the records of its predecessor's checksums.
+        A recreated topic has other records, so checksums of the earlier topic do not apply to it.
         """
         return {
             (tp, self.positions[tp]): checksum

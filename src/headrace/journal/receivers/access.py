@@ -117,7 +117,7 @@ class Access:
         except OptionError as error:
             context, trouble = None, str(error)
         if trouble is not None:
-            _LOG.error("%s The certificate of before stays in use.", trouble.rstrip(".") + ".")
+            _LOG.error("%s The previous certificate stays in use.", trouble.rstrip(".") + ".")
             return
         self._context = context
         _LOG.info(

@@ -92,7 +92,7 @@ class Storage(Protocol):
 
     def go_on(self, path: str, size: int) -> Appending:
         """Cut a file to ``size`` bytes and open it for appends. Only with ``appends``."""
-        raise OSError(f"{path} cannot be appended to behind {size} bytes")
+        raise OSError(f"{path} cannot be appended to at position {size}")
 
     def settled(self, path: str) -> bytes:
         """Read a whole file from the disk, not from caches; the file must have no writer."""
@@ -112,10 +112,10 @@ class Storage(Protocol):
         return nullcontext()
 
     def lock(self, folder: str) -> ExitStack:
-        """Claim a lane for writing, until the stack is closed or this process ends.
+        """Claim a lane for writing. The claim ends with the returned stack or with this process.
 
-        Default: no lock, because a second writer fails at a name that is taken. LaneTakenError if
-        another process holds the lock.
+        Default: no lock. There a second writer fails when it creates a file that exists.
+        LaneTakenError if another process holds the lock.
         """
         return ExitStack()
 

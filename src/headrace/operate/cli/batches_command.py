@@ -133,14 +133,14 @@ def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str 
         return word
     if keys and is_gate:
         raise OptionError(
-            f"{word!r} is one batch, which no --all, --watch or filter such as --since goes"
-            " with; leave that out."
+            f"{word!r} is one batch, which cannot be combined with --all, --watch or a filter such"
+            " as --since; leave that out."
         )
     if not keys:
         raise OptionError(
             f"The ledger {redact_url(url)} has no gate {word!r}; the gates it has:"
-            f" {opt.listed(gates)}. It has no batch whose key, 4 to 32 hexadecimal digits, begins"
-            " so; `headrace batches` lists the newest."
+            f" {opt.listed(gates)}. No batch's key begins with it either (4 to 32 hexadecimal"
+            " digits); `headrace batches` lists the newest."
         )
     return find_batch(ledger, word, url)
 

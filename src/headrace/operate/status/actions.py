@@ -52,7 +52,8 @@ class WantedLimit:
             return cls(per_s)
         if per_s is None:
             raise OptionError(
-                f"{lasts_name} is the time of a limit, and {OFF!r} ends one; leave it out."
+                f"{lasts_name} is the time of a limit, and {OFF!r} ends the limit; leave"
+                f" {lasts_name} out."
             )
         lasts_ms = age_ms(lasts_name, lasts)
         if not 0 < lasts_ms <= LONGEST_MS:

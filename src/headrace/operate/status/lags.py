@@ -21,7 +21,7 @@ SEED: Final = 12
 """Number of newest batches that are read for a gate on its first look."""
 
 LOOK_BACK: Final = 20_000
-"""Number of batches that are searched for the time at which a gate's position was the newest."""
+"""Number of batches that are searched for when a gate's position was last the end of the log."""
 
 LOOK_AGAIN_MS: Final = 60_000
 """Interval between searches for a time that lies before all remembered batches (ms)."""

@@ -137,9 +137,9 @@ class LetterSender:
             return None
         if not isinstance(edited, DeadLetter) or not _is_bytes(edited):
             raise OptionError(
-                f"--edit is {self.edit!r}, which for dead letter {record.dead_letter_id}"
-                f" answers a value of type {type(edited).__name__}; it must answer the letter, such"
-                " as dataclasses.replace(letter, value=...), in bytes, or None to skip it."
+                f"--edit is {self.edit!r}, which returned a value of type {type(edited).__name__}"
+                f" for dead letter {record.dead_letter_id}; it must return a dead letter in bytes,"
+                " such as dataclasses.replace(letter, value=...), or None to skip it."
             )
         return edited
 

@@ -213,8 +213,8 @@ def _check_handler(handler: str | None, mechanism: str) -> None:
     described = describe("sasl.login.callback.handler.class", handler)
     if mechanism != "OAUTHBEARER":
         raise OptionError(
-            f"{described} names a class to run in Java, and there is no Java here; leave it out,"
-            f" because kafka.sasl.mechanism={mechanism} needs none."
+            f"{described} names a class to run in Java, and there is no Java here; leave the"
+            f" option out, because kafka.sasl.mechanism={mechanism} needs no class."
         )
     if handler.removeprefix(_SHADED) not in _LOGIN_HANDLERS:
         if handler.removeprefix(_SHADED).startswith(_CLOUDS):

@@ -182,8 +182,8 @@ async def _take(
         if not is_cut_logged and any(message.is_cut for message in messages):
             is_cut_logged = True
             _LOG.warning(
-                "A message has more than %d user properties; it and others like it are stored with"
-                " the first of them.",
+                "A message has more than %d user properties; of such messages only the first"
+                " properties are stored.",
                 MOST_PROPERTIES,
             )
         receipt = intake.submit_nowait(records_of(messages, wall_clock_ms()))
