@@ -53,11 +53,11 @@ COMPLAINTS = [
     ("batches --until 2", f"--until is '2{NO_TIME}"),
     (
         "batches zz",
-        "has no gate 'zz'; the gates it has: orders. It has no batch whose key, 4 to 32",
+        "has no gate 'zz'; the gates it has: orders. No batch's key begins with it",
     ),
-    ('batches "\' OR 1=1 --"', "has no batch whose key"),
-    (f"batches {'0' * 32}", "has no batch whose key"),
-    ("batches {shop.dead} --status dead", "is one batch, which no --all, --watch or filter"),
+    ('batches "\' OR 1=1 --"', "No batch's key begins with it"),
+    (f"batches {'0' * 32}", "No batch's key begins with it"),
+    ("batches {shop.dead} --status dead", "is one batch, which cannot be combined with --all"),
     ("batches --ledger postgresql://u:hunter2@127.0.0.1:1/db", "cannot be reached"),
     *(
         (f"{each} --ledger sqlite:///none.db", NO_LEDGER)
@@ -94,9 +94,9 @@ COMPLAINTS = [
         for each in ("", "--all --since 1h", "orders --all --since 1h", "orders {shop.failed}")
     ),
     (f"{BACKFILL} --all orders --status failed", IN_ONE_WAY),
-    (f"{BACKFILL} {{shop.failed}} --since 1h", "is one batch, which no --all, --watch or filter"),
+    (f"{BACKFILL} {{shop.failed}} --since 1h", "is one batch, which cannot be combined with --all"),
     (f"{BACKFILL} --all clicks", "has no gate 'clicks'"),
-    (f"{BACKFILL} xyz", "has no gate 'xyz'; the gates it has: orders. It has no batch whose"),
+    (f"{BACKFILL} xyz", "has no gate 'xyz'; the gates it has: orders. No batch's key"),
     (f"{BACKFILL} --status dead", "--status is 'dead', but only batches that are failed or"),
     (f"{BACKFILL} --since soon", "--since is 'soon'"),
     (f"{BACKFILL} --all --option hunter2", "--option is not NAME=VALUE"),

@@ -99,7 +99,7 @@ def test_a_limit_ends_by_itself_or_when_it_is_taken_off(ledger_url: str) -> None
         (("pause", "orders", "--by", ""), "Who does it has 0 characters; give 1 to 100"),
         (("limit", "many", "orders"), "'many'; give a number of records/s above 0, or: off"),
         (("limit", "0", "orders"), "must be a finite number above 0"),
-        (("limit", "off", "orders", "--for", "2h"), "leave it out"),
+        (("limit", "off", "orders", "--for", "2h"), "leave --for out"),
         (("limit", "5", "orders", "--for", "2"), "a time with its unit"),
         (("limit", "5", "orders", "--for", "99999999 days"), "at most 3650 days, or leave"),
         (("limit", "5", "orders", "--for", "0s"), "at most 3650 days, or leave"),
