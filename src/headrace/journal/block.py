@@ -42,7 +42,7 @@ _SMALL_BYTES: Final = 64 * 1024
 """Size up to which a compressed batch is written to one buffer (bytes)."""
 
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-"""End-of-stream marker of an Arrow IPC stream."""
+"""End of a stream of Arrow."""
 
 _MOST_MS: Final = (2**63 - 1) // 1000
 """Largest absolute timestamp of a record (ms), because Spark stores microseconds."""

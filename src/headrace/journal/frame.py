@@ -25,8 +25,8 @@ lane's first frame and after a loss.
 
 ``synced`` distinguishes a torn tail from damage. A crash leaves whole frames and at most one torn
 tail, which was never acknowledged. Invalid bytes are damage if a later frame says that they were
-durable. At a segment's end no later frame exists. There, invalid bytes are a torn tail only if a
-crash can leave them: an incomplete frame, or a frame with unwritten sectors, which read as zeros.
+durable. At a segment's end no later frame exists: there invalid bytes are a torn tail, unless they
+are a whole frame of another position.
 
 The sizes of header and payload are multiples of 8 bytes, so Arrow's buffers stay aligned.
 """
@@ -51,9 +51,6 @@ _PLACE: Final = struct.Struct("<Q16xQ16xIIII")  # from the first offset to ``pre
 _PLACE_AT: Final = 40
 _ID_AT: Final = 8
 _WRITER_AT: Final = 24
-
-_SECTOR_BYTES: Final = 512
-"""Unit that a disk writes atomically."""
 
 _WINDOW_BYTES: Final = 64 * 1024
 """Bytes per read in a scan for headers: a hundred small frames, or the header of a large frame
@@ -354,18 +351,17 @@ def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
 
 
 def _is_torn(data: bytes, begin: int) -> bool:
-    """Whether a crash can leave these invalid bytes from position ``begin`` on."""
+    """Return whether a crash can leave these invalid bytes from position ``begin`` on.
+
+    It cannot leave a whole frame that belongs elsewhere. Other bytes may be a block that was never
+    acknowledged: a write can end anywhere, and what it lacks reads as zeros, as in any payload.
+    """
     row = data[begin : begin + HEADER_BYTES]
-    end = begin + HEADER_BYTES
-    if _is_header(row):
-        header = FrameHeader(*_FIELDS.unpack_from(row)[1:])
-        end += header.payload_bytes
-        if crc32(data[begin + HEADER_BYTES : end]) == header.payload_crc:
-            return False  # a whole frame of another position
-    sectors = range(begin - begin % _SECTOR_BYTES, end, _SECTOR_BYTES)
-    return end > len(data) or any(
-        not any(data[max(begin, sector) : min(end, sector + _SECTOR_BYTES)]) for sector in sectors
-    )
+    if not _is_header(row):
+        return True
+    header = FrameHeader(*_FIELDS.unpack_from(row)[1:])
+    payload = data[begin + HEADER_BYTES : begin + HEADER_BYTES + header.payload_bytes]
+    return len(payload) < header.payload_bytes or crc32(payload) != header.payload_crc
 
 
 def salvaged(data: bytes, place: Place) -> Iterator[Frames]:

@@ -276,9 +276,17 @@ class Journal:
             f"{first}; name one that `blocks` lists."
         )
 
-    def writer(self, lane: int, *, compression: Compression = "lz4") -> LaneWriter:
-        """Claim a lane and return its writer; errors as in `LaneWriter`."""
-        return LaneWriter(self.storage, self.identity, lane, compression=compression)
+    def writer(
+        self, lane: int, *, compression: Compression = "lz4", segment_bytes: int | None = None
+    ) -> LaneWriter:
+        """Claim a lane and return its writer; arguments and errors as in `LaneWriter`."""
+        return LaneWriter(
+            self.storage,
+            self.identity,
+            lane,
+            compression=compression,
+            segment_bytes=segment_bytes,
+        )
 
     def remove_before(self, lane: int, offset: int) -> int:
         """Remove the segments that end at or before an offset; return the lane's new first offset.

@@ -41,6 +41,13 @@ class LaneWriter:
     Elsewhere, a writer stops for good if another writer has taken the next name. A missing lane (0
     to 99999) is created. Opening cuts off the unacknowledged rest of an append after a crash.
 
+    Args:
+        storage: The journal's storage.
+        identity: The journal's identity.
+        lane: The lane's number.
+        compression: Compression of the blocks. Default: ``lz4``.
+        segment_bytes: Size at which a segment is full (bytes), if less than `SEGMENT_BYTES`.
+
     Raises:
         OptionError: The lane's number is not from 0 to 99999.
         JournalError: The lane has another writer, has damaged acknowledged bytes, or cannot be
@@ -48,10 +55,17 @@ class LaneWriter:
     """
 
     def __init__(
-        self, storage: Storage, identity: Identity, lane: int, *, compression: Compression = "lz4"
+        self,
+        storage: Storage,
+        identity: Identity,
+        lane: int,
+        *,
+        compression: Compression = "lz4",
+        segment_bytes: int | None = None,
     ) -> None:
         self._files = Lane(storage, identity, checked_lane(lane))
         self._compression: Compression = compression
+        self._segment_bytes = segment_bytes
         self._writer = secrets.token_bytes(_WRITER_BYTES)
         self._displaced = False
         self._closed = False
@@ -77,6 +91,11 @@ class LaneWriter:
     def end(self) -> int:
         """Offset after the last acknowledged record, or after the records found at opening."""
         return self._end
+
+    @property
+    def _most_bytes(self) -> int:
+        """Size at which a segment is full (bytes)."""
+        return min(SEGMENT_BYTES, self._segment_bytes or SEGMENT_BYTES)
 
     def append(self, records: Records) -> OffsetRange:
         """Write records as one block; return their offsets once they are durable.
@@ -174,7 +193,7 @@ class LaneWriter:
         After an error, try to cut the frame off at once, so that no reader plans with it.
         """
         try:
-            if self._file is None or self._size >= SEGMENT_BYTES or self._is_old():
+            if self._file is None or self._size >= self._most_bytes or self._is_old():
                 self._let_go()
                 self._file = self._files.storage.begin(self._files.path(block.header.first))
                 self._segment, self._size = block.header.first, 0

@@ -225,7 +225,9 @@ async def serve(
     """Run a receiver like `host`, without signals, until ``stop`` is set; log rejections."""
     journal, is_new = open_journal(hosting)
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(journal.writer(hosting.lane))
+        writer = stack.enter_context(
+            journal.writer(hosting.lane, segment_bytes=hosting.cap.segment_bytes)
+        )
         storage, folder = journal.storage, str(hosting.lane)
         health = LaneHealth(
             writer.append,

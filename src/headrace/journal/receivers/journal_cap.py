@@ -60,6 +60,15 @@ class CapSettings:
         """Whether there is a cap."""
         return self.max_journal_bytes is not None or self.max_unread_s is not None
 
+    @property
+    def segment_bytes(self) -> int | None:
+        """Size at which a segment is full under the cap (bytes); None without a cap.
+
+        Pruning keeps a lane's last segment. If that were all of the journal, nothing could be
+        pruned at the cap, and senders would wait for ever.
+        """
+        return None if self.max_journal_bytes is None else max(1, self.max_journal_bytes // 8)
+
 
 class JournalCap:
     """Measures a journal, and makes senders wait while the journal exceeds its cap."""
