@@ -286,13 +286,23 @@ def _is_header(row: bytes) -> bool:
     )
 
 
+def _header_at(data: bytes, at: int) -> FrameHeader | None:
+    """Return the header at position ``at``; None if the bytes there are no header."""
+    row = data[at : at + HEADER_BYTES]
+    return FrameHeader(*_FIELDS.unpack_from(row)[1:]) if _is_header(row) else None
+
+
+def _headers_from(data: bytes, at: int) -> Iterator[tuple[int, FrameHeader]]:
+    """Search ``data`` for headers from position ``at`` on; yield each with its position."""
+    while (at := data.find(MAGIC, at)) >= 0:
+        if (header := _header_at(data, at)) is not None:
+            yield at, header
+        at += 1
+
+
 def later_headers(data: bytes, at: int) -> Iterator[FrameHeader]:
     """Search ``data`` for headers from position ``at`` on, and yield each of them."""
-    while (at := data.find(MAGIC, at)) >= 0:
-        row = data[at : at + HEADER_BYTES]
-        if _is_header(row):
-            yield FrameHeader(*_FIELDS.unpack_from(row)[1:])
-        at += 1
+    return (header for _, header in _headers_from(data, at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,13 +322,23 @@ class Checked:
 
 def check_segment(data: bytes, place: Place, *, is_last: bool) -> Checked:
     """Check a segment whose first frame must match ``place``; only a lane's last may be torn."""
-    view = memoryview(data)
-    whole = frames(lambda at, size: data[at : at + size], len(data), 0, place)
-    for number in range(len(whole)):
-        if not is_whole(whole, number, view[int(whole.places[number]) + HEADER_BYTES :]):
-            whole = whole.before(number)
-            break
+    run = _frames_in(data, 0, place)
+    number = _first_damaged(data, run)
+    whole = run.before(number) if number < len(run) else run
     return Checked(whole, len(data) - whole.end, _defect(data, whole, is_last=is_last))
+
+
+def _frames_in(data: bytes, at: int, place: Place) -> Frames:
+    return frames(lambda at, size: data[at : at + size], len(data), at, place)
+
+
+def _first_damaged(data: bytes, found: Frames) -> int:
+    """Return the number of the first frame with another payload than written, or of none left."""
+    view = memoryview(data)
+    for number, place in enumerate(found.places.tolist()):
+        if not is_whole(found, number, view[place + HEADER_BYTES :]):
+            return number
+    return len(found)
 
 
 def is_whole(found: Frames, number: int, payload: memoryview | bytes) -> bool:
@@ -332,9 +352,7 @@ def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
     if found.end == len(data):
         return "" if len(found) or is_last else "it is empty"
     place = found.follows
-    row = data[found.end : found.end + HEADER_BYTES]
-    if _is_header(row):
-        header = FrameHeader(*_FIELDS.unpack_from(row)[1:])
+    if (header := _header_at(data, found.end)) is not None:
         if header.journal_id != place.journal_id or header.lane != place.lane:
             is_other = header.journal_id != place.journal_id
             return f"it has a frame of {'another journal' if is_other else f'lane {header.lane}'}"
@@ -356,10 +374,8 @@ def _is_torn(data: bytes, begin: int) -> bool:
     It cannot leave a whole frame that belongs elsewhere. Other bytes may be a block that was never
     acknowledged: a write can end anywhere, and what it lacks reads as zeros, as in any payload.
     """
-    row = data[begin : begin + HEADER_BYTES]
-    if not _is_header(row):
+    if (header := _header_at(data, begin)) is None:
         return True
-    header = FrameHeader(*_FIELDS.unpack_from(row)[1:])
     payload = data[begin + HEADER_BYTES : begin + HEADER_BYTES + header.payload_bytes]
     return len(payload) < header.payload_bytes or crc32(payload) != header.payload_crc
 
@@ -369,14 +385,10 @@ def salvaged(data: bytes, place: Place) -> Iterator[Frames]:
 
     The first frame belongs at ``place``. No run is empty.
     """
-    view, at = memoryview(data), 0
+    at = 0
     while at < len(data):
-        run = frames(lambda at, size: data[at : at + size], len(data), at, place)
-        for number in range(len(run)):
-            if not is_whole(run, number, view[int(run.places[number]) + HEADER_BYTES :]):
-                break
-        else:
-            number = len(run)
+        run = _frames_in(data, at, place)
+        number = _first_damaged(data, run)
         row = run.before(number) if number < len(run) else run
         if len(row):
             yield row
@@ -390,12 +402,8 @@ def salvaged(data: bytes, place: Place) -> Iterator[Frames]:
 
 def _resumed(data: bytes, at: int, place: Place) -> tuple[int, Place]:
     """Return the position of the lane's next header at or after ``place``, or the data's end."""
-    while (at := data.find(MAGIC, at)) >= 0:
-        row = data[at : at + HEADER_BYTES]
-        if _is_header(row):
-            header = FrameHeader(*_FIELDS.unpack_from(row)[1:])
-            is_ours = (header.journal_id, header.lane) == (place.journal_id, place.lane)
-            if is_ours and header.first >= place.first:
-                return at, place._replace(first=header.first)
-        at += 1
+    for begin, header in _headers_from(data, at):
+        is_ours = (header.journal_id, header.lane) == (place.journal_id, place.lane)
+        if is_ours and header.first >= place.first:
+            return begin, place._replace(first=header.first)
     return len(data), place

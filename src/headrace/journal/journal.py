@@ -18,7 +18,6 @@ from headrace.journal.lane import Identity, Lane, LaneIndex, LaneLook, Lost
 from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.layout import (
     IDENTITY,
-    LOST,
     SEGMENT,
     checked_journal_name,
     checked_lane,
@@ -295,11 +294,7 @@ class Journal:
         first, so a crash leaves a contiguous lane. Several processes may call this at once.
         """
         with self.lane_files(lane) as files:
-            index = files.index()
-            pieces = sorted(
-                [(first, SEGMENT) for first in index.segments]
-                + [(first, LOST) for first in index.lost]
-            )
+            pieces = files.index().pieces
             following = [first for first, _ in pieces[1:]]
             below = [
                 (first, kind)

@@ -15,7 +15,7 @@ from headrace.errors import CorruptionError
 from headrace.journal.frame import Frames, Place, check_segment, later_headers, salvaged
 from headrace.journal.journal import Journal
 from headrace.journal.lane import Lane, LaneIndex
-from headrace.journal.layout import IDENTITY, LOST, SEGMENT, UNNAMED, is_foreign, lane_of
+from headrace.journal.layout import IDENTITY, LOST, UNNAMED, is_foreign, lane_of
 from headrace.journal.records import SCHEMA
 from headrace.journal.storage import as_journal_error
 
@@ -163,10 +163,7 @@ class _Walk:
 
     def run(self) -> None:
         """Check the lane from its start to its end."""
-        pieces = sorted(
-            [(first, LOST) for first in self.index.lost]
-            + [(first, SEGMENT) for first in self.index.segments]
-        )
+        pieces = self.index.pieces
         following = [first for first, _ in pieces[1:]]
         for (first, kind), stop in zip_longest(pieces, following):
             if self.at is not None and first > self.at:

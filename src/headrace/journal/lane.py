@@ -100,6 +100,13 @@ class LaneIndex:
         )
 
     @property
+    def pieces(self) -> list[tuple[int, str]]:
+        """First offset and kind of each piece, ascending; a loss comes before its segment."""
+        return sorted(
+            [(first, LOST) for first in self.lost] + [(first, SEGMENT) for first in self.segments]
+        )
+
+    @property
     def firsts(self) -> list[int]:
         """First offsets of all pieces, ascending."""
         return sorted({*self.segments, *self.lost})

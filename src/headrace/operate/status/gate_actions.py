@@ -125,7 +125,9 @@ def _settled_by_a_restart(ledger: "Ledger", gate: str) -> str:
     number = sum(ledger.operator_limits.open_batches(gate).values())
     if not number:
         return ""
-    batches = "1 open batch" if number == 1 else f"{number:,} open batches"
+    from headrace.operate.status.words import plural  # noqa: PLC0415  (it brings the ledger)
+
+    batches = plural(number, "open batch")
     waits, is_settled = ("waits", "is settled") if number == 1 else ("wait", "are settled")
     return f"; {batches} {waits} until then, and {is_settled} if it reads them again"
 
