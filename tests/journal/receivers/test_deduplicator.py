@@ -1,7 +1,9 @@
 """Records with message ids: what is sent again is stored once, also after a restart."""
 
 import asyncio
+import errno
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -22,7 +24,7 @@ from tests.journal.receivers.virtual import (
     run,
 )
 from tests.journal.samples import journal_at, segments_of
-from tests.journal.shim import FailingDisk
+from tests.journal.shim import FailingDisk, Fast
 from tests.services.examples import examples
 
 from headrace.core.ranges import OffsetRange
@@ -354,6 +356,44 @@ def test_ids_are_read_until_there_are_enough_or_the_time_is_over_which_is_logged
     assert offsets_of(read) == list(range(first, BLOCKS))
     cut_off = "newest 2 records, in 2 blocks, were restored within 10 s"
     assert [cut_off in each for each in caplog.messages] == ([True] if step_s else [])
+
+
+class Interrupted(Fast):
+    """Fails, or finds the file removed, when the file of a name is looked at."""
+
+    def __init__(self, name: str, error: int) -> None:
+        self._name = name
+        self._error = error
+
+    def sync_path(self, path: Path) -> int:
+        if path.name == self._name:
+            if self._error == errno.ENOENT:
+                path.unlink(missing_ok=True)
+            else:
+                raise OSError(self._error, os.strerror(self._error))
+        return super().sync_path(path)
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_storage_that_fails_while_ids_are_read_does_not_cost_them(
+    tmp_path: Path, failing: int
+) -> None:
+    """A receiver that began without them would store again what is sent again."""
+    with segments_of(1), journal_at(tmp_path / "events").writer(0) as writer:
+        for number in range(3):
+            writer.append(records(b"a", ids=[str(number)]))
+    disk = Interrupted(f"{failing:020d}.segment", errno.EIO)
+    journal = journal_at(tmp_path / "events", disk)
+    with pytest.raises(JournalError, match="Input/output error"):
+        asyncio.run(newest_ids(journal, 0, 100, asyncio.Event()))
+
+
+def test_of_blocks_that_are_pruned_while_ids_are_read_there_are_none(tmp_path: Path) -> None:
+    with segments_of(1), journal_at(tmp_path / "events").writer(0) as writer:
+        for number in range(3):
+            writer.append(records(b"a", ids=[str(number)]))
+    journal = journal_at(tmp_path / "events", Interrupted(f"{0:020d}.segment", errno.ENOENT))
+    assert offsets_of(asyncio.run(newest_ids(journal, 0, 100, asyncio.Event()))) == [1, 2]
 
 
 @pytest.mark.parametrize("end", ["stop", "cancel"])

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange
-from headrace.errors import JournalError
+from headrace.errors import CorruptionError, DataLossError, JournalError
 from headrace.journal import Journal
 from headrace.journal.receivers.id_window import IdRange, Window, named, ranges_of
 from headrace.journal.records import Records, message_ids
@@ -259,7 +259,8 @@ async def newest_ids(
     with the journal.
 
     Raises:
-        JournalError: The lane cannot be listed.
+        JournalError: The storage fails. A receiver that began without the ids would store again
+            what is sent again.
     """
     enough = threading.Event()
     reading = asyncio.create_task(
@@ -282,7 +283,6 @@ def _read_ids(
     is_enough: Callable[[], bool],
     now_s: Callable[[], float],
 ) -> list[StoredIds]:
-    journal.firsts(lane)  # raises if the lane cannot be listed; later errors are damaged blocks
     parts = journal.read_back(lane)
     blocks: list[StoredIds] = []
     count = size_bytes = 0
@@ -301,9 +301,11 @@ def _read_ids(
             break
         try:
             first, records = next(parts, (0, None))
-        except JournalError as error:
+        except CorruptionError as error:
             _LOG.warning("Message ids before a damaged block are not restored: %s", error)
             break
+        except DataLossError:
+            break  # the older blocks were pruned meanwhile
         if records is None:
             break
         ids = message_ids(records.batch)
