@@ -184,6 +184,6 @@ def test_a_topic_that_takes_no_dead_letter_stops_nothing(
     letters.flush()
     DeadLetterTopic({}, "dead").send(LETTER)
     DeadLetterTopic(options_of(small), "orders").send(LETTER)
-    expected = ("too large", "bootstrap.servers is missing", "another one")
+    expected = ("too large", "bootstrap.servers is missing", "another topic")
     for warning, said in zip(warnings_of(caplog), expected, strict=True):
         assert said in warning
