@@ -82,7 +82,7 @@ def test_a_function_that_does_not_answer_is_waited_for(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("nowhere:password", "importing nowhere raised ModuleNotFoundError; it must be there"),
+        ("nowhere:password", "importing nowhere raised ModuleNotFoundError; each process"),
         (f"{OURS}:none", f"but {OURS} has no function none; name a function"),
         (f"{OURS}:SECRET", f"but {OURS} has no function SECRET; name a function"),
         (f"{OURS}:in_bytes", "returned a bytes; it must return the password as a text."),
@@ -94,7 +94,7 @@ def test_a_function_that_does_not_answer_is_waited_for(
         (
             f"{OURS}:raises",
             "raised ConnectionError, whose text is not shown because it may contain a secret; to"
-            f" see it: python -c 'import {OURS}; {OURS}.raises()'.",
+            f" see the text, run: python -c 'import {OURS}; {OURS}.raises()'.",
         ),
     ],
 )
