@@ -64,7 +64,7 @@ class LedgerError(HeadraceError):
 
 
 class LedgerSchemaError(LedgerError):
-    """The database's schema is newer than this version of Headrace, or is not that of a ledger."""
+    """The database has a newer schema than this version of Headrace, or it is not a ledger."""
 
 
 class NoLedgerError(LedgerError):

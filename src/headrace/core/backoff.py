@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays between attempts that double: ``min(first_ms * 2 ** (failures - 1), most_ms)``.
+    """Delays that double after each failure: ``min(first_ms * 2 ** (failures - 1), most_ms)``.
 
     >>> [Backoff().wait_ms(failures) for failures in (0, 1, 2, 8)]
     [0, 60000, 120000, 3600000]

@@ -249,7 +249,7 @@ def ranges_of_lists(lists: object) -> list[OffsetRange]:
             offset.
     """
     if not isinstance(lists, list):
-        raise TypeError("it is no list of ranges")
+        raise TypeError("it is not a list of ranges")
     ranges = []
     for topic, partition, start, until in lists:
         if not isinstance(topic, str):

@@ -205,7 +205,9 @@ class WarnOnce:
             is_last = len(self._since_s) > MAX_WARNINGS
         self._log.warning(message, *values, extra=extra)
         if is_last:
-            self._log.warning("Further messages of this kind are not logged.")
+            self._log.warning(
+                "Further warnings of this kind are not logged until earlier problems are solved."
+            )
 
     def clear(self, about: str = "") -> float | None:
         """Mark a problem as solved, so that `warn` logs it again.

@@ -36,7 +36,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Event: a backfill could not claim a batch, because another owner has or has finished it.
+    """Event: a backfill could not claim a batch, because another owner has it or it is resolved.
 
     Attributes:
         batch_key: The key of the batch.
@@ -60,7 +60,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class PartlyDone:
-    """Event: parts of a batch were processed. The batch stays ``failed``, and its rest runs next.
+    """Event: parts of a batch were processed. The batch is ``failed``; its other parts run next.
 
     Attributes:
         batch: The batch as it was claimed.
@@ -366,8 +366,8 @@ class Monitor:
 Earliest = Mapping[TopicPartition, int]
 
 _LEFT: Final = 0.5
-"""A warning is due when the distance from the log's beginning to a range has shrunk to this
-fraction."""
+"""A warning is due when the distance from the beginning of the log to a range has shrunk to this
+fraction of the first distance."""
 
 
 def near_retention(

@@ -88,7 +88,7 @@ class Manual:
 
 
 class Timetable:
-    """Whether a run of a schedule is in progress: it begins when it is due, and lasts until `end`.
+    """The state of a schedule's runs. A run begins when it is due, and lasts until `end` is called.
 
     ``started_ms`` is the time when the scheduler starts (ms since the epoch).
     """
@@ -114,7 +114,7 @@ class Timetable:
 def parse_schedule(text: str) -> Schedule:
     """Parse the text of a schedule option.
 
-     parse_schedule("every 10 minutes"), parse_schedule("cron 0 3 * * *")
+    >>> parse_schedule("every 10 minutes"), parse_schedule("cron 0 3 * * *")
     (Every(interval_ms=600000), Cron(expression='0 3 * * *'))
     >>> parse_schedule("spare"), parse_schedule("manual")
     (Spare(), Manual())
@@ -216,7 +216,7 @@ class Cost:
 def records_beside(
     live: LiveStream, last: Cost | None, now_ms: int, half_life_ms: int = HALF_LIFE_MS
 ) -> int:
-    """Return the number of records that a backfill may run now, beside the live stream.
+    """Return the number of records that a backfill may run now, next to a live stream.
 
     The stream and the backfill share the same cores, so a backfill runs while the stream is idle.
     The window is the time from the end of a batch to the next trigger, at a multiple of the

@@ -216,7 +216,7 @@ class BatchCost:
         return math.sqrt(self.fixed_variance) <= max(0.1 * self.fixed_s, 0.02 * interval_s)
 
     def is_vague(self, source: str) -> bool:
-        """Whether a source's record cost has a standard deviation of more than a tenth of it."""
+        """Whether the standard deviation of a source's record cost is above a tenth of the cost."""
         place = self.sources.index(source) + 1
         return math.sqrt(self.covariance[place][place]) > 0.1 * self.record_s[place - 1]
 

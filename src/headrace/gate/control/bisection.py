@@ -50,8 +50,8 @@ from headrace.core.options import require_whole
 from headrace.gate.control.parts import WHOLE, beside, halves, size
 
 ORDERS: Final = math.comb(16, 8)
-"""Least number of equally likely orders of a test. Failures that do not depend on the records
-convict a good record in exactly one of these orders."""
+"""Least number of equally likely orders of runs in a permutation test. Failures that do not depend
+on the records convict a good record in exactly one of these orders."""
 
 MAX_TESTS: Final = 3
 """Largest number of tests of one suspect in one isolation."""
@@ -213,7 +213,12 @@ class Isolated(Generic[Why]):
 
 @dataclass(slots=True)
 class _Suspect(Generic[Why]):
-    """A single record that has failed in each of its own runs, with these failures."""
+    """A suspect: a single record that has failed in each of its runs.
+
+    Attributes:
+        whys: The failures of these runs.
+        tests: Number of permutation tests of the record so far.
+    """
 
     whys: list[Why]
     tests: int = 0

@@ -34,9 +34,11 @@ class DeadReason(StrEnum):
     GONE = "its source has nothing of it any more, and none of it was processed"
     """`why_dead` returns this reason before a backfill, if the batch's records are gone."""
     UNKNOWN = "the ledger is an older copy that does not know it"
-    """A planner finds that the ledger lacks batches of a checkpoint, and marks all of them dead."""
+    """Reason for the batches of a checkpoint that an older copy of the ledger lacks. A planner
+    finds these batches, all at once."""
     SUPERSEDED = "a new checkpoint reads all of it again"
-    """A planner finds at the start of its query that a new checkpoint reads the records again."""
+    """Reason for the batches whose records a new checkpoint reads again. A planner finds these
+    batches when its query starts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class OutageSettings:
 
 @dataclass(frozen=True, slots=True)
 class SinkOutage:
-    """An outage of a gate's sink, as the gate's row stores it.
+    """An outage of a gate's sink, as the gate's row of the ledger stores it.
 
     Times are ms since the epoch, by the ledger's clock.
 

@@ -25,7 +25,7 @@ If a batch of N records has run for the time T, the speed of its stage is at mos
 ``c`` to 0.87 of this bound (`DRAINING` times `HEADROOM`), and when the batch ends after the time D,
 to 0.87 of N/D. The level never rises further, however long the batch took. A rise also lowers ``c``
 at once to the expected inflow. So a second rise only corrects a further fall of ``t``, or a higher
-measurement of ``c``. (2) does the same for a stage without a measured batch. (5) reverts an
+measurement of ``c``. (2) has the same effect for a stage without a measured batch. (5) reverts an
 excessive rise in one step.
 
 **The receiver** remembers its origin, the emission rate at the first signal above level 0. It emits
@@ -155,8 +155,8 @@ EXCESS: Final = 0.6
 its rate."""
 
 FREE: Final = 0.1
-"""A throttle level that falls below this value becomes 0. With the default step, it stands for 7 %
-of the origin rate, which is less than the error of the estimates."""
+"""A throttle level that falls below this value becomes 0. With the default step, this level lowers
+the rate by 7 %, which is less than the error of the estimates."""
 
 LEAST_CHANGE: Final = 0.01
 """Least change of a throttle level that causes a signal. With the default step, it is 0.7 % of the

@@ -15,8 +15,8 @@ _AT_ONCE: Final = 0.1
 
 Some milliseconds always lie between two batches (the end of one trigger, the lookup of offsets in
 the next, a pause of the engine). The gap is longer on a slow machine, where users set longer
-intervals. After a longer gap, the second batch has waited for data: in nine of ten cases, a wait
-for data exceeds this fraction.
+intervals. After a longer gap, the second batch counts as having waited for data. Nine of ten waits
+for data are longer than this fraction.
 """
 
 

@@ -80,8 +80,8 @@ records. Lower: batches grow as slowly as under PID where the fixed cost is larg
 are later."""
 
 _FLAT_GROWTH: Final = 4.0
-"""Growth factor of a batch from which on its time must rise, or the cost is not linear. Lower:
-noise hides the rise."""
+"""Growth factor that must show in the time of a batch. If a batch has grown by this factor and does
+not take longer, the cost is not linear. Lower: noise hides the growth."""
 
 _FLAT: Final = (0.8, 1.02)
 """Bounds of the ratio of a larger batch's time to a smaller batch's time, for a flat cost. Below
@@ -117,8 +117,8 @@ _SOON: Final = 3
 """Largest number of batches between two changes that count as related."""
 
 _SMALLER: Final = 0.85
-"""Largest number of records in a batch that counts as smaller than the last late batch, as a
-fraction."""
+"""A batch counts as smaller than the last late batch if it has at most this fraction of its
+records."""
 
 _TELLING: Final = 1.5
 """Ratio of the largest to the smallest remembered batch from which on the fixed cost and the record
@@ -430,7 +430,7 @@ class LearnedBatches:
 
     @property
     def _least_s(self) -> float:
-        """Lower bound of the fixed cost: the least `FinishedBatch.overhead_ms` of late, in s."""
+        """Lower bound of the fixed cost: the least overhead of the last 12 batches (s)."""
         return min(self._overheads_s)
 
     def records(self, least_per_s: Mapping[str, float]) -> dict[str, float]:

@@ -199,7 +199,8 @@ class Pause:
         retry: The number of the coming retry, from 1; 0 in a hold.
         whole: The failure of the whole batch, if its parts were run afterwards and none passed;
             else None.
-        of_parts: The failure with which `Bisection` stopped, if no part has passed; else None.
+        of_parts: The failure at which the circuit breaker of `Bisection` stopped the parts, if no
+            part has passed; else None.
     """
 
     ms: int
@@ -252,7 +253,8 @@ class End:
             part.
         whole: The failure of the whole batch, for a ``DEFERRED`` end; None if there was no such
             failure in this run.
-        of_parts: The failure with which `Bisection` stopped; else None.
+        of_parts: The failure at which the circuit breaker of `Bisection` stopped the parts; else
+            None.
     """
 
     kind: Ending
@@ -496,7 +498,7 @@ class Life:
         self._pause = Pause(ms, failure, self.held, whole=whole, of_parts=of_parts)
 
     def _by_policy(self, failure: Failure, *, is_down: bool, was_held: bool = False) -> None:
-        """End the run as ``on_failure`` says, or begin an isolation, after retries and a hold."""
+        """Apply ``on_failure``, after retries and a hold: end the run or begin an isolation."""
         is_away = failure.verdict is Verdict.AWAY
         ends = is_away and self._terms.outage.on_outage is OnOutage.STOP
         seems_down = not failure.is_blameless and (is_down or was_held)
@@ -622,8 +624,8 @@ class Life:
     def _none_passed(self, last: Failure, down: Failure | None, *, is_down: bool) -> None:
         """Continue the hold after a probe in which no part passed.
 
-        ``last`` is the last failure of a part, and ``down`` is the failure with which `Bisection`
-        stopped.
+        ``last`` is the last failure of a part. ``down`` is the failure at which the circuit breaker
+        of `Bisection` stopped the parts; None if it did not.
         """
         if self.cause is None or (last.is_blameless and last.verdict is not Verdict.AWAY):
             self._hold(last, is_down=is_down, has_tried=True)

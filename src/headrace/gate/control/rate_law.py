@@ -230,7 +230,10 @@ def grant(
 def _shares(
     lags: Sequence[int], total_lag: float, rate_per_s: float, caps: Sequence[float]
 ) -> list[float]:
-    """Return each partition's share of the rate (records/s), with the excess over caps divided."""
+    """Return each partition's share of the rate (records/s).
+
+    The excess above the caps is divided among the partitions below their caps.
+    """
     # In Spark's order of operations: the truncation to whole messages depends on the last bit.
     shares = [lag / total_lag * rate_per_s for lag in lags]
     if not any(0 < cap < share for cap, share in zip(caps, shares, strict=True)):

@@ -28,11 +28,10 @@ from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.learned import FinishedBatch, LearnedBatches
 
 _TOO_SHORT: Final = 5
-"""Number of consecutive batches with a too short interval before the gate is warned about it."""
+"""Number of consecutive batches with a too short interval after which a warning is logged."""
 
 UNREAD_BATCHES: Final = 3
-"""Number of consecutive batches in which Spark read no record before the gate is warned about it.
-"""
+"""Number of consecutive batches in which Spark read no record after which a warning is logged."""
 
 _UNREAD: Final = (
     "Spark has read no record of its last %d batches, so the gate cannot learn their cost or a"

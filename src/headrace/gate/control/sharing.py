@@ -29,7 +29,7 @@ from typing import Final
 from headrace.core.options import require_number
 
 _USES_UP: Final = 0.95
-"""A receiver that takes at least this fraction of its limit counts as short of rate, even if no
+"""A receiver that takes at least this fraction of its limit demands a higher limit, even if no
 record waits."""
 
 _SPARE: Final = 1.15
