@@ -126,7 +126,7 @@ def test_what_has_left_kafka_becomes_dead_with_the_exact_offsets_loudly(
         (
             {"begins": {TopicPartition("orders", 0): 20, TopicPartition("orders", 1): 12}},
             "kafka",
-            "make the topic's retention longer than failed batches wait.",
+            "make the topic's retention longer than the wait of failed batches.",
         ),
         ({"recreated": {"orders"}}, "kafka", "orders was deleted and recreated."),
         (
@@ -251,7 +251,7 @@ def test_events_are_sentences_that_name_the_batch(ledger: Ledger, key: str) -> N
     row = stored(ledger, key)
     name = f"Batch {key} of gate 'orders' (17 records)"
     assert str(Claimed(row)) == f"{name} is claimed (attempt 2)."
-    assert str(PartlyDone(row, 3)) == f"{name} was processed in part; 3 records of it are left."
+    assert str(PartlyDone(row, 3)) == f"{name} was processed in part; 3 records remain."
     assert str(Done(row, 700)) == f"{name} was processed in 700 ms."
     assert str(LeaseLost(row)).startswith(f"{name} was run, but its lease expired")
     assert [str(Skipped(key, status)) for status in (Status.SUCCESS, Status.DEAD, None)] == [
@@ -260,7 +260,7 @@ def test_events_are_sentences_that_name_the_batch(ledger: Ledger, key: str) -> N
         f"Batch {key} is deleted, so it is not run.",
     ]
     assert str(Skipped(key, Status.BACKFILLING)) == (
-        f"Batch {key} is left to the stream or the other backfill that has it now."
+        f"Batch {key} is not run here, because the stream or another backfill has it now."
     )
     error = ErrorReport("app.PriceError", "price is -1\nin a query of many lines", "")
     assert str(Failed(row, error, 9)) == f"{name} failed again: app.PriceError: price is -1"

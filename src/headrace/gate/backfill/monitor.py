@@ -54,7 +54,7 @@ class Skipped:
             case Status.DEAD | None:
                 state = f"is {self.status or 'deleted'}, so it is not run"
             case _:
-                state = "is left to the stream or the other backfill that has it now"
+                state = "is not run here, because the stream or another backfill has it now"
         return f"Batch {self.batch_key} {state}."
 
 
@@ -72,7 +72,7 @@ class PartlyDone:
     left: int
 
     def __str__(self) -> str:
-        return f"{_name(self.batch)} was processed in part; {_records(self.left)} of it are left."
+        return f"{_name(self.batch)} was processed in part; {_records(self.left)} remain."
 
 
 @dataclass(frozen=True, slots=True)

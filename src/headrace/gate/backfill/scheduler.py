@@ -397,5 +397,5 @@ class BackfillScheduler:
                 repaired = ", or a repair declared them lost" * in_journal
                 reasons.append(f"{offsets.topic} was deleted and recreated{repaired}")
             else:
-                reasons.append("make the topic's retention longer than failed batches wait")
+                reasons.append("make the topic's retention longer than the wait of failed batches")
         return "; ".join(dict.fromkeys(reasons))

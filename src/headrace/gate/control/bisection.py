@@ -379,7 +379,7 @@ class Bisection(Generic[Why]):
             return self._take_sample()
         is_due = self._trial is None and self._is_test_due()
         if is_due and not self.result.has_passed and self._not_run():
-            # Without a sample, a sink that is down would be called for each suspect's tries.
+            # Without a sample, all runs of all suspects would be made while the sink is down.
             return self._take_sample()
         if self._trial is not None or (is_due and self._draw_test()):
             return self._next_of_test()
@@ -489,7 +489,7 @@ class Bisection(Generic[Why]):
         trial = self._trial
         has_passed = before is not None and passes > before
         if trial is not None and trial.control is not None:
-            # A control without a record, such as a gap in the log, is no evidence.
+            # A control that contains no record, such as a gap in the log, proves nothing.
             trial.order += [] if has_passed else [None]
             trial.control = None
         if has_passed:

@@ -89,7 +89,7 @@ def why_dead(
     """
     if is_gone:
         return None if batch.done_records else DeadReason.GONE
-    # Subclasses of OptionError count: they describe a rejection by the handler.
+    # Subclasses of OptionError do make a batch dead: they report rejections by the handler.
     if isinstance(error, _BLAMELESS) or type(error) is OptionError:
         return None
     is_last = batch.backfills + 1 >= limits.max_backfills

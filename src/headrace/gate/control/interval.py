@@ -119,7 +119,7 @@ class AutoInterval:
     def _why(self, old_ms: int, new_ms: int, fixed_s: float) -> str:
         work = max(1 - fixed_s * 1000 / new_ms, 0.0)
         limited = (
-            f"; headrace.maxDelay of {self._law.max_delay_ms / 1000:g} s allows no longer one"
+            f"; headrace.maxDelay of {self._law.max_delay_ms / 1000:g} s allows no longer interval"
             if work < self._law.work_ratio - 0.02 and new_ms == self._law.max_delay_ms // 2
             else ""
         )
@@ -155,18 +155,19 @@ def too_short(
     longer_s = rounded_up(fixed_s / _LONGER)
     taken = max(1 - fixed_s / interval_s, least_work)
     times = (1 - fixed_s / longer_s) / taken if taken > 0 else math.inf
-    much = f"{times:.2g} times as much" if times < 50 else "more than 50 times as much"
+    much = f"{times:.2g} times" if times < 50 else "more than 50 times"
     costs = f"A batch costs {fixed_s:.2g} s before its first record"
     if auto is None:
         return (
-            f"{costs}; the interval of {interval_s:g} s is too short, {longer_s:g} s carries"
-            f" {much}."
+            f"{costs}; the interval of {interval_s:g} s is too short, and an interval of"
+            f" {longer_s:g} s carries {much} as many records."
         )
     if interval_ms < auto.max_delay_ms // 2:
         return None
     return (
         f"{costs}, and headrace.maxDelay of {auto.max_delay_ms / 1000:g} s allows no longer"
-        f" interval than {interval_s:g} s; {2 * longer_s:g} s carries {much}."
+        f" interval than {interval_s:g} s; a headrace.maxDelay of {2 * longer_s:g} s carries"
+        f" {much} as many records."
     )
 
 

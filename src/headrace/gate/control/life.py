@@ -420,7 +420,7 @@ class Life:
         elif self._work is not None:
             _leave(self._work.result, reject.part, reject.why)
 
-    # React to a failure of the whole.
+    # React to a failure of the whole batch.
 
     def _whole_failed(self, failure: Failure, *, is_down: bool) -> None:
         terms, verdict = self._terms, failure.verdict
@@ -515,7 +515,7 @@ class Life:
         may = not self._keeps_key or self._terms.unknown_failed
         return self._terms.last == "isolate" and may
 
-    # Parts.
+    # Run parts.
 
     def _begin_parts(self, failure: Failure | None, *, is_probe: bool = False) -> None:
         """Begin to run parts, after a failure of the whole batch or from the stored progress.
@@ -558,7 +558,7 @@ class Life:
             work.record(part, None)
             return
         was_unknown = part in self.progress.unknown
-        # An enclosing part never runs as a whole again: that would hide this failure.
+        # An enclosing part never runs as a whole again, because its pass would hide this failure.
         halved = call.before.halved.union(above(part))
         progress = replace(call.before, running=None, halved=halved)
         is_split = failure.verdict is Verdict.PARTLY_IN
@@ -599,7 +599,7 @@ class Life:
         self.progress = replace(self.progress, evidence=work.evidence)
         self._work = self._convicted = None
         whys = [*(why for _, why in result.left), *filter(None, [result.down])]
-        failures = [why for why in whys if why is not self._why]  # without earlier lives' failure
+        failures = [why for why in whys if why is not self._why]  # not the earlier failure
         is_away = any(why.verdict is Verdict.AWAY for why in failures)
         nothing_passes = not result.has_passed and (result.down is not None or is_away)
         if nothing_passes and not (self.progress.done or self.progress.unknown):

@@ -159,7 +159,7 @@ class PIDRateEstimator:
             error=error,
             historical_error=historical_error,
             d_error=d_error,
-            # Not `-x`, which would show a minus zero.
+            # Not `-x`, which would print "-0" for a term of 0.
             proportional=0.0 - by_proportional,
             integral=0.0 - by_integral,
             derivative=0.0 - by_derivative,
