@@ -96,7 +96,7 @@ def active_context() -> Any:
 
 
 def known_settings(settings: dict[str, str]) -> dict[str, str]:
-    """Return only those of the Spark settings that the installed version of Spark supports."""
+    """Return the settings in ``settings`` that the installed version of Spark supports."""
     return {name: value for name, value in settings.items() if _SINCE.get(name, SPARK) <= SPARK}
 
 

@@ -71,7 +71,7 @@ class OffsetRange:
         return self._between(min(self.start, other.start), max(self.until, other.until))
 
     def split_at(self, offset: int) -> tuple["OffsetRange", "OffsetRange"]:
-        """Split the range before ``offset``. If it is outside the range, one of the two is empty.
+        """Split the range before ``offset``. One result is empty for an offset outside the range.
 
         >>> [str(part) for part in OffsetRange("a", 0, 0, 10).split_at(4)]
         ['a-0 [0, 4)', 'a-0 [4, 10)']

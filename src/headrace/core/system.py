@@ -63,8 +63,8 @@ def needs_extra(extra: str, what: str, *, where: str = "") -> Iterator[None]:
     Args:
         extra: A key of `EXTRAS`.
         what: The feature that needs the import, as the subject of the error message.
-        where: The machines that need the package, such as ``on each executor``. Default: empty,
-            this machine.
+        where: The machines that need the package, such as ``on every machine of the cluster``.
+            Default: empty, this machine.
 
     Raises:
         SetupError: A module of the extra is not installed. Other import errors are not changed.

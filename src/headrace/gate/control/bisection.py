@@ -437,8 +437,8 @@ class Bisection(Generic[Why]):
     def give_up_waiting(self) -> None:
         """Continue without controls of other batches, because no other batch runs.
 
-        A test that waits for such a control is suspended, or ended if all its controls should
-        belong to this batch.
+        A test that waits for a control is suspended if its controls are batches of the stream.
+        Otherwise the test is ended.
         """
         self._can_wait = False
         if (trial := self._trial) is not None and trial.awaits:

@@ -22,7 +22,7 @@ _OF_SOURCES: Final = tuple(
 
 
 class OnOutage(Enum):
-    """Reactions to an unavailable sink. The values are those of the option."""
+    """Reactions to an unavailable sink. The values are the values of the option ``on_outage``."""
 
     HOLD = "hold"
     """The batch waits for the sink, and the gate admits no other batch."""

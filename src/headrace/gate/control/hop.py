@@ -197,7 +197,7 @@ class HopController:
     The sender passes the state of its queue to `look`, ideally after each planned batch, and sends
     the signals that `look` returns. A controller belongs to one pair of stages and one run of the
     sender. Methods take the current time as an argument, in ms of any clock that never goes back.
-    The numbers (1) to (5) are those of the table in the module's docstring.
+    The numbers (1) to (5) refer to the table in the module's docstring.
 
     - Overload: at least ``overload_bytes`` have waited for the whole overload interval, and bytes
       have arrived meanwhile. The level rises by (1), and again after each further interval. It

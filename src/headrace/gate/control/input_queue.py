@@ -1,6 +1,6 @@
 """Measurements of a stage's input queue: its size, its inflow, and the rate of the stage.
 
-The input queue is the unread data of all topics and journals that the stage reads.
+The input queue is the data that waits for the stage in the Kafka topics from the stages before it.
 """
 
 import math
@@ -18,7 +18,7 @@ every batch would take its whole interval, and random delays would make the queu
 
 @dataclass(frozen=True, slots=True)
 class InputQueue:
-    """The state of a stage's input queue, over all channels that the stage reads.
+    """The state of a stage's input queue at one moment, over all topics of the queue.
 
     Attributes:
         waiting_bytes: Bytes in the queue that no batch of the stage has taken yet.

@@ -402,10 +402,10 @@ class LearnedBatches:
         return len(self._late) >= (2 if late_s > self._interval_s else 3)
 
     def _contradicts(self, late_s: float, count: float, time_s: float, noise: float) -> bool:
-        """Whether this change and the previous change cannot both be changes of the record cost.
+        """Whether the last two changes contradict the model in which only the record cost changes.
 
-        They cannot if they are close together, one batch was late and the other early, and their
-        times differ much less than their records.
+        They do if they are close together, one batch was late and the other batch was early, and
+        the times of the two batches differ much less than their records.
         """
         before, self._change = self._change, (late_s, count, time_s)
         if before is None or self._batches - self._changed_at > _SOON:

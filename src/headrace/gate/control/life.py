@@ -99,8 +99,8 @@ class Failure:
         verdict: The meaning of the exception.
         error: The exception that the handler raised.
         report: The reason that the ledger stores: the exception, or a sentence that explains it.
-        is_blameless: Whether the records are certainly not the cause, so that no record is
-            isolated.
+        is_blameless: Whether the exception is no evidence against the records, so that no record
+            is isolated.
         is_unreached: Whether a system was unreachable or too slow. If a single record fails in this
             way, it may belong to an unavailable region of the sink.
         has_asked: Whether the handler asked the sink for the key of this call. An earlier call with

@@ -65,7 +65,7 @@ def above(path: str) -> list[str]:
 
 
 def is_within(part: str, others: Iterable[str]) -> bool:
-    """Whether one of the other parts is equal to this part or contains it."""
+    """Whether any part in ``others`` is equal to ``part`` or contains it."""
     return any(part.startswith(path) for path in others)
 
 
