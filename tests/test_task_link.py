@@ -41,7 +41,7 @@ def test_a_question_is_known_when_its_answer_is_there(link: TaskLink, asked: Ask
 
 
 def test_whoever_has_not_the_token_gets_no_answer(link: TaskLink, asked: Asked) -> None:
-    with pytest.raises(SetupError, match="does not answer its task"):
+    with pytest.raises(SetupError, match="does not answer a task"):
         replace(link.address, token=link.address.token[1:]).ask("anything")
     with socket.create_connection((link.address.host, link.address.port)) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")

@@ -1,4 +1,4 @@
-"""TLS contexts of clients and servers, from the certificate files that users name."""
+"""TLS contexts for clients and servers, built from the certificate files that a user names."""
 
 import ssl
 from collections.abc import Callable
@@ -8,17 +8,25 @@ from typing import Final
 from headrace.errors import OptionError
 
 _OUT_OF_TIME: Final = {9: "is not valid yet", 10: "has expired"}
-"""Descriptions of OpenSSL's verification codes (X509_V_ERR_CERT_...)."""
+"""OpenSSL's verification error codes for a certificate's dates (X509_V_ERR_CERT_...), in words."""
 
 
 def client_context(
     server: str, ca_file: str | None, certificate_file: str | None, key_file: str | None
 ) -> ssl.SSLContext:
-    """Return a client's TLS context; OptionError, which names ``server``, if a file is unusable.
+    """Return the TLS context of a client.
 
-    ``ca_file`` has the certificates of trusted authorities (PEM); None trusts the system's
-    authorities. ``certificate_file`` is the client's own certificate (PEM), for servers that
-    request one. ``key_file`` has the key, if the key is not in the certificate's file.
+    Args:
+        server: The server to connect to, for error messages.
+        ca_file: File with the certificates of the authorities to trust (PEM). None: the system's
+            authorities.
+        certificate_file: File with the client's own certificate (PEM), if the server requests a
+            certificate; else None.
+        key_file: File with the client's key, without a passphrase. None: ``certificate_file``
+            contains the key.
+
+    Raises:
+        OptionError: A file cannot be read or used.
     """
     for file in (ca_file, certificate_file, key_file):
         _require_readable(file, server)
@@ -28,11 +36,17 @@ def client_context(
 def server_context(
     certificate_file: str, key_file: str | None, client_ca_file: str | None
 ) -> ssl.SSLContext:
-    """Return a server's TLS context; OptionError if a file is unusable or the key does not fit.
+    """Return the TLS context of a server.
 
-    ``certificate_file`` has the server's certificate and its chain (PEM). ``key_file`` has the key,
-    without a passphrase, if the key is not in the certificate's file. ``client_ca_file`` has the
-    authorities that must have issued a client's certificate; None accepts clients without one.
+    Args:
+        certificate_file: File with the server's certificate and its chain (PEM).
+        key_file: File with the server's key, without a passphrase. None: ``certificate_file``
+            contains the key.
+        client_ca_file: File with the certificates of the authorities that must have issued each
+            client's certificate (PEM). None: clients need no certificate.
+
+    Raises:
+        OptionError: A file cannot be read or used, or the key does not fit the certificate.
     """
 
     def make() -> ssl.SSLContext:
@@ -51,10 +65,17 @@ def server_context(
 
 
 def validity_trouble(server: ssl.SSLContext, certificate_file: str) -> str | None:
-    """Return why clients refuse a server's certificate now (not yet valid, expired), or None.
+    """Return why clients refuse a server's certificate at the present time.
 
-    Performs a handshake in memory, up to the server's certificate, with a client that trusts only
-    this certificate.
+    The function performs a TLS handshake in memory, up to the check of the server's certificate,
+    with a client that trusts only this certificate.
+
+    Args:
+        server: The TLS context of the server.
+        certificate_file: File with the server's certificate (PEM).
+
+    Returns:
+        ``is not valid yet`` or ``has expired``; None if the certificate is valid now.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
@@ -93,16 +114,16 @@ def _made(make: Callable[[], ssl.SSLContext], server: str) -> ssl.SSLContext:
 
 def _reason(error: Exception) -> str:
     if not isinstance(error, ssl.SSLError):
-        return "the key has a passphrase, and must have none"
+        return "the key has a passphrase, but must not have a passphrase"
     if error.reason == "KEY_VALUES_MISMATCH":
         return "the key does not fit the certificate"
     if error.reason == "NO_CERTIFICATE_OR_CRL_FOUND" or error.reason is None:
-        return "a file has no certificate or no key in it (PEM)"
+        return "a file contains no certificate or no key (PEM)"
     return error.reason.replace("_", " ").lower()
 
 
 def _no_passphrase() -> str:
-    """Raise ValueError instead of letting OpenSSL prompt for a passphrase at the terminal."""
+    """Raise `ValueError`, so that OpenSSL does not ask for a passphrase at the terminal."""
     raise ValueError("a passphrase is asked for")
 
 

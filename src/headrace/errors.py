@@ -4,55 +4,59 @@
 
     HeadraceError
     ├── OptionError          an option or argument is unknown, of the wrong type or out of range
-    │   ├── RejectionError   a handler rejects rows that are not of its batch
-    │   └── TooManyRejectedError  a handler rejects more than a batch may
+    │   ├── RejectionError   a handler rejects rows that are not in its batch
+    │   └── TooManyRejectedError  a handler rejects more records than one batch may reject
     ├── LedgerError          the ledger cannot be opened, read or written
     │   ├── LedgerSchemaError  this version cannot use the ledger's schema
     │   └── NoLedgerError    the ledger does not exist
     ├── GateInUseError       another query uses the gate
     ├── SourceError          a source cannot be read
-    │   ├── BrokerError      a broker is unreachable or refuses
-    │   ├── RegistryError    a schema registry is unreachable or refuses
-    │   └── DataLossError    offsets that were to be read are gone
+    │   ├── BrokerError      a broker is unreachable or refuses a request
+    │   ├── RegistryError    a schema registry is unreachable or refuses a request
+    │   └── DataLossError    records are gone from the source before they were processed
     ├── DecodeError          a record cannot be decoded, and no gate's handler can reject it
     ├── JournalError         a journal cannot be opened, read or written
     │   ├── NoJournalError   the journal to read does not exist
     │   ├── LaneTakenError   a lane has another writer
     │   └── CorruptionError  a file of a journal is damaged
-    ├── HandlerExitError     a handler raised a program's exit, such as SystemExit
-    ├── NotProcessedError    a batch failed, and its records are not at fault
-    │   ├── MachineryError   the batch could not be run: Spark, the disk or the ledger failed
-    │   └── BatchSplitError  a sink has parts of the batch and refuses the whole
+    ├── HandlerExitError     a handler tried to end its process, for example with SystemExit
+    ├── NotProcessedError    a batch failed for a reason other than its records
+    │   ├── MachineryError   the batch could not be run, because Spark, a disk or the ledger failed
+    │   └── BatchSplitError  a sink has parts of the batch, and so refuses the whole batch
     ├── SinkAwayError        a handler reports that its sink is unavailable
     ├── ReceiverError        records cannot be received, or are refused
     ├── SignalError          the stages of a flow cannot exchange signals
-    └── SetupError           this machine lacks a requirement of a command (Java, a jar, a port)
+    └── SetupError           a requirement of a command is missing on this machine (Java, a jar)
 
 Each message is one sentence with the subject, its value, the allowed values and the remedy.
 """
 
 READ = "It happened while Headrace read the source, or a schema."
-"""Note added to errors of a source's tasks. Spark passes such errors on as text, in which a sink's
-error may look the same."""
+"""Note that Headrace adds to errors while a task reads a source. Spark passes an error of a task on
+as text, and without this note it could be taken for an error of the sink."""
 
 
 class HeadraceError(Exception):
-    """Base class of all errors that a user can resolve; its text needs no stack trace."""
+    """Base class of all errors that a user can resolve from the message, without a stack trace."""
 
 
 class OptionError(HeadraceError, ValueError):
-    """An option or argument is unknown, of the wrong type, out of range or contradictory."""
+    """An option or argument is unknown, of the wrong type, out of range, or contradicts another."""
 
 
 class RejectionError(OptionError):
     """A handler rejects rows that are not in its batch.
 
-    Such an error does not concern the batch's records, so the batch is deferred and not isolated.
+    The cause is in the handler, not in the batch's records. So the batch is deferred and not
+    isolated.
     """
 
 
 class TooManyRejectedError(OptionError):
-    """A handler rejects more records than one batch may reject; half a batch may be below this."""
+    """A handler rejects more records than one batch may reject.
+
+    If ``on_failure`` isolates, the batch is then run in parts, which may stay below the limit.
+    """
 
 
 class LedgerError(HeadraceError):
@@ -60,19 +64,19 @@ class LedgerError(HeadraceError):
 
 
 class LedgerSchemaError(LedgerError):
-    """The database's schema is newer than this version of Headrace, or is not a ledger's."""
+    """The database has a newer schema than this version of Headrace, or it is not a ledger."""
 
 
 class NoLedgerError(LedgerError):
-    """The ledger does not exist."""
+    """The ledger to open does not exist."""
 
 
 class GateInUseError(HeadraceError):
-    """Another query uses the gate, which serves one query at a time; the text names the query."""
+    """Another query, which the message names, uses the gate. A gate serves one query at a time."""
 
 
 class SourceError(HeadraceError):
-    """A source cannot be read."""
+    """A source of records cannot be read."""
 
 
 class BrokerError(SourceError):
@@ -80,19 +84,19 @@ class BrokerError(SourceError):
 
 
 class RegistryError(SourceError):
-    """A schema registry is unreachable or refuses a request; the records are not at fault."""
+    """A schema registry is unreachable or refuses a request. The cause is not in the records."""
 
 
 class DataLossError(SourceError):
-    """Offsets are gone before they were processed."""
+    """Records are gone from the source before they were processed."""
 
 
 class DecodeError(HeadraceError):
-    """A record cannot be decoded, and no gate's handler is running that could reject it."""
+    """A record cannot be decoded, and no gate's handler runs that could reject the record."""
 
 
 class JournalError(HeadraceError):
-    """A journal cannot be opened, read or written; a failed append is not acknowledged."""
+    """A journal cannot be opened, read or written. A failed append is not acknowledged."""
 
 
 class NoJournalError(JournalError):
@@ -100,23 +104,24 @@ class NoJournalError(JournalError):
 
 
 class LaneTakenError(JournalError):
-    """A lane, which has one writer at a time, has another writer."""
+    """Another process writes to the lane. A lane has one writer at a time."""
 
 
 class CorruptionError(JournalError):
-    """A file of a journal is damaged; the text names the file and the first offset."""
+    """A file of a journal is damaged. The message names the file and the first damaged offset."""
 
 
 class HandlerExitError(HeadraceError):
-    """A handler raised a ``BaseException`` such as SystemExit, which is this error's cause."""
+    """A handler raised a ``BaseException`` such as ``SystemExit``: this error's ``__cause__``."""
 
 
 class NotProcessedError(HeadraceError):
-    """A batch failed for a reason other than its records; the batch runs again, and none is blamed.
+    """A batch failed for a reason other than its records. It is run again, and no record is blamed.
 
     Attributes:
-        last: Class and message of the handler's last exception, which the text begins with. Set if
-            unrelated records failed one after the other; None otherwise.
+        last: The class and the message of the handler's last exception, with which the text of this
+            error begins. Set if an isolation stopped because unrelated records failed one after
+            another; else None.
     """
 
     def __init__(self, text: str, last: tuple[str, str] | None = None) -> None:
@@ -125,27 +130,27 @@ class NotProcessedError(HeadraceError):
 
 
 class MachineryError(NotProcessedError):
-    """A batch could not be run: Spark refused to read it again, a disk is full, the ledger failed.
+    """A batch could not be run because Spark, a disk or the ledger failed.
 
-    The cause is the original exception.
+    ``__cause__`` is the original exception.
     """
 
 
 class SinkAwayError(HeadraceError):
-    """The sink is unavailable for all records; your handler raises this error.
+    """The sink is unavailable for all records. Raise this error in your handler.
 
-    Raise this error if your client's exception does not show the outage by itself, for example for
-    an error code of your service. In a Spark task, raise exactly this class: Spark returns
-    exceptions as text, in which a subclass is not recognized.
+    Raise it if the exception of your client does not show the outage by itself, for example for an
+    error code of your service. In a Spark task, raise exactly this class, not a subclass: Spark
+    passes exceptions on as text, in which Headrace does not recognize a subclass.
     """
 
 
 class BatchSplitError(NotProcessedError):
-    """A sink has parts of a batch, and therefore refuses the whole batch."""
+    """A sink has parts of a batch already, so it refuses the whole batch."""
 
 
 class ReceiverError(HeadraceError):
-    """Records cannot be received, or are refused; the sender keeps them."""
+    """Records cannot be received, or are refused. They are not stored, so the sender keeps them."""
 
 
 class SignalError(HeadraceError):
@@ -153,4 +158,4 @@ class SignalError(HeadraceError):
 
 
 class SetupError(HeadraceError):
-    """The machine lacks a requirement of a command, such as Java, a jar or a free port."""
+    """A requirement of a command is missing on this machine, such as Java, a jar or a free port."""

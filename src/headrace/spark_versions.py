@@ -1,4 +1,4 @@
-"""One interface for all supported versions of Spark, which differ in these features.
+"""A single interface to all supported versions of Spark, which differ in these features.
 
 ========================================  ====  ====  ============
                                           4.0   4.1   4.2 and 4.3
@@ -51,18 +51,19 @@ __all__ = [
 ]
 
 SPARK: Final[tuple[int, int]] = tuple(map(int, pyspark.__version__.split(".")[:2]))  # type: ignore[assignment]
-"""Major and minor version of the installed pyspark."""
+"""Major and minor version of the installed pyspark, such as ``(4, 1)``."""
 
 PLANS_FROM_START: Final = SPARK >= (4, 2)
-"""Whether Spark passes a Python source the start of its next batch and the kind of trigger."""
+"""Whether this version of Spark passes to a Python source the start of the next batch, and a read
+limit that shows the kind of trigger."""
 
 _TAKES_TIMEZONE: Final = "timezone" in signature(to_arrow_type).parameters
 _SINCE: Final = {"spark.python.unix.domain.socket.enabled": (4, 1)}
 
 _ASKS_ONCE: Final = (
-    "Spark %s asks a Python source once where Trigger.AvailableNow and Trigger.Once end: a query"
-    " with one of them runs one batch, and with a limit (a gate's, or maxOffsetsPerTrigger) it ends"
-    " with a backlog left; start it again until nothing is left, use a trigger with an interval, or"
+    "With Spark %s, a query with Trigger.AvailableNow or Trigger.Once runs only one batch of a"
+    " Python source. With a limit (a gate's, or maxOffsetsPerTrigger), this query ends with unread"
+    " records; start it again until it reads no record, use a trigger with an interval, or use"
     " Spark 4.2."
 )
 
@@ -72,69 +73,70 @@ try:
 except ImportError:  # a Spark Connect client without Spark itself never raises these
 
     class Py4JError(Exception):  # type: ignore[no-redef]
-        """Base class of py4j's exceptions."""
+        """Stand-in for the base class of py4j's exceptions, if py4j is not installed."""
 
     class Py4JJavaError(Py4JError):  # type: ignore[no-redef,misc]
-        """py4j's exception for an exception in the JVM."""
+        """Stand-in for py4j's error about an exception in the JVM, if py4j is not installed."""
 
         java_exception: Any = None
 
     class Py4JNetworkError(Py4JError):  # type: ignore[no-redef,misc]
-        """py4j's exception for a JVM that does not respond."""
+        """Stand-in for py4j's error about an unreachable JVM, if py4j is not installed."""
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether a session is a Spark Connect client, without a JVM and a SparkContext."""
+    """Whether a session is a Spark Connect client, which has no JVM and no SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def active_context() -> Any:
-    """Return this process's SparkContext; None without one."""
+    """Return the SparkContext of this process; None if this process has no SparkContext."""
     module = sys.modules.get("pyspark.core.context")
     return None if module is None else module.SparkContext._active_spark_context
 
 
 def known_settings(settings: dict[str, str]) -> dict[str, str]:
-    """Return the settings that the installed version of Spark knows."""
+    """Return the settings in ``settings`` that the installed version of Spark supports."""
     return {name: value for name, value in settings.items() if _SINCE.get(name, SPARK) <= SPARK}
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """Return the Arrow type that a task must return for a column of a Spark type."""
+    """Return the Arrow type in which a task must pass a column of type ``kind`` to Spark."""
     return to_arrow_type(kind, timezone="UTC") if _TAKES_TIMEZONE else to_arrow_type(kind)
 
 
 def warn_of_limits() -> None:
-    """Log the features that the installed version of Spark lacks, in one warning."""
+    """Log a warning if this version of Spark runs only one batch with ``Trigger.AvailableNow``."""
     if not PLANS_FROM_START:
         _LOG.warning(_ASKS_ONCE, pyspark.__version__)
 
 
 class StreamPlanning(ABC):
-    """Planning of a source's batches, independent of Spark's version."""
+    """The planning methods of a source. `VersionedStreamReader` maps Spark's interface to them."""
 
     @abstractmethod
     def first_offset(self) -> dict[str, Any]:
-        """Return the start offset of a new checkpoint."""
+        """Return the offset at which a query with a new checkpoint begins to read."""
 
     @abstractmethod
     def next_offset(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
-        """Return the end of the batch that begins at ``start``; ``start`` itself for no batch.
+        """Plan a batch that begins at the offset ``start``. Return its end offset.
 
-        With ``everything``, the trigger takes all available records, regardless of limits.
+        The result is ``start`` itself if no batch is to run. With ``everything``, the batch takes
+        all available records, regardless of limits.
         """
 
     @abstractmethod
     def stop_at_newest(self) -> None:
-        """Limit this run to the records that exist now, for ``Trigger.AvailableNow``."""
+        """Limit this run of the query to the records that exist now (``Trigger.AvailableNow``)."""
 
     @abstractmethod
     def newest_offset(self) -> dict[str, Any] | None:
-        """Return the log's end as of the last plan."""
+        """Return the offset at the end of the log, as of the last plan; None if it is unknown."""
 
     @abstractmethod
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of the batch between two offsets."""
+        """Return the tasks that read the batch from the offset ``start`` to the offset ``end``."""
 
 
 if TYPE_CHECKING or PLANS_FROM_START:
@@ -145,14 +147,14 @@ if TYPE_CHECKING or PLANS_FROM_START:
         SupportsTriggerAvailableNow,
     )
 
-    # Spark asks for this limit once per query, so a changing rate cannot be a read limit: the plan
-    # applies the real limit. This value only distinguishes a trigger with a limit from `once`.
+    # Spark asks for this limit only once in a query, so it cannot be a rate that changes. The plan
+    # applies the real limit. This value only distinguishes other triggers from `Trigger.Once`.
     _LIMITED: Final = ReadMaxRows(2**63 - 1)
 
     class VersionedStreamReader(
         StreamPlanning, DataSourceStreamReader, SupportsTriggerAvailableNow
     ):
-        """Spark's reader interface of Spark 4.2 and later."""
+        """The stream reader for Spark 4.2 and later: calls the methods of `StreamPlanning`."""
 
         def initialOffset(self) -> dict[str, Any]:
             return self.first_offset()
@@ -175,12 +177,13 @@ if TYPE_CHECKING or PLANS_FROM_START:
 else:
 
     class VersionedStreamReader(StreamPlanning, DataSourceStreamReader):
-        """Spark's reader interface of Spark 4.0 and 4.1, where ``latestOffset`` receives no start.
+        """The stream reader for Spark 4.0 and 4.1: calls the methods of `StreamPlanning`.
 
-        The start is the end of the last ``partitions`` call. After a restart, Spark first calls
-        ``partitions`` with the last planned end as start and end, then again if the batch must run.
-        With a new checkpoint, Spark calls ``latestOffset`` before ``initialOffset``, which must
-        return the start of that plan.
+        In these versions, Spark does not pass the start of a batch to ``latestOffset``. So the
+        start is the end in the last call of ``partitions``. After a restart, Spark first calls
+        ``partitions`` with the last planned end as start and end, and once more if the batch must
+        run. With a new checkpoint, Spark calls ``latestOffset`` before ``initialOffset``. So both
+        must use the same start.
         """
 
         _reached: dict[str, Any] | None = None
@@ -197,28 +200,28 @@ else:
 
         def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Any]:
             self._reached = end
-            # Equal offsets are no batch: Spark only passes the end of the last plan.
+            # With equal offsets, Spark only passes the end of the last plan and runs no batch.
             return [] if start == end else self.tasks(start, end)
 
 
 class StreamWriting(ABC):
-    """Writing of a streaming sink, independent of how Spark's version passes rows."""
+    """The writing methods of a sink. `VersionedStreamWriter` maps Spark's interface to them."""
 
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns to write."""
+        """Names of the columns that `write_batches` needs."""
 
     @abstractmethod
     def write_batches(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task."""
+        """Write the rows of one task, and return the message for Spark's commit."""
 
 
 if TYPE_CHECKING or SPARK >= (4, 1):
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
     class VersionedStreamWriter(StreamWriting, DataSourceStreamArrowWriter):
-        """Spark's writer interface of Spark 4.1 and later, which passes Arrow batches."""
+        """The stream writer for Spark 4.1 and later, which pass the rows as Arrow batches."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
             return self.write_batches(iterator)
@@ -227,7 +230,7 @@ else:
     _ROWS_IN_A_BATCH: Final = 1_000
 
     class VersionedStreamWriter(StreamWriting, DataSourceStreamWriter):
-        """Spark's writer interface of Spark 4.0, which passes single rows."""
+        """The stream writer for Spark 4.0: builds Arrow batches from the rows that Spark passes."""
 
         def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
             return self.write_batches(self._batches(iterator))

@@ -1,8 +1,8 @@
-"""Request/reply channel from tasks to the driver's Python process, for Spark Connect.
+"""A TCP server in the driver's Python process that answers requests of tasks, for Spark Connect.
 
-Spark Connect has no accumulators and no status tracker for stages. Instead, the driver's Python
-process listens on a port of the driver's machine, which executors can reach, and answers requests
-that carry its token.
+Spark Connect has no accumulators and no status tracker for stages. So tasks send their questions
+and reports to a port on the driver's machine, which executors can reach. The server answers only
+requests that contain its token.
 """
 
 import hmac
@@ -20,29 +20,37 @@ from pyspark.sql import SparkSession
 from headrace.errors import READ, SetupError
 
 _TIMEOUT_S: Final = 30.0
-"""Timeout of connecting, and of each read and write (s)."""
+"""Timeout of the connection attempt, and of each read and write on a connection (s)."""
 
 _MAX_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size of a request (bytes), such as the report of one record batch."""
+"""Largest size of one request (bytes). A request may be the report of a whole record batch."""
 
 
 def new_token() -> str:
-    """Return a new, random token for a link."""
+    """Return a new, random token, which a `TaskLink` requires in each request."""
     return secrets.token_hex(32)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkAddress:
-    """Address and token of a `TaskLink`, which tasks receive."""
+    """The address and the token of a `TaskLink`. The driver sends them to the tasks.
+
+    Attributes:
+        host: Host name or IP address of the driver's machine.
+        port: TCP port of the server.
+        token: The token that each request must contain.
+    """
 
     host: str
     port: int
     token: str = field(repr=False)
 
     def ask(self, question: Any) -> Any:
-        """Send a JSON value to the driver's Python process and return its answer.
+        """Send a JSON value to the driver's Python process. Return the JSON value of the answer.
 
-        SetupError if there is no answer. This error does not blame the batch, which runs again.
+        Raises:
+            SetupError: No answer came. The records of the batch are not to blame for this error, so
+                the batch is run again.
         """
         line = json.dumps([self.token, question]).encode() + b"\n"
         try:
@@ -52,7 +60,7 @@ class LinkAddress:
                     return json.loads(answer.readline())
         except (OSError, ValueError) as error:
             refused = SetupError(
-                f"The process of the handler at {self.host}:{self.port} does not answer its task on"
+                f"The handler's process at {self.host}:{self.port} does not answer a task on"
                 f" {socket.gethostname()} ({error}); let executors connect to the driver's machine."
             )
             refused.add_note(READ)
@@ -60,11 +68,20 @@ class LinkAddress:
 
 
 class TaskLink:
-    """Server that answers requests of tasks, in its own threads, until `close`.
+    """A TCP server that answers requests of tasks, in its own threads, until `close` is called.
 
-    ``spark`` is the session of the tasks. ``answer`` maps a request to a JSON value, and may be
-    called by several threads at once. ``token`` is required in each request. Default: a new token.
-    SetupError if no port can be opened.
+    Args:
+        spark: The session of the tasks. Its settings ``spark.driver.host`` and
+            ``spark.driver.bindAddress`` give the server's address.
+        answer: Function that returns a JSON value for the JSON value of a request. Several threads
+            may call it at once.
+        token: The token that each request must contain. Default: a new token.
+
+    Attributes:
+        address: The address and the token, for the tasks.
+
+    Raises:
+        SetupError: No port can be opened at this address.
     """
 
     def __init__(
@@ -87,8 +104,8 @@ class TaskLink:
             self._server = _Server((bound, 0), Answering)
         except OSError as error:
             raise SetupError(
-                f"No port of {bound}, the setting spark.driver.bindAddress, can be opened for tasks"
-                f" ({error}); name an address of this machine there."
+                f"spark.driver.bindAddress is {bound}, but no port can be opened at this address"
+                f" for tasks ({error}); set it to an address of this machine."
             ) from error
         self.address: Final = LinkAddress(host, self._server.server_address[1], expected)
         threading.Thread(
@@ -96,7 +113,7 @@ class TaskLink:
         ).start()
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the server and close its port."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -112,7 +129,7 @@ class _Server(socketserver.ThreadingTCPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do nothing: clients that are gone, or have no token, get no answer."""
+        """Ignore errors of a connection, such as a task that has ended before the answer."""
 
 
 def _parsed(line: bytes) -> tuple[str, Any]:

@@ -1,16 +1,16 @@
-"""PySpark's daemon with workers that survive a task whose output Spark stops reading.
+"""A replacement of PySpark's daemon: keeps a Python worker when Spark stops reading its task early.
 
 ``first()``, ``isEmpty()``, ``show()`` and ``limit(n)`` stop reading a task's output early. Spark
 then closes the worker's connection, and PySpark's worker writes a traceback and ends. The next task
-waits for a new process, its imports and its broker connections. With this module, the worker
-silently waits for the daemon's next connection instead.
+must wait for a new process, for its imports and for its broker connections. With this module, the
+worker writes no traceback and waits for the next connection.
 
-Spark uses this module instead of ``pyspark.daemon`` if ``spark.python.daemon.module`` names it.
-Workers that fail or must not be reused end as in PySpark. This module replaces attributes of
-PySpark's module, and does nothing if they are missing.
+Spark uses this module instead of ``pyspark.daemon`` if the setting ``spark.python.daemon.module``
+names it. Workers that fail or must not be reused end as in PySpark. This module replaces attributes
+of PySpark's module, and does nothing if these attributes are missing.
 
-Spark always plans batches in processes of ``pyspark.daemon``. Such a process may write a
-``BrokenPipeError`` when Spark closes its connection (``docs/operations.md``).
+Spark always plans batches in processes of ``pyspark.daemon``, without this module. A planning
+process may write a ``BrokenPipeError`` when Spark closes its connection (``docs/operations.md``).
 """
 
 import errno
@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Final
 from pyspark import daemon
 
 _IDLE_S: Final = 60.0
-"""Time that a worker waits for a connection before it ends (s); the same as Spark's own."""
+"""Time for which an idle worker waits for a connection before it ends (s), as in Spark itself."""
 
 _WAITING, _CONNECTION, _TAKEN = b"w", b"c", b"t"
 
@@ -37,10 +37,11 @@ WorkerMain = Callable[[BinaryIO, BinaryIO], None]
 
 
 class _Listener(socket.socket):
-    """The daemon's listening socket, which passes a new connection to a waiting worker, if any.
+    """The daemon's listening socket. It passes each new connection to a waiting worker, if any.
 
-    Otherwise the daemon forks. The new worker inherits one end of a socket pair (``line``), on
-    which it later waits for its next connection. Everything runs in the daemon's only thread.
+    If no worker waits, the daemon forks a new worker. The new worker inherits one end of a socket
+    pair, the ``line``. On its line, the worker later waits for its next connection. All methods run
+    in the daemon's only thread.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -48,12 +49,13 @@ class _Listener(socket.socket):
         self._lines: list[socket.socket] = []
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Return the next connection that needs a new process.
+        """Accept a connection. Return it if it needs a new worker process.
 
-        InterruptedError if a waiting worker has taken the connection: the daemon then accepts
-        again.
+        Raises:
+            InterruptedError: A waiting worker has taken the connection. The daemon then calls this
+                method again.
         """
-        _child.close_line()  # the last child has inherited its copy
+        _child.close_line()  # the last forked worker has its own copy
         connection, address = super().accept()
         if self._is_taken(connection):
             connection.close()
@@ -88,18 +90,18 @@ class _Child:
         self._is_prepared = False
 
     def prepare(self) -> None:
-        """Initialize the child once, after the fork, because imports may start threads."""
+        """Initialize the worker process once, after the fork, because imports may start threads."""
         if self._is_prepared:
             return
         self._is_prepared = True
-        # An open copy would hide the daemon's end from the other workers.
+        # With an open copy here, other workers would not notice the end of the daemon.
         for line in self.lines_of_others:
             line.close()
         module: Any = importlib.import_module(sys.argv[1])
         module.main = partial(_run_task, module.main)
 
     def close_line(self) -> None:
-        """Close the daemon's copy of a child's end, so that the daemon notices the child's exit."""
+        """Close the daemon's copy of a worker's line, so that the daemon notices its exit."""
         if self.line is not None:
             self.line.close()
             self.line = None
@@ -126,7 +128,10 @@ _serve: Final = daemon.worker
 
 
 def worker(connection: socket.socket, authenticated: bool) -> int:
-    """Serve a connection as PySpark does; if Spark closes it early, serve the next connection."""
+    """Run the tasks of a connection as PySpark does, and return the worker's exit code.
+
+    If Spark has closed the connection early, wait for the next connection and run its tasks.
+    """
     _child.prepare()
     code = _serve(connection, authenticated)
     while code and _child.was_left and (following := _child.next_connection()) is not None:
@@ -140,7 +145,13 @@ def worker(connection: socket.socket, authenticated: bool) -> int:
 
 
 def _run_task(worker_main: WorkerMain, infile: BinaryIO, outfile: BinaryIO) -> None:
-    """Run one task; discard its output silently if Spark has closed the connection."""
+    """Run one task. If Spark has closed the connection, discard the rest of the task's output.
+
+    Args:
+        worker_main: PySpark's function that runs a task.
+        infile: The input from Spark.
+        outfile: The output to Spark.
+    """
     try:
         worker_main(infile, outfile)
         outfile.flush()
@@ -155,9 +166,10 @@ def _run_task(worker_main: WorkerMain, infile: BinaryIO, outfile: BinaryIO) -> N
 
 
 def _is_closed(outfile: BinaryIO) -> bool:
-    """Whether Spark has closed the connection of a finished task; unread input is dropped.
+    """Whether Spark has closed the connection of a finished task.
 
-    Flushes the output first, as PySpark does, because the flush fails on a closed connection.
+    The output is flushed first, as in PySpark, because the flush fails on a closed connection.
+    Unread input is discarded.
     """
     try:
         outfile.flush()

@@ -25,4 +25,7 @@ def test_whoever_makes_up_reasons_does_not_fill_the_log(caplog: pytest.LogCaptur
     for number in range(10 * MAX_WARNINGS):
         warnings.warn("%d is wrong", number, about=str(number))
     assert len(caplog.messages) == MAX_WARNINGS + 2
-    assert caplog.messages[-1] == "Further messages of this kind are not logged."
+    assert (
+        caplog.messages[-1]
+        == "Further warnings of this kind are not logged until earlier problems are solved."
+    )

@@ -1,1 +1,1 @@
-"""Code shared by all packages: offset ranges, option validation, clocks and leases, processes."""
+"""Code that all packages share: offset ranges, parsing of options, clocks, leases and processes."""

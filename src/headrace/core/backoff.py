@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delay after a failed attempt: ``min(first_ms * 2 ** (failures - 1), most_ms)``.
+    """Delays that double after each failure: ``min(first_ms * 2 ** (failures - 1), most_ms)``.
 
     >>> [Backoff().wait_ms(failures) for failures in (0, 1, 2, 8)]
     [0, 60000, 120000, 3600000]
@@ -13,20 +13,20 @@ class Backoff:
     """
 
     first_ms: int = 60_000
-    """Delay after the first failure (ms); 0 or more. Default: one minute. Too short: the attempts
-    are used up before the cause is repaired."""
+    """Delay after the first failure (ms); 0 or more. Default: one minute. Too short: all attempts
+    are made before the cause of the failure is repaired."""
     most_ms: int = 3_600_000
-    """Longest delay (ms). Default: one hour."""
+    """Longest delay between two attempts (ms). Default: one hour."""
 
     def wait_ms(self, failures: int) -> int:
-        """Return the delay after a number of failures (ms)."""
+        """Return the delay before the next attempt, after a number of failures (ms)."""
         if failures <= 0:
             return 0
         return min(self.first_ms << min(failures - 1, self._doublings), self.most_ms)
 
     @property
     def waits_ms(self) -> tuple[int, ...]:
-        """Delays after 0, 1, 2 ... failures (ms); the last delay applies to all further failures.
+        """Delays after 0, 1, 2 ... failures (ms). The last delay applies to all further failures.
 
         >>> Backoff(first_ms=60_000, most_ms=200_000).waits_ms
         (0, 60000, 120000, 200000)
@@ -35,5 +35,5 @@ class Backoff:
 
     @property
     def _doublings(self) -> int:
-        """Number of failures after which the delay is at its maximum."""
+        """Number of failures after which the delay has reached ``most_ms``."""
         return (self.most_ms // max(1, self.first_ms)).bit_length()

@@ -1,4 +1,4 @@
-"""Log output, with time, level and logger, for programs that do not configure logging."""
+"""Headrace's log output in programs that do not configure Python's logging themselves."""
 
 import logging
 from typing import Final
@@ -9,11 +9,12 @@ _REPEATED: Final = (
     "There was an exception while executing the Python Proxy",
     "Exception occurred while shutting down connection",
 )
-"""Beginnings of py4j messages about a closed connection, or about an error that Spark reports."""
+"""First words of py4j log messages that are dropped: they are about closed connections, and about
+errors that Spark reports as well."""
 
 
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
-    """Handler that writes to standard error unless the root logger has handlers."""
+    """Log handler that writes to standard error, but only while the root logger has no handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
@@ -21,9 +22,10 @@ class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def show_lines() -> None:
-    """Log Headrace's warnings to standard error, unless the program configures logging.
+    """Write Headrace's log to standard error, in a program that does not configure logging.
 
-    Drop py4j's tracebacks of errors that Spark reports too. Repeated calls have no effect.
+    Each line has the time, the level and the logger. py4j's tracebacks of errors that Spark reports
+    as well are dropped. Repeated calls have no effect.
     """
     logger = logging.getLogger("headrace")
     if not logger.handlers:

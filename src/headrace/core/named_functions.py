@@ -1,8 +1,8 @@
-"""User functions that a setting names as ``module:function``, such as a provider of tokens.
+"""Import and call of user functions that a setting names, such as a function that returns a token.
 
-The name comes only from the program, its environment or a command line, so stored data cannot
-choose what is imported. Each process imports the module and calls the function. The returned value
-stays in the process.
+The setting has the form ``module:function``. It comes only from the program, its environment or a
+command line. So stored data cannot choose a module to import. Each process imports the module and
+calls the function itself, and the returned value stays in the process.
 """
 
 import importlib
@@ -17,20 +17,37 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCI
 
 
 def wrong_name(setting: str, name: str, returns: str) -> str:
-    """Return an error text if ``name`` is not a ``module:function``, or an empty text.
+    """Return an error message if ``name`` does not have the form ``module:function``.
 
-    The error text does not include the name, which may be a secret by mistake.
+    Args:
+        setting: The name of the setting, for the message.
+        name: The value of the setting. The message does not contain it, because a user may have set
+            a secret by mistake.
+        returns: Description of the value that the function must return, for the message.
+
+    Returns:
+        An empty text if the form is right.
     """
     if _NAME.fullmatch(name):
         return ""
     return (
-        f"{setting} (its value is not shown, for it may be a secret) is no name; write"
-        f" module:function, of a function that returns {returns}."
+        f"{setting} (its value is not shown, because it may be a secret) does not name a function;"
+        f" write module:function, for a function that returns {returns}."
     )
 
 
 def load_function(setting: str, name: str, returns: str) -> Callable[[], object]:
-    """Import the module of ``name`` and return its function; OptionError if that fails."""
+    """Import the function that a setting names, and return the function.
+
+    Args:
+        setting: The name of the setting, for error messages.
+        name: The value of the setting, in the form ``module:function``.
+        returns: Description of the value that the function must return, for error messages.
+
+    Raises:
+        OptionError: The form is wrong, the import fails, the module has no such function, or the
+            function needs arguments.
+    """
     if wrong := wrong_name(setting, name, returns):
         raise OptionError(wrong)
     module, _, attribute = name.partition(":")
@@ -41,20 +58,21 @@ def load_function(setting: str, name: str, returns: str) -> Callable[[], object]
     except BaseException as error:  # noqa: BLE001  (a module of the user's, which may exit)
         lacks = error.name if isinstance(error, ModuleNotFoundError) else None
         is_itself = lacks is None or f"{module}.".startswith(f"{lacks}.")
-        hint = "" if is_itself else f", for there is no {lacks}"
+        hint = "" if is_itself else f", because {lacks} is not installed"
         raise OptionError(
-            f"{setting} is {name!r}, and importing {module} raised {type(error).__name__}{hint}; it"
-            " must be there in each process: install it, put its folder on PYTHONPATH, or ship it"
-            " to the executors with spark.submit.pyFiles."
+            f"{setting} is {name!r}, but importing {module} raised {type(error).__name__}{hint};"
+            " each process must be able to import it: install it, put its folder on PYTHONPATH, or"
+            " send it to the executors with spark.submit.pyFiles."
         ) from None
     if not callable(function):
         raise OptionError(
-            f"{setting} is {name!r}, and {module} has no function {attribute}; correct it."
+            f"{setting} is {name!r}, but {module} has no function {attribute}; name a function of"
+            f" {module}."
         )
     if not _takes_nothing(function):
         raise OptionError(
-            f"{setting} is {name!r}, which needs arguments; it is called without any: name a"
-            f" function that needs none and returns {returns}."
+            f"{setting} is {name!r}, a function that needs arguments; name a function that can be"
+            f" called without arguments and returns {returns}."
         )
     return function  # type: ignore[no-any-return]
 
@@ -70,7 +88,17 @@ def _takes_nothing(function: Callable[..., object]) -> bool:
 
 
 def call(setting: str, name: str, function: Callable[[], object]) -> tuple[object, str]:
-    """Call the function; return its result and an empty text, or None and an error text."""
+    """Call a user function.
+
+    Args:
+        setting: The name of the setting that names the function, for the error message.
+        name: The value of the setting, in the form ``module:function``.
+        function: The function, from `load_function`.
+
+    Returns:
+        The function's result and an empty text. If the function raises, None and an error message,
+        which does not contain the exception's text, because that may contain a secret.
+    """
     try:
         return function(), ""
     except KeyboardInterrupt:
@@ -78,7 +106,7 @@ def call(setting: str, name: str, function: Callable[[], object]) -> tuple[objec
     except BaseException as error:  # noqa: BLE001  (the user's, its text a secret; it may exit)
         module, _, attribute = name.partition(":")
         return None, (
-            f"{name}, of {setting}, raised {type(error).__name__}, whose text is not shown, for it"
-            f" may hold a secret; run it to see it: python -c 'import {module};"
+            f"{name}, of {setting}, raised {type(error).__name__}, whose text is not shown because"
+            f" it may contain a secret; to see the text, run: python -c 'import {module};"
             f" {module}.{attribute}()'."
         )

@@ -1,4 +1,7 @@
-"""Parsing of option values, which Spark passes as text; errors name the option and its value."""
+"""Parsing and checks of option values. Spark passes options as text.
+
+Each error names the option, its value and the allowed values.
+"""
 
 import json
 import math
@@ -14,7 +17,7 @@ _NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,100}", re.ASCII)
 
 
 def option_text(value: object) -> str:
-    """Return a value as Spark writes it in an option.
+    """Return the text of a value as Spark's ``option()`` method writes it.
 
     >>> option_text(True), option_text(5)
     ('true', '5')
@@ -23,10 +26,10 @@ def option_text(value: object) -> str:
 
 
 def require_name(what: str, value: object) -> None:
-    """Raise OptionError unless ``value`` is a valid name of a flow or a stage.
+    """Raise `OptionError` if a value is not a valid name of a flow or a stage.
 
-    A name has 1 to 100 letters, digits, ``.``, ``_`` or ``-``. Names of points alone are refused,
-    because ``.`` and ``..`` are folders.
+    A name has 1 to 100 letters, digits, ``.``, ``_`` or ``-``. It must not consist of points alone,
+    because ``.`` and ``..`` are folders. ``what`` is the subject of the error message.
     """
     if not (isinstance(value, str) and _NAME.fullmatch(value)):
         raise OptionError(
@@ -38,7 +41,15 @@ def require_name(what: str, value: object) -> None:
 def require_whole(
     what: str, value: object, least: int, most: int | None = None, *, unit: str = ""
 ) -> None:
-    """Raise OptionError unless ``value`` is an integer from ``least`` to ``most``."""
+    """Raise `OptionError` if a value is not an integer from ``least`` to ``most``.
+
+    Args:
+        what: The subject of the error message, such as the option's name.
+        value: The value to check.
+        least: The smallest allowed value.
+        most: The largest allowed value. Default: no limit.
+        unit: The unit of the value in the error message.
+    """
     if (
         not isinstance(value, int)
         or isinstance(value, bool)
@@ -58,9 +69,15 @@ def require_number(
     most: float = math.inf,
     above: bool = False,
 ) -> None:
-    """Raise OptionError unless ``value`` is a finite number from ``least`` to ``most``.
+    """Raise `OptionError` if a value is not a finite number from ``least`` to ``most``.
 
-    With ``above``, the value must be greater than ``least``.
+    Args:
+        what: The subject of the error message, such as the option's name.
+        value: The value to check.
+        unit: The unit of the value in the error message.
+        least: The smallest allowed value. Default: 0.
+        most: The largest allowed value. Default: no limit.
+        above: Whether the value must be greater than ``least``.
     """
     if (
         not isinstance(value, int | float)
@@ -101,23 +118,34 @@ _BARE: Final = re.compile(r"[0-9]{1,15}")
 _GATE_NAME: Final = re.compile(r"(?!-|\.+$)[\w.\-]{1,200}")
 
 LONGEST_INTERVAL_MS: Final = 365 * _UNITS_MS["d"]
-"""Longest interval (ms): 365 days, which Spark's triggers accept."""
+"""Longest allowed interval or duration of a gate (ms): 365 days, which Spark's triggers accept."""
 
 
 def gate_name(option: str, name: object) -> str:
-    """Return a gate's name, which its Spark query has too; OptionError if it is invalid."""
+    """Check a gate's name, and return it. Headrace uses it as the name of the Spark query as well.
+
+    Raises:
+        OptionError: The name is not valid. ``option`` names the option in the message.
+    """
     if not isinstance(name, str) or not _GATE_NAME.fullmatch(name):
         raise OptionError(
             f"{option} is {name!r}; it must have 1 to 200 letters, digits, '_', '.' and '-',"
-            " not begin with '-', and not be '.' alone: commands and pages name it."
+            " not begin with '-', and not be '.' alone, because commands and web addresses"
+            " contain it."
         )
     return name
 
 
 def interval_ms(option: str, interval: object) -> int:
-    """Return a gate's interval (ms) from a `timedelta` or a duration with a unit (`duration_ms`).
+    """Parse an interval. Return its length (ms).
 
-    OptionError unless the interval is above 0 and at most `LONGEST_INTERVAL_MS`.
+    Args:
+        option: The option's name, for error messages.
+        interval: A `timedelta`, or a text with a number and a unit, as in `duration_ms`.
+
+    Raises:
+        OptionError: The interval has another type or no unit, is not above 0, or is above
+            `LONGEST_INTERVAL_MS`.
     """
     if isinstance(interval, timedelta):
         result_ms = round(interval / timedelta(milliseconds=1))
@@ -134,9 +162,12 @@ def interval_ms(option: str, interval: object) -> int:
 
 
 def duration_ms(option: str, text: str) -> int:
-    """Parse a duration (ms) in the syntax of Spark's triggers and settings.
+    """Parse a duration in the syntax of Spark's triggers and settings. Return its length (ms).
 
-    A number without a unit is in milliseconds. OptionError if ``text`` is not a duration.
+    A number without a unit is in milliseconds.
+
+    Raises:
+        OptionError: The text is not a duration. ``option`` names the option in the message.
 
     >>> duration_ms("maxTriggerDelay", "15m"), duration_ms("interval", "1 minute 30 seconds")
     (900000, 90000)
@@ -154,7 +185,10 @@ def duration_ms(option: str, text: str) -> int:
 
 
 def age_ms(option: str, text: str) -> int:
-    """Parse a duration (ms) of a command; OptionError without a unit.
+    """Parse a duration that a user has passed to a command. Return its length (ms).
+
+    Raises:
+        OptionError: The text is not a duration, or has no unit.
 
     >>> age_ms("--older-than", "7 days")
     604800000
@@ -167,7 +201,7 @@ def age_ms(option: str, text: str) -> int:
 
 
 def boolean(option: str, text: str) -> bool:
-    """Parse ``true`` or ``false``, in any case; OptionError for any other text."""
+    """Parse ``true`` or ``false``, in upper or lower case; `OptionError` for any other text."""
     match text.strip().lower():
         case "true":
             return True
@@ -178,7 +212,7 @@ def boolean(option: str, text: str) -> bool:
 
 
 def whole_number(option: str, text: str, *, at_least: int) -> int:
-    """Parse an integer; OptionError if it is not one, or is less than ``at_least``."""
+    """Parse an integer of ``at_least`` or more; `OptionError` for any other text."""
     number = _converted(int, text)
     if number is None or number < at_least:
         raise OptionError(f"{option} is {text!r}; it must be a whole number of {at_least} or more.")
@@ -186,7 +220,11 @@ def whole_number(option: str, text: str, *, at_least: int) -> int:
 
 
 def number(option: str, text: str, *, above_zero: bool) -> float:
-    """Parse a finite number of 0 or more (``above_zero``: more than 0), or raise OptionError."""
+    """Parse a finite number of 0 or more; with ``above_zero``, a number above 0.
+
+    Raises:
+        OptionError: The text is not such a number. ``option`` names the option in the message.
+    """
     value = _converted(float, text)
     if value is None or not math.isfinite(value) or value < 0 or (above_zero and value == 0):
         allowed = "above 0" if above_zero else "of 0 or more"
@@ -202,9 +240,9 @@ def _converted(kind: Callable[[str], _Value], text: str) -> _Value | None:
 
 
 def offsets_by_partition(option: str, text: str) -> dict[TopicPartition, int]:
-    """Parse Kafka's JSON of one integer for each partition: ``{"orders": {"0": 23, "1": -1}}``.
+    """Parse JSON with one integer for each partition, such as ``startingOffsets``.
 
-    OptionError if ``text`` has another form.
+    The form is ``{"orders": {"0": 23, "1": -1}}``; `OptionError` for any other form.
     """
     try:
         return flat(_object(text))
@@ -216,9 +254,9 @@ def offsets_by_partition(option: str, text: str) -> dict[TopicPartition, int]:
 
 
 def text_by_topic(option: str, text: str) -> dict[str, str]:
-    """Parse JSON of one string for each topic: ``{"orders": "kA2bX0zTQ5q1sV3nY7wZ8g"}``.
+    """Parse JSON with one string for each topic, such as the ids of topics.
 
-    OptionError if ``text`` has another form.
+    The form is ``{"orders": "kA2bX0zTQ5q1sV3nY7wZ8g"}``; `OptionError` for any other form.
     """
     try:
         texts = _object(text)
@@ -233,9 +271,12 @@ def text_by_topic(option: str, text: str) -> dict[str, str]:
 
 
 def disjoint_ranges(option: str, text: str) -> list[OffsetRange]:
-    """Parse JSON of disjoint ranges: ``[["orders", 0, 10, 20], ["orders", 0, 25, 30]]``.
+    """Parse JSON with offset ranges: ``[["orders", 0, 10, 20], ["orders", 0, 25, 30]]``.
 
-    OptionError if ``text`` has another form, a range is empty, or two ranges share an offset.
+    Each range has a topic, a partition, a start (included) and an end (excluded).
+
+    Raises:
+        OptionError: The text has another form, a range is empty, or two ranges share an offset.
     """
     try:
         ranges = ranges_of_lists(json.loads(text))
@@ -249,9 +290,10 @@ def disjoint_ranges(option: str, text: str) -> list[OffsetRange]:
 
 
 def partitions_by_topic(option: str, text: str) -> list[TopicPartition]:
-    """Parse Kafka's JSON of partitions: ``{"orders": [0, 1], "returns": [3]}``.
+    """Parse JSON with the partitions of each topic: ``{"orders": [0, 1], "returns": [3]}``.
 
-    OptionError if ``text`` has another form or names no partition.
+    Raises:
+        OptionError: The text has another form, or contains no partition.
     """
     try:
         named_partitions = [
@@ -282,8 +324,17 @@ def number_by_partition(
         100
         {"default": 100, "orders": {"0": 500}}
 
-    Return the default and the numbers by partition. ``parse(option, text)`` parses a single number.
-    ``default`` applies if the JSON has no default. OptionError if ``text`` has another form.
+    Args:
+        option: The option's name, for error messages.
+        text: The value of the option.
+        parse: ``parse(option, text)`` parses a single number.
+        default: The default number if the JSON has none.
+
+    Returns:
+        The default number, and the numbers of single partitions.
+
+    Raises:
+        OptionError: The text has another form.
     """
     if not text.lstrip().startswith("{"):
         return parse(option, text), {}

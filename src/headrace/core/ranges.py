@@ -1,4 +1,4 @@
-"""Ranges of offsets and their operations: split, chunk, intersect, subtract, merge."""
+"""Ranges of offsets, and operations on them: split, chunk, intersect, subtract and merge."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -18,19 +18,19 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
     def range(self, start: int, until: int) -> "OffsetRange":
-        """Return the offsets ``start`` (included) to ``until`` (excluded) of this partition."""
+        """Return the range of this partition from ``start`` (included) to ``until`` (excluded)."""
         return OffsetRange(self.topic, self.partition, start, until)
 
 
 Positions = Mapping[TopicPartition, int]
-"""Offset of each partition; as the end of a read, the offset after the last record read."""
+"""An offset for each partition: the offset of the next record to read."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Offsets ``start`` (included) to ``until`` (excluded) of one partition.
+    """The offsets of one partition from ``start`` (included) to ``until`` (excluded).
 
-    Operations return ranges of the same partition, in ascending order.
+    Methods that return several ranges return them in ascending order.
     """
 
     topic: str
@@ -40,12 +40,12 @@ class OffsetRange:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Partition of the range."""
+        """The topic and partition of the range."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def count(self) -> int:
-        """Number of offsets: an upper bound of the records, because compaction leaves gaps."""
+        """Number of offsets in the range. There may be fewer records, as compaction leaves gaps."""
         return self.until - self.start
 
     def __str__(self) -> str:
@@ -55,23 +55,23 @@ class OffsetRange:
         return OffsetRange(self.topic, self.partition, start, until)
 
     def contains(self, other: "OffsetRange") -> bool:
-        """Whether ``other`` lies within this range, in the same partition."""
+        """Whether ``other`` has the same partition, and no offset outside this range."""
         same = self.topic_partition == other.topic_partition
         return same and self.start <= other.start and other.until <= self.until
 
     def intersect(self, other: "OffsetRange") -> "OffsetRange | None":
-        """Return the offsets in both ranges; None for disjoint ranges or different partitions."""
+        """Return the range of offsets that are in both ranges; None without a common offset."""
         start, until = max(self.start, other.start), min(self.until, other.until)
         if start >= until or self.topic_partition != other.topic_partition:
             return None
         return self._between(start, until)
 
     def hull(self, other: "OffsetRange") -> "OffsetRange":
-        """Return the smallest range with both ranges, which must have the same partition."""
+        """Return the smallest range that contains this range and ``other``, of one partition."""
         return self._between(min(self.start, other.start), max(self.until, other.until))
 
     def split_at(self, offset: int) -> tuple["OffsetRange", "OffsetRange"]:
-        """Split the range before ``offset``; one side is empty if ``offset`` lies outside.
+        """Split the range before ``offset``. One result is empty for an offset outside the range.
 
         >>> [str(part) for part in OffsetRange("a", 0, 0, 10).split_at(4)]
         ['a-0 [0, 4)', 'a-0 [4, 10)']
@@ -80,10 +80,12 @@ class OffsetRange:
         return self._between(self.start, cut), self._between(cut, self.until)
 
     def chunks(self, count: int, at: Sequence[int] | None = None) -> list["OffsetRange"]:
-        """Split the range into up to ``count`` (1 or more) non-empty chunks of about equal size.
+        """Split the range into at most ``count`` chunks of about equal size; none is empty.
 
-        ``at`` lists the only offsets at which to split, ascending; each split moves up to the next
-        of these offsets. Default: split at any offset.
+        Args:
+            count: Largest number of chunks; 1 or more.
+            at: The offsets at which the range may be split, in ascending order. Each split moves up
+                to the next of these offsets. Default: any offset.
 
         >>> [str(chunk) for chunk in OffsetRange("a", 0, 0, 10).chunks(3)]
         ['a-0 [0, 3)', 'a-0 [3, 6)', 'a-0 [6, 10)']
@@ -99,9 +101,10 @@ class OffsetRange:
         return [self._between(start, until) for start, until in pairwise(bounds)]
 
     def split_by(self, cover: Iterable["OffsetRange"]) -> Iterator[tuple["OffsetRange", bool]]:
-        """Split the range at the ends of ``cover``; yield each piece and whether it is covered.
+        """Split the range into pieces inside and outside ``cover``.
 
-        ``cover`` is ascending, disjoint and of this partition, as `merge` returns it.
+        Yield each piece, and whether it is inside. The ranges in ``cover`` must be of this
+        partition, ascending and disjoint, as `merge` returns them.
 
         >>> parts = OffsetRange("a", 0, 0, 10).split_by([OffsetRange("a", 0, 4, 6)])
         >>> [(str(part), covered) for part, covered in parts]
@@ -118,12 +121,15 @@ class OffsetRange:
             yield self._between(start, self.until), False
 
     def subtract(self, cover: Iterable["OffsetRange"]) -> list["OffsetRange"]:
-        """Return the pieces outside ``cover``, which is ascending and disjoint as in `split_by`."""
+        """Return the pieces of this range that are outside ``cover``.
+
+        The ranges in ``cover`` must be ascending and disjoint, as in `split_by`.
+        """
         return [part for part, covered in self.split_by(cover) if not covered]
 
 
 def merge(ranges: Iterable[OffsetRange]) -> Mapping[TopicPartition, Sequence[OffsetRange]]:
-    """Merge ranges into as few ranges as possible, by partition and in ascending order.
+    """Merge ranges that overlap or touch. Return the merged ranges of each partition, ascending.
 
     >>> merged = merge([OffsetRange("a", 0, 5, 9), OffsetRange("a", 0, 1, 5)])
     >>> [str(range_) for range_ in merged[TopicPartition("a", 0)]]
@@ -141,7 +147,7 @@ def merge(ranges: Iterable[OffsetRange]) -> Mapping[TopicPartition, Sequence[Off
 
 
 def hulls(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return one range for each partition, from its first to its last offset."""
+    """Return one range for each partition, from the lowest start to the highest end."""
     by_partition: dict[TopicPartition, OffsetRange] = {}
     for offsets in sorted(ranges):
         hull = by_partition.get(offsets.topic_partition, offsets)
@@ -150,7 +156,7 @@ def hulls(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def shared_offsets(ranges: Iterable[OffsetRange]) -> OffsetRange | None:
-    """Return the first offsets that two ranges share; None if the ranges are disjoint.
+    """Return the first overlap of any two ranges; None if all ranges are disjoint.
 
     >>> print(shared_offsets([OffsetRange("a", 0, 0, 5), OffsetRange("a", 0, 3, 9)]))
     a-0 [3, 5)
@@ -167,43 +173,50 @@ def shared_offsets(ranges: Iterable[OffsetRange]) -> OffsetRange | None:
 
 
 class RangeSequence:
-    """Detects gaps and overlaps in ranges of one partition, which are appended by ascending start.
+    """Finds gaps and overlaps in a sequence of ranges of one partition.
 
-    ``start`` is the expected start of the first range. Default: any start.
+    Before each range, call `gap_before` and `shared_with`, then `append`. The ranges must come in
+    ascending order of their starts.
+
+    Args:
+        start: The expected start of the first range. Default: any start.
     """
 
     def __init__(self, start: int | None = None) -> None:
         self._reached = start
         self.last: str | None = None
-        """Name of the range that reached the highest offset so far."""
+        """Name of the appended range with the highest end so far; None before the first range."""
 
     def gap_before(self, offsets: OffsetRange) -> OffsetRange | None:
-        """Return the gap between the appended ranges and ``offsets``, the next range, or None."""
+        """Return the gap between the appended ranges and the next range; None without a gap."""
         if self._reached is None or offsets.start <= self._reached:
             return None
         return offsets.topic_partition.range(self._reached, offsets.start)
 
     def shared_with(self, offsets: OffsetRange) -> OffsetRange | None:
-        """Return the overlap of the appended ranges and ``offsets``, the next range, or None."""
+        """Return the overlap of the next range with the appended ranges; None without overlap."""
         if self._reached is None or offsets.start >= self._reached:
             return None
         return offsets.topic_partition.range(offsets.start, min(offsets.until, self._reached))
 
     def append(self, offsets: OffsetRange, name: str | None) -> None:
-        """Append a range with a name for `last`."""
+        """Append a range. ``name`` becomes `last` if the range has the highest end so far."""
         if self._reached is None or offsets.until > self._reached:
             self._reached, self.last = offsets.until, name
 
 
 def partitions_of(topics: Mapping[str, Iterable[int]]) -> list[TopicPartition]:
-    """Return all partitions of the topics."""
+    """Return a `TopicPartition` for each partition number of each topic."""
     return [
         TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers
     ]
 
 
 def nested(positions: Positions) -> dict[str, dict[str, int]]:
-    """Return sorted ``{topic: {partition: offset}}``, partitions as text, as in Kafka's JSON."""
+    """Return positions as ``{topic: {partition: offset}}``, the form of Spark's JSON of offsets.
+
+    Topics and partitions are sorted, and partitions are texts.
+    """
     topics: dict[str, dict[str, int]] = {}
     for tp, offset in sorted(positions.items()):
         topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
@@ -211,7 +224,11 @@ def nested(positions: Positions) -> dict[str, dict[str, int]]:
 
 
 def flat(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """Invert `nested`; ValueError, TypeError or AttributeError for values of another form."""
+    """Return positions from the form that `nested` returns.
+
+    Raises:
+        ValueError, TypeError, AttributeError: The value has another form.
+    """
     return {
         TopicPartition(topic, _partition(partition)): _offset(offset)
         for topic, partitions in topics.items()
@@ -220,18 +237,19 @@ def flat(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
 
 
 def lists_of(ranges: Iterable[OffsetRange]) -> list[list[str | int]]:
-    """Return ``[topic, partition, start, until]`` of each range, for JSON."""
+    """Return each range as a list ``[topic, partition, start, until]``, for JSON."""
     return [[r.topic, r.partition, r.start, r.until] for r in ranges]
 
 
 def ranges_of_lists(lists: object) -> list[OffsetRange]:
-    """Invert `lists_of`, for ranges that are to be read.
+    """Return ranges from the form that `lists_of` returns.
 
-    ValueError or TypeError if ``lists`` has another form, a range is empty, or two ranges share an
-    offset.
+    Raises:
+        ValueError, TypeError: The value has another form, a range is empty, or two ranges share an
+            offset.
     """
     if not isinstance(lists, list):
-        raise TypeError("it is no list of ranges")
+        raise TypeError("it is not a list of ranges")
     ranges = []
     for topic, partition, start, until in lists:
         if not isinstance(topic, str):

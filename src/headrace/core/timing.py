@@ -11,40 +11,44 @@ from typing import Final, NamedTuple, Protocol
 from headrace.errors import HeadraceError
 
 WallClock = Callable[[], int]
-"""Function that returns the time (ms since the epoch)."""
+"""Type of a function that returns the current time (ms since the epoch)."""
 
 
 def wall_clock_ms() -> int:
-    """Return the machine's time (ms since the epoch)."""
+    """Return the current time by this machine's clock (ms since the epoch)."""
     return time.time_ns() // 1_000_000
 
 
 class Clock(Protocol):
-    """A monotonic clock, such as the module ``time``."""
+    """A monotonic clock that can also wait. The module ``time`` implements it."""
 
     def monotonic(self) -> float:
-        """Return the seconds since a fixed, arbitrary moment."""
+        """Return the time since a fixed, arbitrary moment (s)."""
 
     def sleep(self, seconds: float, /) -> None:
-        """Wait for ``seconds``."""
+        """Block the calling thread for a number of seconds."""
 
 
 LEASE_MS: Final = 30_000
-"""Length of a batch's lease (ms)."""
+"""Time for which a batch belongs to its owner after each renewal of the lease (ms)."""
 
 GATE_LEASE_MS: Final = 30_000
-"""Length of a gate's lease (ms). A lease outlasts a stall of a planner and a failover of the
-ledger's database. After the loss of a machine, the gate is free within this time."""
+"""Time for which a gate belongs to its query after each renewal of the lease (ms). It is longer
+than a stall of a planner and a failover of the ledger's database. After the loss of a machine,
+another query can use the gate when this time is over."""
 
 LONGEST_LEASE_MS: Final = 60_000
-"""Longest valid lease (ms). A lease that ends later was written before the database's clock was set
-back. Such a lease counts as expired; otherwise its batch would wait for as long as the clock was
-wrong. Leases in use are half as long, so setting a clock back by less than 30 s takes no batch from
-a live owner."""
+"""Longest valid lease (ms). If a lease ends later than this time from now, it was written before
+the database's clock was set back, and counts as expired. Otherwise its batch would wait for as long
+as the clock was wrong. Real leases are half as long. So if a clock is set back by less than 30 s, a
+live owner loses no batch."""
 
 
 def is_in_force(lease_until_ms: int, now_ms: int) -> bool:
-    """Whether a lease is in force at a time by the database's clock (ms since the epoch).
+    """Whether a lease is still valid at ``now_ms``.
+
+    Both times are ms since the epoch, by the database's clock. A lease that ends more than
+    `LONGEST_LEASE_MS` later counts as expired.
 
     >>> [is_in_force(until_ms, now_ms=1_000) for until_ms in (1_000, 1_001, 61_000, 61_001)]
     [False, True, True, False]
@@ -53,7 +57,12 @@ def is_in_force(lease_until_ms: int, now_ms: int) -> bool:
 
 
 class Cancellation(NamedTuple):
-    """Condition that ends a thread's wait before its timeout, with the reason for the error."""
+    """A condition that ends a wait before its timeout.
+
+    Attributes:
+        is_requested: Function that returns whether the wait must end.
+        reason: The reason for the error message, such as ``the query was stopped``.
+    """
 
     is_requested: Callable[[], bool]
     reason: str
@@ -64,11 +73,15 @@ _CURRENT: Final[ContextVar[Cancellation | None]] = ContextVar("_CURRENT", defaul
 
 @contextmanager
 def cancel_when(is_requested: Callable[[], bool], reason: str) -> Iterator[None]:
-    """Make this thread stop waiting for a ledger when ``is_requested`` returns True.
+    """End waits for an unreachable ledger early, within the ``with`` block in this thread.
 
-    Applies to the ``with`` block. ``is_requested`` is called between two attempts, and must return
-    quickly. The wait then ends with the error of a timeout and ``reason``, such as ``the query was
-    stopped``. The first attempt is always made, and a running attempt is not interrupted.
+    The first attempt to reach the ledger is always made, and an attempt is never interrupted.
+
+    Args:
+        is_requested: Function that returns whether to stop waiting. It is called between two
+            attempts, and must return quickly.
+        reason: The reason for the error message, such as ``the query was stopped``. The wait ends
+            with the same exception as a timeout.
     """
     before = _CURRENT.set(Cancellation(is_requested, reason))
     try:
@@ -78,19 +91,24 @@ def cancel_when(is_requested: Callable[[], bool], reason: str) -> Iterator[None]
 
 
 def cancellation() -> Cancellation | None:
-    """Return the cancellation that applies to this thread; None without one."""
+    """Return the condition of the enclosing `cancel_when` block in this thread; None without it."""
     return _CURRENT.get()
 
 
 _RENEWALS: Final = 6
-"""Renewals per length of a lease, so that a few may fail."""
+"""Number of renewals within the length of a lease. More than one, so that some may fail."""
 
 
 class LeaseRenewal:
-    """Thread that renews leases until `stop`, and logs failed renewals.
+    """A thread that renews leases until `stop` is called, and logs failed renewals.
 
-    ``renew`` renews the lease with a name. If ``renew`` returns False, the lease has another owner
-    and is not renewed again. ``described`` describes a lease in the log, with ``{}`` for its name.
+    Args:
+        thread_name: The name of the thread.
+        renew: Function that renews the lease with a name. It returns False if the lease has another
+            owner; the lease is then not renewed again.
+        lease_ms: Length of the leases (ms). Each lease is renewed six times in this time.
+        described: Description of a lease in the log, with ``{}`` for its name.
+        log: The logger of failed renewals.
     """
 
     def __init__(
@@ -111,16 +129,19 @@ class LeaseRenewal:
         self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
 
     def keep(self, *names: str) -> None:
-        """Add leases to renew, by name."""
+        """Add leases, by their names, to the leases that the thread renews."""
         with self._changing:
             self._kept.update(names)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that renews the leases."""
         self._thread.start()
 
     def stop(self, *, wait: bool) -> None:
-        """Stop the thread, also while it waits for a ledger; with ``wait``, wait for its end."""
+        """Stop the renewals, even while the thread waits for a ledger.
+
+        With ``wait``, return only after the thread has ended.
+        """
         self._done.set()
         if wait:
             self._thread.join()
@@ -146,11 +167,15 @@ class LeaseRenewal:
 
 
 MAX_WARNINGS: Final = 100
-"""Maximum number of open warnings, because forged messages could create any number."""
+"""Largest number of problems that `WarnOnce` remembers. Without this limit, forged messages could
+fill the memory."""
 
 
 class WarnOnce:
-    """Logger of one warning for each problem until the problem is cleared. Thread-safe."""
+    """Logs one warning for each problem, and repeats it only after the problem has been cleared.
+
+    Several threads may use it at once.
+    """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -165,7 +190,14 @@ class WarnOnce:
         about: str = "",
         extra: Mapping[str, object] | None = None,
     ) -> None:
-        """Log a warning, unless the problem ``about`` has an open warning."""
+        """Log a warning about a problem, if it was not logged since the problem was last cleared.
+
+        Args:
+            message: The message, with ``%`` placeholders.
+            values: The values of the placeholders.
+            about: The name of the problem. Default: empty, for a logger of a single problem.
+            extra: Additional attributes of the log record.
+        """
         with self._lock:
             if about in self._since_s or len(self._since_s) > MAX_WARNINGS:
                 return
@@ -173,10 +205,16 @@ class WarnOnce:
             is_last = len(self._since_s) > MAX_WARNINGS
         self._log.warning(message, *values, extra=extra)
         if is_last:
-            self._log.warning("Further messages of this kind are not logged.")
+            self._log.warning(
+                "Further warnings of this kind are not logged until earlier problems are solved."
+            )
 
     def clear(self, about: str = "") -> float | None:
-        """Close the warning about a problem; return its age (s), or None without a warning."""
+        """Mark a problem as solved, so that `warn` logs it again.
+
+        Returns:
+            The time since the warning was logged (s); None if no warning was logged.
+        """
         with self._lock:
             since_s = self._since_s.pop(about, None)
         return None if since_s is None else self._clock() - since_s

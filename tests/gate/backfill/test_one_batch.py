@@ -113,7 +113,7 @@ def test_what_has_left_kafka_becomes_dead_with_the_exact_offsets_loudly(
     assert row.status is Status.DEAD
     assert row.error is not None
     assert row.error.error_class == "headrace.errors.DataLossError"
-    assert "has left Kafka before it was processed: orders-0 [10, 20), orders-1 [5, 12);" in (
+    assert "left Kafka before they were processed: orders-0 [10, 20), orders-1 [5, 12);" in (
         row.error.message
     )
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
@@ -126,7 +126,7 @@ def test_what_has_left_kafka_becomes_dead_with_the_exact_offsets_loudly(
         (
             {"begins": {TopicPartition("orders", 0): 20, TopicPartition("orders", 1): 12}},
             "kafka",
-            "make the topic's retention longer than failed batches wait.",
+            "make the topic's retention longer than the wait of failed batches.",
         ),
         ({"recreated": {"orders"}}, "kafka", "orders was deleted and recreated."),
         (
@@ -251,16 +251,16 @@ def test_events_are_sentences_that_name_the_batch(ledger: Ledger, key: str) -> N
     row = stored(ledger, key)
     name = f"Batch {key} of gate 'orders' (17 records)"
     assert str(Claimed(row)) == f"{name} is claimed (attempt 2)."
-    assert str(PartlyDone(row, 3)) == f"{name} was processed in part; 3 records of it are left."
+    assert str(PartlyDone(row, 3)) == f"{name} was processed in part; 3 records remain."
     assert str(Done(row, 700)) == f"{name} was processed in 700 ms."
-    assert str(LeaseLost(row)).startswith(f"{name} was run, but not as its owner any more")
+    assert str(LeaseLost(row)).startswith(f"{name} was run, but its lease expired")
     assert [str(Skipped(key, status)) for status in (Status.SUCCESS, Status.DEAD, None)] == [
         f"Batch {key} is done: the stream or another backfill has run it.",
         f"Batch {key} is dead, so it is not run.",
         f"Batch {key} is deleted, so it is not run.",
     ]
     assert str(Skipped(key, Status.BACKFILLING)) == (
-        f"Batch {key} is left to the stream or the other backfill that has it now."
+        f"Batch {key} is not run here, because the stream or another backfill has it now."
     )
     error = ErrorReport("app.PriceError", "price is -1\nin a query of many lines", "")
     assert str(Failed(row, error, 9)) == f"{name} failed again: app.PriceError: price is -1"

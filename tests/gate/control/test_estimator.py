@@ -199,5 +199,5 @@ def test_settings_come_back_from_their_text_to_the_last_bit(
     ["", "null", "[]", '"pid"', "{", '{"gain": 1}', '{"name": 1}', '{"min_rate": "100"}'],
 )
 def test_text_that_no_settings_wrote_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="one version throughout"):
+    with pytest.raises(OptionError, match="run the same version"):
         EstimatorSettings.from_text(text)

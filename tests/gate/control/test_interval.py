@@ -70,7 +70,7 @@ def test_a_change_says_why() -> None:
     assert changes[-1] is not None
     assert changes[-1].why == (
         "a batch costs 0.5 s before its first record, so the interval goes from 1 s to 1.5 s, of"
-        " which 67% is work; headrace.maxDelay of 3 s allows no longer one"
+        " which 67% is work; headrace.maxDelay of 3 s allows no longer interval"
     )
 
 
@@ -89,12 +89,18 @@ def test_what_it_must_hold_is_checked(arguments: dict[str, float], message: str)
 
 
 def test_an_interval_near_the_fixed_cost_is_called_too_short_in_one_sentence() -> None:
-    costs = "A batch costs 1.2 s before its first record; the interval of 1 s is too short, 5 s"
-    assert PID.too_short(1000, source_cost(1.2)) == f"{costs} carries more than 50 times as much."
-    assert LEARNED.too_short(1000, source_cost(1.2)) == f"{costs} carries 2.5 times as much."
+    costs = "A batch costs 1.2 s before its first record; the interval of 1 s is too short, and"
+    costs += " an interval of 5 s"
+    assert (
+        PID.too_short(1000, source_cost(1.2))
+        == f"{costs} carries more than 50 times as many records."
+    )
+    assert (
+        LEARNED.too_short(1000, source_cost(1.2)) == f"{costs} carries 2.5 times as many records."
+    )
     assert PID.too_short(1000, source_cost(0.93)) == (
-        "A batch costs 0.93 s before its first record; the interval of 1 s is too short, 5 s"
-        " carries 12 times as much."
+        "A batch costs 0.93 s before its first record; the interval of 1 s is too short, and an"
+        " interval of 5 s carries 12 times as many records."
     )
 
 
@@ -108,5 +114,5 @@ def test_an_auto_interval_is_too_short_where_its_longest_delay_makes_it_so() -> 
     assert settings.too_short(900, source_cost(1.2)) is None
     assert settings.too_short(1000, source_cost(1.2)) == (
         "A batch costs 1.2 s before its first record, and headrace.maxDelay of 2 s allows no"
-        " longer interval than 1 s; 10 s carries 2.5 times as much."
+        " longer interval than 1 s; a headrace.maxDelay of 10 s carries 2.5 times as many records."
     )

@@ -396,5 +396,5 @@ def test_what_an_earlier_run_has_learnt_is_used_at_once() -> None:
     ],
 )
 def test_a_cost_that_another_version_wrote_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="learnt anew"):
+    with pytest.raises(OptionError, match="learned again"):
         SourceCost.from_text(text)

@@ -73,8 +73,8 @@ def test_a_floor_above_a_cap_is_refused_with_both_options_names() -> None:
         )
     assert str(refused.value) == (
         "minRatePerPartition is 6 records a batch, more than the 5 that a maxRatePerPartition of 10"
-        " records/s allows in a batch of 0.5 s; lower the first, or raise the second or the"
-        " interval."
+        " records/s allows in a batch of 0.5 s; lower minRatePerPartition, or raise"
+        " maxRatePerPartition or the interval."
     )
 
 

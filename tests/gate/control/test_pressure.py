@@ -101,8 +101,8 @@ def test_what_clocks_that_differ_can_say_counts(started_ms: int, sequence: int) 
     [
         (2**60, 0, "more than a day in the future"),
         (NOW_MS + MAX_CLOCK_AHEAD_MS + 1, 0, "more than a day in the future"),
-        (0, 2**60, "no sender sends so many"),
-        (NOW_MS, MAX_CLOCK_AHEAD_MS + 1, "no sender sends so many"),
+        (0, 2**60, "cannot have sent so many"),
+        (NOW_MS, MAX_CLOCK_AHEAD_MS + 1, "cannot have sent so many"),
     ],
 )
 def test_a_signal_from_further_in_the_future_is_refused(
@@ -139,7 +139,7 @@ def test_the_defaults_are_those_of_the_reference() -> None:
             {"light_load_bytes": 70, "overload_bytes": 60},
             "light_load_bytes is 70 and overload_bytes is 60; a light load must be below",
         ),
-        ({"light_load_bytes": 60, "overload_bytes": 60}, "lower the first or raise the second"),
+        ({"light_load_bytes": 60, "overload_bytes": 60}, "lower light_load_bytes or raise"),
         ({"step": 0}, "step is 0; it must be a number above 0 and below 1"),
         ({"step": 1}, "step is 1;"),
         ({"step": -0.5}, "step is -0.5;"),

@@ -208,7 +208,7 @@ def test_a_pressure_of_a_stranger_is_not_restored() -> None:
     before = throttle()
     before.apply(says(1, 1), 0, 1000.0)
     it = UpstreamThrottle("shop", "parse", ["store"], HopSettings())
-    with pytest.raises(OptionError, match="restore only theirs"):
+    with pytest.raises(OptionError, match="restore only their states"):
         it.restore(before.states(), 0)
 
 

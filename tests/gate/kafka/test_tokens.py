@@ -107,13 +107,12 @@ def test_a_module_that_lacks_another_says_which(
     (tmp_path / "lacking.py").write_text("import nowhere.signer\n")
     monkeypatch.syspath_prepend(tmp_path)
     said = refusal("lacking:token")
-    assert "importing lacking raised ModuleNotFoundError, for there is no nowhere; it" in said
+    assert "importing lacking raised ModuleNotFoundError, because nowhere is not" in said
 
 
 def test_a_module_that_cannot_be_imported_says_where_it_must_be() -> None:
-    assert (
-        "importing nowhere.tokens raised ModuleNotFoundError; it must be there in each process"
-        in (refusal("nowhere.tokens:token"))
+    assert "importing nowhere.tokens raised ModuleNotFoundError; each process must be able to" in (
+        refusal("nowhere.tokens:token")
     )
 
 

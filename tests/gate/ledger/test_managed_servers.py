@@ -82,19 +82,19 @@ def test_a_function_that_does_not_answer_is_waited_for(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("nowhere:password", "importing nowhere raised ModuleNotFoundError; it must be there"),
-        (f"{OURS}:none", f"and {OURS} has no function none; correct it."),
-        (f"{OURS}:SECRET", f"and {OURS} has no function SECRET; correct it."),
+        ("nowhere:password", "importing nowhere raised ModuleNotFoundError; each process"),
+        (f"{OURS}:none", f"but {OURS} has no function none; name a function"),
+        (f"{OURS}:SECRET", f"but {OURS} has no function SECRET; name a function"),
         (f"{OURS}:in_bytes", "returned a bytes; it must return the password as a text."),
         (f"{OURS}:nothing", "returned no password; it must return the password as a text."),
         (f"{OURS}:half_a_character", "returned no password; it must return the password as a text"),
-        (f"{OURS}:needs", "which needs arguments; it is called without any: name a function that"),
-        (f"{OURS}:exits", "raised SystemExit, whose text is not shown, for it may hold a secret;"),
+        (f"{OURS}:needs", "a function that needs arguments; name a function that can be called"),
+        (f"{OURS}:exits", "raised SystemExit, whose text is not shown because it may contain"),
         (f"{OURS}:cut_off", "returned no password; it must return the password as a text."),
         (
             f"{OURS}:raises",
-            "raised ConnectionError, whose text is not shown, for it may hold a secret; run it to"
-            f" see it: python -c 'import {OURS}; {OURS}.raises()'.",
+            "raised ConnectionError, whose text is not shown because it may contain a secret; to"
+            f" see the text, run: python -c 'import {OURS}; {OURS}.raises()'.",
         ),
     ],
 )

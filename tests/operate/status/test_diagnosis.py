@@ -47,8 +47,8 @@ SLOW = Measured(
                 cost=cost(0.95, 0.0001),
                 took_ms=(960, 960, 960),
             ),
-            "A batch costs 0.95 s before its first record; the interval of 1 s is too short, 5 s"
-            " carries 16 times as much.",
+            "A batch costs 0.95 s before its first record; the interval of 1 s is too short, and an"
+            " interval of 5 s carries 16 times as many records.",
             id="the fixed cost is near the interval",
         ),
         pytest.param(SLOW, "is not known: they were all of one size.", id="nothing is known"),

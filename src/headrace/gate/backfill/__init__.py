@@ -1,1 +1,1 @@
-"""Backfill: the schedule, the budget and the owner of the runs of failed batches."""
+"""Backfills: the schedule, the budget and the scheduler by which failed batches are run again."""

@@ -1,4 +1,7 @@
-"""The failed batches of a gate in memory, retention warnings, and the events of a backfill."""
+"""The failed batches of a gate in memory, warnings before Kafka deletes them, and backfill events.
+
+An event is an object whose text is the log line. The scheduler passes each event to ``on_event``.
+"""
 
 import logging
 import time
@@ -18,7 +21,11 @@ from headrace.gate.ledger.transitions import Status
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The backfill has claimed a batch."""
+    """Event: a backfill has claimed a batch and will run it.
+
+    Attributes:
+        batch: The claimed batch.
+    """
 
     level: ClassVar[int] = logging.DEBUG
     batch: BatchRecord
@@ -29,10 +36,11 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A batch is unavailable: another backfill, or the live stream, owns or has finished it.
+    """Event: a backfill could not claim a batch, because another owner has it or it is resolved.
 
     Attributes:
-        status: Its status; None if the ledger no longer has the batch.
+        batch_key: The key of the batch.
+        status: The present status of the batch; None if the ledger no longer has the batch.
     """
 
     level: ClassVar[int] = logging.DEBUG
@@ -46,25 +54,36 @@ class Skipped:
             case Status.DEAD | None:
                 state = f"is {self.status or 'deleted'}, so it is not run"
             case _:
-                state = "is left to the stream or the other backfill that has it now"
+                state = "is not run here, because the stream or another backfill has it now"
         return f"Batch {self.batch_key} {state}."
 
 
 @dataclass(frozen=True, slots=True)
 class PartlyDone:
-    """Parts of a batch were processed. The batch is ``failed``, and the rest is run next."""
+    """Event: parts of a batch were processed. The batch is ``failed``; its other parts run next.
+
+    Attributes:
+        batch: The batch as it was claimed.
+        left: Number of records that are not processed yet.
+    """
 
     level: ClassVar[int] = logging.INFO
     batch: BatchRecord
     left: int
 
     def __str__(self) -> str:
-        return f"{_name(self.batch)} was processed in part; {_records(self.left)} of it are left."
+        return f"{_name(self.batch)} was processed in part; {_records(self.left)} remain."
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Unprocessed offsets of a batch have left the source, and are lost."""
+    """Event: unprocessed offsets of a batch have left the source, and are lost.
+
+    Attributes:
+        batch: The batch as it was claimed.
+        ranges: The lost offsets.
+        why: The reason, or what to do against it.
+    """
 
     level: ClassVar[int] = logging.ERROR
     batch: BatchRecord
@@ -81,7 +100,12 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A batch is ``success``."""
+    """Event: a backfill has processed a batch, which is now ``success``.
+
+    Attributes:
+        batch: The batch as it was claimed.
+        elapsed_ms: Duration of the run (ms).
+    """
 
     level: ClassVar[int] = logging.INFO
     batch: BatchRecord
@@ -93,7 +117,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A batch has failed again. The batch is ``failed``, and will be run again."""
+    """Event: a backfill has failed. The batch stays ``failed``, and a later backfill runs it.
+
+    Attributes:
+        batch: The batch as it was claimed.
+        error: The failure of this backfill.
+        elapsed_ms: Duration of the run (ms).
+    """
 
     level: ClassVar[int] = logging.WARNING
     batch: BatchRecord
@@ -106,7 +136,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class MarkedDead:
-    """A batch is ``dead``: it will not be processed."""
+    """Event: a batch has become ``dead``, so no backfill runs it again.
+
+    Attributes:
+        batch: The batch as it was claimed.
+        error: The reason.
+    """
 
     level: ClassVar[int] = logging.ERROR
     batch: BatchRecord
@@ -118,21 +153,30 @@ class MarkedDead:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """A batch was run after its lease had expired: another owner decides the outcome."""
+    """Event: a batch was run, but its lease expired meanwhile and another owner has it.
+
+    Attributes:
+        batch: The batch as it was claimed.
+    """
 
     level: ClassVar[int] = logging.WARNING
     batch: BatchRecord
 
     def __str__(self) -> str:
         return (
-            f"{_name(self.batch)} was run, but not as its owner any more, so the outcome is not"
-            " counted; whoever has it runs it again."
+            f"{_name(self.batch)} was run, but its lease expired during the run, so the outcome is"
+            " not recorded; the batch's new owner runs it again."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class NearRetention:
-    """Kafka may soon delete unprocessed offsets of a failed batch."""
+    """Event: Kafka may soon delete unprocessed offsets of a failed batch.
+
+    Attributes:
+        batch_key: The key of the batch.
+        ranges: The offsets that may soon be deleted.
+    """
 
     level: ClassVar[int] = logging.WARNING
     batch_key: str
@@ -140,9 +184,9 @@ class NearRetention:
 
     def __str__(self) -> str:
         return (
-            f"Batch {self.batch_key} has failed, and Kafka may soon delete what it reads:"
-            f" retention nears {', '.join(map(str, self.ranges))}; make the topic's retention"
-            " longer, or see to it that the batch can be processed."
+            f"Batch {self.batch_key} has failed, and Kafka may soon delete its records: retention"
+            f" nears {', '.join(map(str, self.ranges))}; make the topic's retention longer, or"
+            " repair the cause of the batch's failure."
         )
 
 
@@ -166,16 +210,17 @@ def _why(error: ErrorReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OpenBatch:
-    """A batch that waits for a backfill. Times are ms since the epoch.
+    """A failed batch that waits for a backfill. Times are ms since the epoch.
 
     Attributes:
-        created_time_ms: The time of its plan.
-        backfills: Number of failed backfills.
-        ended_ms: The end of its last attempt: its failure, or the expiry of its lease.
-        ranges: Its unprocessed ranges.
-        retry_ms: The time of an operator's request to run the batch without a wait; None without
-            one.
-        done_records: Number of processed offsets.
+        batch_key: The key of the batch.
+        created_time_ms: The time when the batch was planned.
+        backfills: Number of failed backfills of the batch.
+        ended_ms: The end of the last attempt: the time of its failure, or the expiry of its lease.
+        ranges: The batch's unprocessed ranges.
+        retry_ms: The time of an operator's request to run the batch at once; None without a
+            request.
+        done_records: Number of processed offsets of the batch.
     """
 
     batch_key: str
@@ -188,25 +233,27 @@ class OpenBatch:
 
     @property
     def is_asked(self) -> bool:
-        """Whether an operator has requested the batch since its last attempt ended."""
+        """Whether an operator has asked to run the batch since its last attempt ended."""
         return self.retry_ms is not None and self.retry_ms >= self.ended_ms
 
 
 class Monitor:
-    """Holds the failed batches of one gate in memory, the earliest created first.
+    """The failed batches of one gate, read from the ledger and kept in memory.
 
-    Memory is bounded by the number of open batches, not by history.
+    The batches are in the order of their creation, the earliest first. Processed batches take no
+    memory.
 
     Args:
         ledger: The gate's ledger.
-        gate_name: The gate.
-        interval_ms: The time between two reads of the ledger (ms); above 0. Too short: useless load
-            on the ledger. Too long: batches are noticed late. Default: 5 000.
-        limit: Least number of batches to hold, if available; at most twice as many are held. 1 or
-            more. Above the limit, the earliest batches are held, and other batches that do not
-            wait, so that a thousand failing batches do not block the rest. Default: 1 000.
-        backoff: The waits of a batch after its backfills.
-        seconds: Returns a monotonic time (s).
+        gate_name: The gate's name.
+        interval_ms: The time between two reads of the ledger (ms); above 0. Default: 5 000. Too
+            short: unnecessary load on the ledger. Too long: failed batches are found late.
+        limit: Number of batches to keep in memory; 1 or more. Default: 1 000. If there are more
+            failed batches, the monitor keeps the earliest ``limit`` batches, and up to ``limit``
+            more batches whose wait is over. So many batches that fail again and again do not block
+            the others.
+        backoff: The wait of a batch after each failed backfill. Default: `Backoff()`.
+        seconds: Function that returns a monotonic time (s).
     """
 
     def __init__(
@@ -229,31 +276,33 @@ class Monitor:
         self._read_s: float | None = None
 
     def batches(self) -> tuple[OpenBatch, ...]:
-        """Return the held batches, the earliest created first."""
+        """Return the batches in memory, the earliest created first."""
         return tuple(self._batches.values())
 
     def next_ready(self, now_ms: int) -> OpenBatch | None:
-        """Return the earliest created batch whose wait after its last attempt is over."""
+        """Return the earliest created batch whose wait is over; None without such a batch."""
         return next((batch for batch in self.batches() if self._is_ready(batch, now_ms)), None)
 
     def next_asked(self) -> OpenBatch | None:
-        """Return the earliest created batch that an operator has requested."""
+        """Return the earliest created batch that an operator has asked to run; None without it."""
         return next((batch for batch in self.batches() if batch.is_asked), None)
 
     def keep_up(self) -> None:
-        """Read the ledger if the last read is an interval ago.
+        """Read the failed batches from the ledger if the last read is an interval ago.
 
         Raises:
-            LedgerError: The ledger cannot be read; the result of the last read stays.
+            LedgerError: The ledger cannot be read. The batches in memory stay.
         """
         if self._read_s is None or (self._seconds() - self._read_s) * 1000 >= self._interval_ms:
             self.refresh()
 
     def refresh(self) -> None:
-        """Read the ledger now.
+        """Read the failed batches from the ledger now.
+
+        If the gate's next checkpoint reads all records again, no batch is kept.
 
         Raises:
-            LedgerError: The ledger cannot be read; the result of the last read stays.
+            LedgerError: The ledger cannot be read. The batches in memory stay.
         """
         if self._is_to_restart():
             self._batches, self._read_s = {}, self._seconds()
@@ -268,7 +317,7 @@ class Monitor:
         self._read_s = self._seconds()
 
     def _is_to_restart(self) -> bool:
-        """Whether the gate's next checkpoint reads the open batches again."""
+        """Whether an operator has asked that the gate's next checkpoint reads all records again."""
         actions = self._ledger.operator_limits.for_the_start(self._gate_name)
         return any(action.kind is OperatorActionKind.RESTART for action in actions)
 
@@ -281,11 +330,11 @@ class Monitor:
         return sorted({*rows, *ready}, key=lambda row: (row.created_time_ms, row.batch_key))
 
     def forget(self, batch_key: str) -> None:
-        """Drop a batch that must not be claimed again, until the ledger lists it again."""
+        """Remove a batch from memory. It returns if a later read of the ledger still lists it."""
         self._batches.pop(batch_key, None)
 
     def _is_ready(self, batch: OpenBatch, now_ms: int) -> bool:
-        # An end in the future was written under a wrong clock, so the batch does not wait for it.
+        # An end in the future was written while the clock was wrong, so the batch need not wait.
         if batch.ended_ms > now_ms + LONGEST_LEASE_MS:
             return True
         return batch.is_asked or batch.ended_ms + self._backoff.wait_ms(batch.backfills) <= now_ms
@@ -296,7 +345,8 @@ class Monitor:
         return row.open_ranges(self._ledger.batches.ranges(row.batch_key))
 
     def _open(self, row: BatchRecord, known: OpenBatch | None, now_ms: int) -> OpenBatch:
-        # A backfill with an expired lease has failed, though it is not counted yet (H).
+        # A backfill with an expired lease has failed, although the ledger does not count it yet
+        # (transition H).
         abandoned = row.status is Status.BACKFILLING
         ended_ms = row.end_time_ms
         if abandoned:
@@ -316,23 +366,27 @@ class Monitor:
 Earliest = Mapping[TopicPartition, int]
 
 _LEFT: Final = 0.5
-"""Largest fraction of the distance from the log's beginning to a range at which a warning is due.
-"""
+"""A warning is due when the distance from the beginning of the log to a range has shrunk to this
+fraction of the first distance."""
 
 
 def near_retention(
     ranges: Iterable[OffsetRange], first: Earliest, now: Earliest
 ) -> tuple[OffsetRange, ...]:
-    """Return the ranges to which retention has come half way since the first look at their batch.
+    """Return the ranges that Kafka may soon delete.
 
-    At its pace so far, retention reaches them in less time than has passed. The beginning of a log
-    is the only evidence: a record's age and the topic's retention time give the earliest deletion,
-    but a log also loses whole segments by size, or by deleted records. So there is no warning while
-    nothing is deleted, however close a range is to the beginning. The warning comes too late if one
-    segment, deleted at once, spans the whole distance.
+    These are the ranges whose distance from the beginning of the log has halved since the batch was
+    first seen. At the same pace, Kafka deletes them before the same time has passed again. Only the
+    beginning of the log counts, because Kafka deletes not only by a record's age: it also deletes
+    whole segments by size, and on request. So while Kafka deletes nothing, no range is returned,
+    however close it is to the beginning. If one segment spans the whole distance, the ranges are
+    gone before they are returned.
 
-    ``first`` and ``now`` are the earliest offsets then and now; partitions missing in either are
-    ignored.
+    Args:
+        ranges: The unprocessed ranges of a batch.
+        first: The earliest offset of each partition when the batch was first seen.
+        now: The earliest offset of each partition now. A partition that is missing in ``first`` or
+            ``now`` is ignored.
     """
     return tuple(
         offsets
@@ -345,7 +399,7 @@ def near_retention(
 
 
 class RetentionWatch:
-    """Stores the earliest offsets for the open batches, and warns of each batch once."""
+    """Finds failed batches whose records Kafka may soon delete, and reports each batch once."""
 
     def __init__(self) -> None:
         self._first: dict[str, Earliest] = {}
@@ -354,10 +408,10 @@ class RetentionWatch:
     def look(
         self, batches: Sequence[OpenBatch], earliest: Earliest
     ) -> list[tuple[OpenBatch, tuple[OffsetRange, ...]]]:
-        """Return the batches to warn of now, with the ranges that retention nears.
+        """Return the batches that need a warning now, with the ranges that may soon be deleted.
 
         Args:
-            batches: All open batches; other batches are forgotten.
+            batches: All failed batches of the gate. Batches of earlier calls are forgotten.
             earliest: The earliest available offset of each partition of the batches.
         """
         self._first = {

@@ -1,4 +1,4 @@
-"""The schedules and the budgets by which failed batches are run again."""
+"""Schedules of backfill runs, and budgets that limit the records of each run."""
 
 import re
 import sys
@@ -19,77 +19,78 @@ _EVERY: Final = re.compile(r"every (?:(\d{1,9}) )?(second|minute|hour|day)s?")
 
 
 class Schedule(Protocol):
-    """Decides the times of backfill runs. Times are ms since the epoch."""
+    """Decides when a backfill run begins. Times are ms since the epoch."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int | None:
-        """Return the time of the next run; None if only a command starts a run.
+        """Return the time when the next run begins; None if only a command starts a run.
 
         Args:
-            started_ms: The start of the scheduler.
-            last_ms: The start of its last run; None before the first.
+            started_ms: The time when the scheduler started.
+            last_ms: The time when its last run began; None before the first run.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """Run at once, whenever there is spare capacity."""
+    """The schedule ``spare``: a run is always due, and only the budget limits it."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """Return the time of the next run."""
+        """Return a time in the past, so that the next run is due at once."""
         return started_ms if last_ms is None else last_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Run at the start, and then once an interval, from the start of one run to the next one's.
+    """The schedule ``every ...``: a run begins at the start, and then once in each interval.
 
     Attributes:
-        interval_ms: Above 0. Too long: failed batches wait, and Kafka may delete them.
+        interval_ms: The time from the start of one run to the start of the next run (ms); above 0.
+            Too long: failed batches wait, and Kafka may delete their records.
     """
 
     interval_ms: int
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """Return the time of the next run."""
+        """Return the start of the last run plus the interval; the start before the first run."""
         return started_ms if last_ms is None else last_ms + self.interval_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """Run at the times of a cron expression, in the local time of the machine.
+    """The schedule ``cron ...``: runs begin at the times of a cron expression, in local time.
 
-    When clocks go forward, the times in the skipped hour are due an hour later. When they go back,
-    nothing is due in the second pass through the hour.
+    When daylight saving time begins, a run in the skipped hour begins an hour later. When it ends,
+    no run begins in the repeated hour.
 
     Attributes:
-        expression: Minute, hour, day of the month, month, day of the week, with the syntax of
-            Debian's cron; it matches at least one time.
+        expression: Minute, hour, day of the month, month and day of the week, in the syntax of
+            Debian's cron. It must match at least one time.
     """
 
     expression: str
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """Return the time of the next run."""
+        """Return the first matching time after the last run; after the start before any run."""
         after_ms = started_ms if last_ms is None else last_ms
         after = datetime.fromtimestamp(after_ms / 1000)
-        # Local times may go back: select the first match that is later in absolute time.
+        # Local time may go back, so skip matches that are not later in absolute time.
         times_ms = (round(named.timestamp() * 1000) for named in CronSim(self.expression, after))
         return next(time_ms for time_ms in times_ms if time_ms > after_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Manual:
-    """Run only by the command ``headrace backfill``."""
+    """The schedule ``manual``: only the command ``headrace backfill`` starts a run."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> None:
-        """Return None: no run is due."""
+        """Return None, because no run is ever due."""
 
 
 class Timetable:
-    """Tracks the runs of a schedule: a run lasts from its due time until `end`.
+    """The state of a schedule's runs. A run begins when it is due, and lasts until `end` is called.
 
-    ``started_ms`` is the present time (ms since the epoch).
+    ``started_ms`` is the time when the scheduler starts (ms since the epoch).
     """
 
     def __init__(self, schedule: Schedule, started_ms: int) -> None:
@@ -99,19 +100,19 @@ class Timetable:
         self._on = False
 
     def is_on(self, now_ms: int) -> bool:
-        """Whether a run is in progress; a due run begins."""
+        """Begin a run if one is due at ``now_ms``. Return whether a run is in progress."""
         due_ms = self._schedule.due_ms(self._started_ms, self._last_ms)
         if not self._on and due_ms is not None and due_ms <= now_ms:
             self._on, self._last_ms = True, now_ms
         return self._on
 
     def end(self) -> None:
-        """End the present run, when no batch is ready."""
+        """End the run in progress. Call this when no batch is ready."""
         self._on = False
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Parse a schedule.
+    """Parse the text of a schedule option.
 
     >>> parse_schedule("every 10 minutes"), parse_schedule("cron 0 3 * * *")
     (Every(interval_ms=600000), Cron(expression='0 3 * * *'))
@@ -119,7 +120,7 @@ def parse_schedule(text: str) -> Schedule:
     (Spare(), Manual())
 
     Raises:
-        OptionError: The text is no schedule, or its cron expression never matches.
+        OptionError: The text is not a schedule, or its cron expression never matches.
     """
     words = " ".join(text.lower().split())
     if words == "spare":
@@ -149,40 +150,43 @@ def _cron_expression(text: str, expression: str) -> str:
         ) from error
     if never:
         raise OptionError(
-            f"The backfill's schedule is {text!r}, a time that never comes; name a day that there"
-            " is, as in 'cron 0 3 * * *'."
+            f"The backfill's schedule is {text!r}, which matches no date; name a date that"
+            " exists, as in 'cron 0 3 * * *'."
         )
     return expression
 
 
 ASSUMED_RATE_PER_S: Final = 100.0
-"""The rate that is assumed before one has been learnt: the lowest default of an estimator
-(records/s)."""
+"""Assumed rate of a gate that has not learned a rate yet (records/s). It is the default of the
+smallest rate that an estimator returns."""
 
 _SAFETY: Final = 0.8
-"""Fraction of the unused time that is planned: a run of a backfill takes longer now and then."""
+"""Fraction of the live stream's unused time that a backfill run may take, because some runs take
+longer than expected."""
 
 _SHORTEST_WINDOW: Final = 0.1
-"""The fraction of the interval below which unused time is not worth a run."""
+"""Least unused time for a backfill run, as a fraction of the interval."""
 
 HALF_LIFE_MS: Final = 60_000
-"""The time after which half of a run's cost is forgotten, so that one slow run does not end all
-later runs."""
+"""Time after which the known fixed cost of a backfill run is halved (ms), so that one slow run does
+not prevent all later runs."""
 
 _LOOK_BACK: Final = 10
-"""The number of intervals over which the live stream's records are counted."""
+"""Number of intervals over which the live stream's rate is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveStream:
-    """State of the live stream of this application.
+    """State of the live stream in the same application as the backfill.
 
     Attributes:
-        rate_per_s: The rate in force (records/s); None without one.
-        interval_ms: The trigger's interval or, for a trigger without one, the gate's (ms).
-        running: Whether a batch is running now.
-        start_ms: The time of the last batch's trigger (ms since the epoch); None before the first.
-        end_ms: The end of the last batch; None before the first batch has ended.
+        rate_per_s: The rate in force (records/s); None without a rate.
+        interval_ms: The interval of the trigger; the gate's interval if the trigger has no interval
+            (ms).
+        running: Whether a batch of the stream is running now.
+        start_ms: The time of the last batch's trigger (ms since the epoch); None before the first
+            batch.
+        end_ms: The time when the last batch ended (ms since the epoch); None before the first end.
     """
 
     rate_per_s: float | None
@@ -194,13 +198,13 @@ class LiveStream:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one run of a backfill.
+    """Measurements of one backfill run.
 
     Attributes:
-        records: Number of offsets in its ranges.
-        elapsed_ms: Duration of the run, including the reading and the handler (ms).
-        end_ms: The end of the run (ms since the epoch).
-        succeeded: Whether the run went through: the time of a failed run is no measure.
+        records: Number of offsets that the run has processed.
+        elapsed_ms: Duration of the run, with the reading and the handler (ms).
+        end_ms: The time when the run ended (ms since the epoch).
+        succeeded: Whether the run succeeded. The duration of a failed run does not count as a cost.
     """
 
     records: int
@@ -212,29 +216,30 @@ class Cost:
 def records_beside(
     live: LiveStream, last: Cost | None, now_ms: int, half_life_ms: int = HALF_LIFE_MS
 ) -> int:
-    """Return the number of records a backfill may take now, beside the live stream.
+    """Return the number of records that a backfill may run now, next to a live stream.
 
-    Both share the same cores, so a backfill runs while the stream rests: from the end of a batch to
-    the next trigger, at a multiple of the interval. When the stream has had no batch for more than
-    an interval, the backfill gets an interval's worth at a time. The result is ::
+    The stream and the backfill share the same cores, so a backfill runs while the stream is idle.
+    The window is the time from the end of a batch to the next trigger, at a multiple of the
+    interval. If the stream has been idle for more than an interval, the window is one interval. The
+    result is ::
 
         rate · (window - fixed cost) · 0.8
 
-    where the fixed cost is the excess of the last run's time over its records at that rate. The
-    fixed cost is 0 before the first run has ended, and halves every minute. A stream that has
-    rested for twice as long as the cost is expected to rest for as long again: the rest pays for
-    the cost, which then no longer counts.
+    The fixed cost is the duration of the last run, minus the time for its records at this rate. It
+    is 0 before the first run has ended, and halves every minute. The fixed cost does not count if
+    the stream has been idle for more than an interval, and for at least twice the fixed cost: the
+    stream is then expected to stay idle for as long again.
 
     Args:
-        live: The live stream.
-        last: The last successful run of a backfill; None before there is one.
-        now_ms: The time (ms since the epoch).
-        half_life_ms: The half-life of a fixed cost (ms). Default: 60 000.
+        live: The state of the live stream.
+        last: The last successful backfill run; None before the first.
+        now_ms: The current time (ms since the epoch).
+        half_life_ms: Time after which the fixed cost is halved (ms). Default: 60 000.
 
     Returns:
-        0 while a batch of the stream runs, while the stream takes all of its time, and if the
-        window is under a tenth of the interval, or under twice the fixed cost: the run would be
-        more cost than work. Else 1 or more, and never more than the rate allows in one interval.
+        0 while a batch of the stream runs, and if the window is shorter than a tenth of the
+        interval or twice the fixed cost. Otherwise at least 1, and at most the records of one
+        interval at this rate.
     """
     window_ms = _window_ms(live, now_ms)
     rate_per_s = _rate_per_s(live, last)
@@ -252,13 +257,13 @@ def _window_ms(live: LiveStream, now_ms: int) -> int:
     if live.start_ms is None or live.end_ms is None or now_ms - live.end_ms > live.interval_ms:
         return live.interval_ms
     next_ms = (live.start_ms // live.interval_ms + 1) * live.interval_ms
-    # After that time the next batch begins at once, or as soon as there is data. A clock that was
-    # set back makes no window longer than an interval.
+    # After that time the next batch begins at once, or as soon as data arrives. The upper bound
+    # holds even if the clock was set back.
     return min(max(0, next_ms - now_ms), live.interval_ms)
 
 
 def _rest_ms(live: LiveStream, now_ms: int) -> int:
-    """Return the rest of the live stream so far (ms); 0 within an interval of its last batch."""
+    """Return how long the live stream has been idle (ms); 0 if for less than an interval."""
     if live.running or live.end_ms is None or now_ms - live.end_ms <= live.interval_ms:
         return 0
     return now_ms - live.end_ms
@@ -281,18 +286,18 @@ def _fixed_ms(last: Cost | None, rate_per_s: float, now_ms: int, half_life_ms: i
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Budget of a backfill in another application, which shares the sink, but not the cores.
+    """A credit account of records for a backfill in another application than the live stream.
 
-    The rate that the live stream does not use is credited, up to one interval's worth, and each run
-    pays for its records. Nothing is granted below half of an interval's worth, so that batches are
-    not cut into splinters. So no more is ever granted than was credited: live stream and backfill
-    together stay below the rate.
+    The two applications share the sink, but not the cores. The account is credited with the rate
+    that the live stream does not use, up to one interval's worth. Each run is debited with its
+    records. A run is allowed only from half of an interval's worth on, so that batches are not cut
+    into very small parts. So the live stream and the backfill together stay below the gate's rate.
 
     Attributes:
         time_ms: The time of the last credit (ms since the epoch).
-        balance: The balance (records).
-        most: One interval's worth of the unused rate, and 1 at least (records); 0 if the live
-            stream uses all.
+        balance: The credit (records).
+        most: The unused records of one interval, at least 1: the largest credit. 0 if the live
+            stream uses its whole rate.
     """
 
     time_ms: int
@@ -302,7 +307,14 @@ class Account:
     def paid_in(
         self, now_ms: int, *, rate_per_s: float | None, live_per_s: float, interval_ms: int
     ) -> Self:
-        """Return the account at a later time."""
+        """Return the account with the credit since the last time.
+
+        Args:
+            now_ms: The current time (ms since the epoch).
+            rate_per_s: The gate's rate (records/s). None counts as `ASSUMED_RATE_PER_S`.
+            live_per_s: The rate that the live stream uses (records/s).
+            interval_ms: The gate's interval (ms).
+        """
         rate = ASSUMED_RATE_PER_S if rate_per_s is None else rate_per_s
         spare_per_s = max(0.0, rate - live_per_s)
         most = max(1.0, spare_per_s * interval_ms / 1000) if spare_per_s > 0 else 0.0
@@ -311,19 +323,20 @@ class Account:
         return replace(self, time_ms=time_ms, balance=min(self.balance + earned, most), most=most)
 
     def spent(self, records: int) -> Self:
-        """Return the account after a run."""
+        """Return the account after a run of ``records`` records, which are debited."""
         return replace(self, balance=self.balance - records)
 
     @property
     def records(self) -> int:
-        """Number of records a backfill may take now."""
+        """Number of records that a backfill may run now; 0 while the credit is too low."""
         return int(self.balance) if self.balance >= self.most / 2 else 0
 
 
 def live_per_s(samples: Sequence[RateSample], now_ms: int, interval_ms: int) -> float:
-    """Return the rate of the live stream over the last ten intervals (records/s).
+    """Return the mean rate of the live stream over the last ten intervals (records/s).
 
-    The ledger's samples come newest first. If they cover less time, that time is used.
+    ``samples`` are the ledger's samples of finished batches, the newest first. If they cover less
+    than ten intervals, the mean is over the time that they cover. Without a sample it is 0.
     """
     recent = [sample for sample in samples if now_ms - sample.time_ms < _LOOK_BACK * interval_ms]
     if not recent:
@@ -333,36 +346,42 @@ def live_per_s(samples: Sequence[RateSample], now_ms: int, interval_ms: int) -> 
 
 
 class BackfillBudget(Protocol):
-    """Limits the size of a backfill's next run. Used by one thread."""
+    """Limits the number of records in the next backfill run. Used by a single thread."""
 
     def records(self) -> int:
-        """Return the number of records that may be run now; 0 for none.
+        """Return the number of records that a backfill may run now; 0 to wait.
 
-        Raises `LedgerError` if the ledger cannot be read.
+        Raises:
+            LedgerError: The ledger cannot be read.
         """
         ...
 
     def spent(self, cost: Cost) -> None:
-        """Record the cost of a run, whatever its outcome."""
+        """Record the measurements of a run, whether it succeeded or failed."""
         ...
 
 
 class UnlimitedBudget:
-    """A budget without a limit, for a gate whose stream is not running, or may wait."""
+    """A budget without a limit: for a gate whose stream is not running, or may be delayed."""
 
     def records(self) -> int:
-        """Return a number larger than any batch."""
+        """Return a number that is larger than any batch."""
         return sys.maxsize
 
     def spent(self, cost: Cost) -> None:
-        """Ignore the cost."""
+        """Do nothing, because this budget does not depend on earlier runs."""
 
 
 class InProcessBudget:
-    """The budget that the live stream of the same application leaves.
+    """The budget of a backfill in the same application as the live stream (`records_beside`).
 
-    The first successful run is no measure of cost: it starts Python workers and compiles plans, and
-    its cost would delay the next runs for minutes.
+    The cost of the first successful run does not count. This run starts Python workers and compiles
+    plans, so its cost would delay the next runs for minutes.
+
+    Args:
+        live: Function that returns the state of the live stream.
+        clock: Function that returns the time (ms since the epoch).
+        half_life_ms: Time after which the fixed cost of a run is halved (ms). Default: 60 000.
     """
 
     def __init__(
@@ -378,18 +397,21 @@ class InProcessBudget:
         self._last: Cost | None = None
 
     def records(self) -> int:
-        """Return the grant of `records_beside`."""
+        """Return the number of records that a backfill may run now, from `records_beside`."""
         return records_beside(self._live(), self._last, self._clock(), self._half_life_ms)
 
     def spent(self, cost: Cost) -> None:
-        """Record the cost of a run."""
+        """Store the cost of a successful run, except for the first one."""
         if cost.succeeded and self._warm:
             self._last = cost
         self._warm = self._warm or cost.succeeded
 
 
 class ExternalBudget:
-    """The budget that a stream in another application leaves, by its rates in the ledger."""
+    """The budget of a backfill in another application than the live stream.
+
+    It is an `Account`, credited from the gate's rate and the stream's measured rates in the ledger.
+    """
 
     def __init__(self, ledger: Ledger, gate_name: str, clock: WallClock) -> None:
         self._ledger = ledger
@@ -398,16 +420,16 @@ class ExternalBudget:
         self._account = Account(clock())
 
     def records(self) -> int:
-        """Return the account's grant, by the stream's rates in the ledger.
+        """Credit the account up to now. Return the number of records that a backfill may run.
 
         Raises:
-            LedgerError: The ledger cannot be read, or does not know the gate.
+            LedgerError: The ledger cannot be read, or the gate is not declared in it.
         """
         gate, now_ms = self._ledger.gates.get(self._gate_name), self._clock()
         if gate is None:
             raise LedgerError(
-                f"Gate {self._gate_name!r} is not declared in the ledger; name one that is, as"
-                " headrace status lists them."
+                f"Gate {self._gate_name!r} is not declared in the ledger; name a gate that"
+                " headrace status lists."
             )
         samples = self._ledger.rates.history(self._gate_name)
         self._account = self._account.paid_in(
@@ -419,5 +441,5 @@ class ExternalBudget:
         return self._account.records
 
     def spent(self, cost: Cost) -> None:
-        """Record the cost of a run."""
+        """Debit the account with the records of a run."""
         self._account = self._account.spent(cost.records)

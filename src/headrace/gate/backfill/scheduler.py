@@ -1,9 +1,9 @@
-"""The backfill scheduler: select the next failed batch, run it, and record its outcome.
+"""The backfill scheduler: selects the next failed batch, runs it, and records the outcome.
 
-A failed batch is read again, not stored: the ledger has its exact offsets, and the source has the
-records. So deferring costs nothing. One `BatchRunner` runs a batch live, again and in parts. The
-scheduler receives the runner's ``run`` as an argument, and the source as a protocol, so the same
-scheduler serves the gate, the command and tests without Spark.
+A backfill reads the records of a failed batch from the source again. The ledger stores only the
+batch's exact offsets, so deferring a batch costs nothing. The same `BatchRunner` runs batches of
+the stream and of backfills. The scheduler receives the runner's ``run`` and the source as
+arguments. So the gate, the command and tests without Spark use the same scheduler.
 """
 
 import logging
@@ -44,22 +44,22 @@ from headrace.gate.ledger.transitions import Status
 _LOG: Final = logging.getLogger("headrace.backfill")
 
 _RETENTION_MS: Final = 60_000
-"""The time between two reads of the logs' earliest offsets (ms)."""
+"""Time between two checks whether Kafka may soon delete records of failed batches (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerSettings:
-    """Owner of batches, and the times of its runs.
-
-    The name of an owner has the machine, the process and its start time, so after a crash on the
-    same machine no process waits for the lease.
+    """The name, the lease and the poll interval with which a backfill scheduler owns batches.
 
     Attributes:
-        owner: Name of this run of an application; unique.
-        lease_ms: Lease of a batch without a renewal (ms). Too short: a pause loses the batch to
-            another owner. Too long: after a crash the batch waits as long.
-        poll_ms: The time between two searches for a due batch (ms), in addition to `wake`. Too
-            long: the unused time of the live stream is not used up.
+        owner: Unique name of this run of the application. It contains the machine, the process and
+            its start time. So after a crash, other processes on the machine need not wait for the
+            lease.
+        lease_ms: Time for which a batch belongs to its owner without a renewal (ms). Default:
+            30 000. Too short: another owner takes the batch during a pause of the process. Too
+            long: after a crash of the machine, the batch waits for this time.
+        poll_ms: Time between two searches for a due batch (ms); `BackfillScheduler.wake` starts a
+            search at once. Default: 100. Too long: idle time of the live stream remains unused.
     """
 
     owner: str
@@ -68,30 +68,31 @@ class OwnerSettings:
 
 
 class Run(Protocol):
-    """Runs the handler on the remaining ranges of a batch."""
+    """Function that runs a gate's handler on the unprocessed ranges of a failed batch."""
 
     def __call__(
         self, batch: BatchRecord, allowed: int, gone: Sequence[OffsetRange], /
     ) -> BaseException | ErrorReport | None:
-        """Run a ``backfilling`` batch of this owner, and renew its lease meanwhile.
+        """Run a batch that this owner has claimed, and renew the batch's lease during the run.
 
         Args:
-            batch: The batch.
-            allowed: Records that may be run now, at least 1.
-            gone: Ranges of the batch that have left the source.
+            batch: The claimed batch, with the status ``backfilling``.
+            allowed: Largest number of records to run now; 1 or more.
+            gone: Ranges of the batch that are no longer in the source.
 
         Returns:
-            The failure if nothing was processed; the row is unchanged. None for a success, and for
-            a batch that was run in parts or committed by its handler: then its row has the outcome.
+            The failure if no record was processed. The batch's row in the ledger is then unchanged.
+            None if the batch succeeded, and also if the run has stored the outcome in the row
+            itself, because it ran parts or the handler committed the batch.
         """
         ...
 
 
 class RangeSource(Protocol):
-    """Source of the ranges of batches: the gate's, or a test's."""
+    """The source of a gate's batches, as far as a backfill needs it. Tests implement it as well."""
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """Return the ranges that have left the log or were declared lost; empty if none has.
+        """Return the offsets in ``ranges`` that have left the log or were declared lost.
 
         Raises:
             BrokerError: The brokers cannot be reached.
@@ -99,7 +100,7 @@ class RangeSource(Protocol):
         ...
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Return the earliest available offset of each partition that exists.
+        """Return the earliest available offset of each partition in ``ranges`` that exists.
 
         Raises:
             BrokerError: The brokers cannot be reached.
@@ -108,25 +109,25 @@ class RangeSource(Protocol):
 
 
 class BackfillScheduler:
-    """Runs a gate's failed batches, one after the other, in the caller's thread.
+    """Runs a gate's failed batches, one after another, in the caller's thread.
 
-    The scheduler claims each batch before the run. After a crash, the next owner that claims the
-    batch when the lease has expired continues from the recorded progress, so nothing is lost. ::
+    The scheduler claims each batch before the run. If the process crashes, another owner claims the
+    batch after its lease has expired, and continues from the stored progress. ::
 
         scheduler = BackfillScheduler(ledger, executor.run, source, OwnerSettings(owner), ...)
         scheduler.run(Monitor(ledger, "orders"), parse_schedule("spare"))  # until it is closed
 
     Args:
         ledger: The gate's ledger.
-        run: Runs a batch of the gate.
+        run: Function that runs the gate's handler on a batch.
         source: The gate's source.
-        settings: The settings of the owner.
-        limits: The limits of the gate's policy after which a batch is dead.
-        budget: Limits the records of a run.
-        clock: Returns the time, in ms since the epoch.
-        on_event: Receives each event, in the thread of the run.
-        stopped: Returns whether the application is being stopped: an exception during a stop is not
-            the handler's own.
+        settings: Name, lease and poll interval of this owner.
+        limits: Limits of the gate's failure policy after which a batch is dead.
+        budget: Limits the number of records in each run.
+        clock: Function that returns the time (ms since the epoch).
+        on_event: Function that receives each event, in the thread of the run.
+        stopped: Function that returns whether the application is being stopped. An exception during
+            a stop is not stored as the batch's failure.
     """
 
     def __init__(
@@ -158,14 +159,14 @@ class BackfillScheduler:
         self._woken = threading.Event()
 
     def run(self, monitor: Monitor, schedule: Schedule) -> None:
-        """Run failed batches on schedule until the scheduler is closed.
+        """Run failed batches as scheduled, until `close` is called.
 
-        A run continues until no batch is ready. While the ledger or Kafka is unreachable, the
-        scheduler waits, and logs a warning once. With the schedule "manual" it only checks whether
-        retention nears the failed batches.
+        Each scheduled run continues until no batch is ready. While the ledger or Kafka is
+        unreachable, the scheduler waits, and logs a warning once. With the schedule ``manual`` it
+        runs only the batches that an operator asks for, and warns before Kafka deletes records.
 
         Raises:
-            Exception: Any error of a run other than a `HeadraceError`.
+            Exception: Any error of a run that is not a `HeadraceError`.
         """
         timetable = Timetable(schedule, self._clock())
         warned = ""
@@ -175,18 +176,19 @@ class BackfillScheduler:
                 warned = ""
             except HeadraceError as error:
                 if str(error) != warned:
-                    _LOG.warning("The backfill waits until this is over: %s", error)
+                    _LOG.warning("The backfill waits until this error is over: %s", error)
                 busy, warned = False, str(error)
             if not busy:
                 self._rest()
 
     def run_next(self, monitor: Monitor) -> BackfillEvent | None:
-        """Run the earliest created batch whose wait after its last attempt is over.
+        """Run the next failed batch of a monitor.
 
-        A batch that an operator has requested comes first, regardless of the budget.
+        A batch that an operator has asked to run comes first, and needs no budget. Otherwise, it is
+        the earliest created batch whose wait is over.
 
         Returns:
-            The outcome; None if no batch is ready, or the budget is empty.
+            The outcome of the run. None if no batch is ready, or if the budget allows no record.
         """
         batch = monitor.next_asked() or monitor.next_ready(self._clock())
         if batch is None:
@@ -199,10 +201,10 @@ class BackfillScheduler:
         return event
 
     def run_manually(self, batch_keys: Sequence[str]) -> None:
-        """Run each of these batches once, in this order and without waits.
+        """Run batches once each, in the order of ``batch_keys``, without waits between attempts.
 
-        A batch that was run in part continues at once. A batch of another owner, and a resolved
-        batch, are skipped.
+        If only a part of a batch was run, the run of the batch continues at once. A batch that
+        belongs to another owner or is not ``failed`` any more is skipped.
         """
         waiting = list(reversed(batch_keys))
         while waiting and not self._closed.is_set():
@@ -213,25 +215,28 @@ class BackfillScheduler:
                 waiting.pop()
 
     def run_batch(self, batch_key: str, *, is_asked: bool = False) -> BackfillEvent | None:
-        """Claim a batch, if the budget allows, and run the batch, or as much as the budget allows.
+        """Claim a batch and run as many of its records as the budget allows.
 
-        Offsets that have left the source are lost, and the rest is run. A batch is dead if no
-        offset remains and none was processed. A batch that an operator has requested (``is_asked``)
-        needs no budget.
+        Offsets that are no longer in the source are recorded as lost, and the other offsets are
+        run. If no offset is left and none was processed, the batch becomes dead.
+
+        Args:
+            batch_key: The key of the batch.
+            is_asked: Whether an operator has asked to run the batch, so that it needs no budget.
 
         Returns:
-            The outcome; None if the budget is empty and nothing was done.
+            The outcome of the run. None if the budget allows no record, so that nothing was done.
 
         Raises:
-            LedgerError: The ledger cannot be read or written. This owner may have the batch; then
-                another claim is possible after the lease.
-            BrokerError: The brokers cannot be reached. Nothing was done, or the batch is claimed as
-                above.
+            LedgerError: The ledger cannot be read or written. If the batch was claimed already,
+                another owner can claim it after the lease.
+            BrokerError: The brokers cannot be reached. If the batch was claimed already, another
+                owner can claim it after the lease.
         """
         allowed = sys.maxsize if is_asked else self._budget.records()
         if allowed < 1:
             return None
-        # Ask before the batch is claimed, so that an outage of Kafka counts as no attempt.
+        # Ask before the claim, so that an outage of Kafka does not count as an attempt.
         ranges = self._ledger.batches.ranges(batch_key)
         gone = self._source.gone(ranges)
         batch = self._ledger.batches.claim(batch_key, self._owner, self._settings.lease_ms)
@@ -251,16 +256,16 @@ class BackfillScheduler:
         return self._run(batch, allowed, [planned.offsets for planned in lost])
 
     def wake(self) -> None:
-        """Look for a due batch at once, after a batch of the stream has ended.
+        """Make the scheduler search for a due batch at once, because a batch of the stream ended.
 
-        Callable from any thread.
+        Any thread may call this.
         """
         self._woken.set()
 
     def close(self) -> None:
-        """End the scheduler for good, after the present batch is resolved.
+        """Make `run` and `run_manually` return after the present batch.
 
-        Callable from any thread.
+        The scheduler cannot be used again. Any thread may call this.
         """
         self._closed.set()
         self._woken.set()
@@ -322,7 +327,7 @@ class BackfillScheduler:
             if self._ledger.batches.backfilled(key, owner):
                 return self._report(Done(batch, elapsed_ms))
         else:
-            # An exception caused by a stop does not explain the batch's failure.
+            # During a stop, keep the stored error: the exception may come from the stop.
             report = (self._stopped() and batch.error) or ErrorReport.of(error)
             ended = isinstance(error, BaseException) and not isinstance(error, Exception)
             ended = ended or isinstance(error, HandlerExitError)
@@ -351,7 +356,7 @@ class BackfillScheduler:
         return LeaseLost(batch)
 
     def _lose(self, batch: BatchRecord, lost: Sequence[PlannedRange]) -> None:
-        """Record ranges that have left the source as lost, once."""
+        """Record ranges as lost, because they have left the source, and report the event."""
         ranges = tuple(planned.offsets for planned in lost)
         why = self._why_gone(batch.gate, lost)
         reason = f"it left the source before a backfill read it: {why}"
@@ -371,8 +376,8 @@ class BackfillScheduler:
     def _mark_dead(self, batch: BatchRecord, gone: Sequence[PlannedRange]) -> BackfillEvent:
         ranges = ", ".join(str(planned.offsets) for planned in gone)
         error = DataLossError(
-            f"What batch {batch.batch_key} of gate {batch.gate!r} reads has left Kafka before it"
-            f" was processed: {ranges}; {self._why_gone(batch.gate, gone)}."
+            f"The records of batch {batch.batch_key} of gate {batch.gate!r} left Kafka before they"
+            f" were processed: {ranges}; {self._why_gone(batch.gate, gone)}."
         )
         report = ErrorReport.of(error)
         if not self._ledger.batches.mark_dead(batch.batch_key, self._owner, report):
@@ -392,5 +397,5 @@ class BackfillScheduler:
                 repaired = ", or a repair declared them lost" * in_journal
                 reasons.append(f"{offsets.topic} was deleted and recreated{repaired}")
             else:
-                reasons.append("make the topic's retention longer than failed batches wait")
+                reasons.append("make the topic's retention longer than the wait of failed batches")
         return "; ".join(dict.fromkeys(reasons))

@@ -1,1 +1,1 @@
-"""The control laws: pure functions of their arguments, without Spark, I/O, clocks or threads."""
+"""The decisions of a gate (rates, plans, failures): code without Spark, I/O, clocks or threads."""

@@ -1,9 +1,10 @@
-"""The cost of a batch, learned from finished batches: ``T = a + b1 n1 + b2 n2 + ...``.
+"""A model of a batch's duration, learned from finished batches: ``T = a + b1 n1 + b2 n2 + ...``.
 
-A batch takes a seconds whatever its size (planning, the checkpoint, starting tasks, the sink's
-commit), and b seconds for each record of a source; the sources of a join share its time.
-`BatchCost` is a Kalman filter of ``x = (a, b1, b2, ...)`` with the covariance P. With ``h = (1, n1,
-n2, ...)`` and noise in proportion to the time::
+Here a is the fixed cost, the seconds that a batch takes whatever its size (planning, the
+checkpoint, starting tasks, the sink's commit). For each source, b is the seconds that one record
+takes, and n is the number of records. The sources of a join share the duration. `BatchCost` is a
+Kalman filter of ``x = (a, b1, b2, ...)`` with the covariance P. With ``h = (1, n1, n2, ...)`` and
+noise in proportion to the duration::
 
     expected   T^ = h x
     variance   S  = h P h' + R,    R = (sigma T^)^2
@@ -11,8 +12,9 @@ n2, ...)`` and noise in proportion to the time::
     gain       k  = P h' / S
     update     x += k (T - T^),    P -= k h P,    then P_aa += (0.003 i)^2, P_bb += (d b)^2
 
-where ``|z| > 2``, R is multiplied by ``|z| / 2`` (Huber), and i is the interval. The drift d is
-0.03, and more if the surprises of successive batches resemble each other (`learned`).
+Here i is the interval. Where ``|z| > 2``, R is multiplied by ``|z| / 2`` (Huber), so that an
+outlier counts less. The drift d is 0.03, and more if successive batches have similar surprises
+(`learned`).
 """
 
 import json
@@ -25,51 +27,59 @@ from typing import Final, Self
 from headrace.errors import OptionError
 
 Records = Mapping[str, float]
-"""The records of each source in a batch."""
+"""Numbers of records in a batch, by source."""
 
 KAPPA: Final = 0.2
-"""Standard deviations of the expected time that must fit. Higher: the batch size climbs slower."""
+"""Safety margin of a planned batch, in standard deviations of its expected time. Higher: batch
+sizes rise more slowly."""
 
 MOST_FIXED: Final = 0.7
-"""The fraction of a batch's time that its fixed cost may take before the batch may take longer."""
+"""Largest fraction of a batch's time for the fixed cost. If the fixed cost takes more of the
+interval, batches are planned longer than the interval."""
 
 _ALLOWED: Final = 1.1
-"""Fraction of the interval that a batch may take, including `KAPPA` standard deviations."""
+"""Largest planned time of a batch with its safety margin (`KAPPA`), as a fraction of the interval.
+"""
 
 _LEAST_NOISE: Final = 0.02
 _FIRST_NOISE: Final = 0.1
 _NOISE_WEIGHT: Final = 0.07
 _NOISE_OF_DEVIATION: Final = 1.25
-"""The standard deviation over the mean absolute deviation, of a normal distribution."""
+"""Ratio of the standard deviation to the mean absolute deviation of a normal distribution."""
 
 _DRIFT_A: Final = 0.003
-"""Standard deviation of a's change from batch to batch, as a fraction of the interval."""
+"""Assumed change of the fixed cost a from batch to batch: its standard deviation, as a fraction of
+the interval."""
 
 _DRIFT_B: Final = 0.03
-"""Standard deviation of b's change from batch to batch, as a fraction of b."""
+"""Assumed change of the record cost b from batch to batch: its standard deviation, as a fraction of
+b."""
 
 _TINY: Final = 1e-300
-"""Lower bound of a variance after rounding."""
+"""Lower bound of a variance, which rounding could make 0 or negative."""
 
 _LEAST_WORK: Final = 0.05
-"""Least fraction of a batch's time attributed to its records."""
+"""Least fraction of a batch's time that is attributed to records, if the filter gives a record no
+cost."""
 
 _UNTOLD: Final = 10.0
-"""Standard deviation of b, as a multiple of b, before a batch separates b from a."""
+"""Standard deviation of the record cost b, as a multiple of b, while no batch has shown how its
+time divides into a and b."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCost:
-    """Cost of the batches of one source, as the ledger stores it with the gate.
+    """The learned cost of one source's batches, which the ledger stores with the gate.
 
     Attributes:
-        fixed_s: a, the time of a batch without records (s).
-        record_s: b, the time of one record (s); above 0.
-        fixed_variance: P_aa (s²).
-        covariance: P_ab (s²).
-        record_variance: P_bb (s²).
-        noise: sigma, the standard deviation of a batch's time over the expected time.
-        changed_ms: The last detected change of the job (Unix time in ms); None for never.
+        fixed_s: The fixed cost a: the time of a batch without records (s).
+        record_s: The record cost b: the additional time for each record (s); above 0.
+        fixed_variance: The variance of a, P_aa (s²).
+        covariance: The covariance of a and b, P_ab (s²).
+        record_variance: The variance of b, P_bb (s²).
+        noise: The standard deviation sigma of a batch's time, as a fraction of the expected time.
+        changed_ms: The time of the last detected change of the job (Unix time in ms); None for no
+            change.
     """
 
     fixed_s: float
@@ -81,19 +91,19 @@ class SourceCost:
     changed_ms: int | None = None
 
     def to_text(self) -> str:
-        """Serialize the cost as JSON."""
+        """Serialize the cost as JSON for the ledger."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Parse a text of ``to_text``.
+        """Parse a cost that ``to_text`` has serialized.
 
         Raises:
-            OptionError: The text was not written by ``to_text`` of this version.
+            OptionError: This version's ``to_text`` would not write this text.
         """
         unreadable = OptionError(
-            f"What a batch costs is {text!r}; this version of Headrace reads only what it writes"
-            " itself, so it is learnt anew."
+            f"The stored cost of a batch is {text!r}, which this version of Headrace cannot read,"
+            " so the cost is learned again."
         )
         try:
             cost = cls(**json.loads(text))
@@ -119,14 +129,16 @@ class SourceCost:
 
 @dataclass(frozen=True, slots=True)
 class BatchCost:
-    """Model of a batch's time.
+    """The model of a query's batch duration: the fixed cost, and the record cost of each source.
 
     Attributes:
         sources: The sources' names, in the order of ``record_s``.
-        fixed_s: a, the time of a batch without records (s).
-        record_s: b of each source, the time of one record (s); above 0.
-        covariance: P: the first row and column belong to a, the others to the sources.
-        noise: sigma, the standard deviation of a batch's time over the expected time.
+        fixed_s: The fixed cost a: the time of a batch without records (s).
+        record_s: The record cost b of each source: the additional time for each record (s); above
+            0.
+        covariance: The covariance matrix P. The first row and column belong to a, the others to the
+            sources in their order.
+        noise: The standard deviation sigma of a batch's time, as a fraction of the expected time.
     """
 
     sources: tuple[str, ...]
@@ -137,11 +149,15 @@ class BatchCost:
 
     @classmethod
     def first(cls, records: Records, time_s: float, interval_s: float) -> "BatchCost":
-        """Return the model after one batch, which determines a and b together, not each alone."""
+        """Return the first model, from a single batch of ``time_s`` seconds.
+
+        One batch determines the sum of fixed cost and record costs. How the time divides between
+        them is a guess with a high variance.
+        """
         fixed_s = min(0.2 * interval_s, time_s / 2)
         each_s = (time_s - fixed_s) / sum(records.values())
         names = tuple(name for name, count in records.items() if count > 0)
-        # All of the time above the interval may belong to a; else a would seem to be small.
+        # The variance admits that all time above the interval is fixed cost.
         unknown_s = max(0.3 * interval_s, time_s - interval_s)
         spread = unknown_s**2, *[(_UNTOLD * each_s) ** 2] * len(names)
         guess = cls(names, fixed_s, (each_s,) * len(names), _diagonal(spread))
@@ -149,7 +165,10 @@ class BatchCost:
 
     @classmethod
     def of_sources(cls, costs: Mapping[str, SourceCost]) -> "BatchCost | None":
-        """Return the model from earlier runs' costs of each source; None without costs."""
+        """Combine the costs that earlier runs learned for each source; return None without costs.
+
+        The fixed cost is taken from the source that knows it best.
+        """
         if not costs:
             return None
         learned = list(costs.values())
@@ -158,7 +177,7 @@ class BatchCost:
         rows[0][0] = least.fixed_variance
         for place, cost in enumerate(learned, start=1):
             rows[place][place] = cost.record_variance
-            # Only one source can keep its covariance with a: the others belong to another a.
+            # The covariances of the other sources belong to fixed costs that are not used here.
             if cost is least:
                 rows[0][place] = rows[place][0] = cost.covariance
         return cls(
@@ -170,7 +189,7 @@ class BatchCost:
         )
 
     def of_source(self, name: str, changed_ms: int | None) -> SourceCost | None:
-        """Return the cost of one source's batches for the ledger; None if the source is unknown."""
+        """Return one source's cost, to be stored in the ledger; None if the source is unknown."""
         if name not in self.sources:
             return None
         place = self.sources.index(name) + 1
@@ -186,39 +205,45 @@ class BatchCost:
 
     @property
     def fixed_variance(self) -> float:
-        """P_aa (s²)."""
+        """The variance of the fixed cost, P_aa (s²)."""
         return self.covariance[0][0]
 
     def is_sure_of_fixed(self, interval_s: float) -> bool:
-        """Whether a is known to a tenth of a, or to a 50th of the interval."""
+        """Whether the standard deviation of the fixed cost is small.
+
+        It is small if it is at most a tenth of the fixed cost or a fiftieth of the interval.
+        """
         return math.sqrt(self.fixed_variance) <= max(0.1 * self.fixed_s, 0.02 * interval_s)
 
     def is_vague(self, source: str) -> bool:
-        """Whether b of a source is less certain than a tenth of b."""
+        """Whether the standard deviation of a source's record cost is above a tenth of the cost."""
         place = self.sources.index(source) + 1
         return math.sqrt(self.covariance[place][place]) > 0.1 * self.record_s[place - 1]
 
     def expected_s(self, records: Records) -> float:
-        """Return the expected time of a batch with these records (s)."""
+        """Return the time that the model expects for a batch with these records (s)."""
         return self.fixed_s + sum(
             cost_s * records.get(name, 0.0)
             for name, cost_s in zip(self.sources, self.record_s, strict=True)
         )
 
     def variance(self, records: Records) -> float:
-        """Return the variance of `expected_s` from the uncertainty of a and b (s²)."""
+        """Return the variance of `expected_s` that the uncertainty of a and b causes (s²)."""
         counts = self._counts(records)
         return max(_dot(counts, _times(self.covariance, counts)), 0.0)
 
     def surprise(self, records: Records, time_s: float) -> float:
-        """Return the standard deviations by which a batch took longer than expected."""
+        """Return how much longer than expected a batch took, in standard deviations.
+
+        The result is negative if the batch took less time than expected.
+        """
         expected_s = self.expected_s(records)
         return (time_s - expected_s) / math.sqrt(
             self.variance(records) + (self.noise * expected_s) ** 2
         )
 
     def drifted(self, interval_s: float, more: float = 0.0) -> "BatchCost":
-        """Return the model one batch later: a and b may have changed slightly.
+        """Return the model with larger variances, because a and b may drift from batch to batch.
 
         ``more`` is added to the relative drift of b.
         """
@@ -227,7 +252,13 @@ class BatchCost:
         return replace(self, covariance=_widened(self.covariance, [value**2 for value in drifts]))
 
     def with_source(self, name: str, count: float, left_s: float) -> "BatchCost":
-        """Add a source whose first records took the rest of a batch's time (``left_s``)."""
+        """Return the model with one more source.
+
+        Args:
+            name: The source's name.
+            count: The number of the source's records in its first batch.
+            left_s: The time of that batch beyond the time expected for the other sources (s).
+        """
         usual_s = sum(self.record_s) / len(self.record_s)
         each_s = left_s / count if left_s > 0 else usual_s
         rows = [*[(*row, 0.0) for row in self.covariance], (0.0,) * (len(self.sources) + 1)]
@@ -243,7 +274,14 @@ class BatchCost:
     def updated(
         self, records: Records, time_s: float, interval_s: float, least_s: float = 0.0
     ) -> "BatchCost":
-        """Return the model updated with one batch; a is ``least_s`` at least."""
+        """Return the model after one more batch.
+
+        Args:
+            records: The records of each source in the batch.
+            time_s: The time that the batch took (s).
+            interval_s: The time that a batch should take (s).
+            least_s: Lower bound of the fixed cost (s).
+        """
         counts = self._counts(records)
         weight = max(abs(self.surprise(records, time_s)) / 2, 1.0)
         along = _times(self.covariance, counts)
@@ -270,14 +308,18 @@ class BatchCost:
         new = replace(self, fixed_s=possible_s, record_s=tuple(record_s), covariance=covariance)
         if min(record_s) > 0:
             return new
-        # The further a is above the batch's whole time, the less the old model counts.
+        # The more the fixed cost exceeds the batch's whole time, the less the old model counts.
         work = min(max(1 - time_s / max(self.fixed_s, _TINY), _LEAST_WORK), 0.5)
         return new._made_possible(records, time_s, interval_s, work)
 
     def _made_possible(
         self, records: Records, time_s: float, interval_s: float, work: float
     ) -> "BatchCost":
-        """Replace record times of 0 or less by a fraction of the batch's time, and reduce a."""
+        """Return the model with record costs above 0, and a fixed cost within the batch's time.
+
+        A record cost of 0 or less is replaced by the fraction ``work`` of the batch's time, divided
+        among the sources' records.
+        """
         part_s = work * time_s / len(self.sources)
         record_s = tuple(
             each_s if each_s > 0 else part_s / max(records.get(name, 0.0), 1.0)
@@ -293,7 +335,10 @@ class BatchCost:
         return replace(self, fixed_s=fixed_s, record_s=record_s, covariance=wider)
 
     def with_noise_of(self, records: Records, time_s: float) -> "BatchCost":
-        """Update the noise with one batch; only slightly while a and b are uncertain."""
+        """Return the model with its noise updated by one batch.
+
+        While a and b are uncertain, the noise changes only slightly.
+        """
         expected_s = self.expected_s(records)
         noise_variance = (self.noise * expected_s) ** 2
         weight = _NOISE_WEIGHT * noise_variance / (self.variance(records) + noise_variance)
@@ -301,16 +346,17 @@ class BatchCost:
         return replace(self, noise=max(self.noise + weight * (seen - self.noise), _LEAST_NOISE))
 
     def most(self, parts: Records, interval_s: float) -> float:
-        """Return the largest factor for ``parts``, the records of each source.
+        """Return the largest factor f for which a batch of f times ``parts`` fits the interval.
 
-        The two conditions::
+        ``parts`` has a number of records for each source. With n = f times ``parts``, two
+        conditions must hold::
 
             a + b n                       <= i + (i - a) min(0.15 (sigma - 0.03), 0.02)
             a + b n + kappa sqrt(h P h')  <= 1.1 i
 
-        The first exceeds the interval by just enough to keep the throughput under noise, and by
-        nothing without noise; the second admits little while little is known. The factor is 0 if a
-        alone is too much.
+        The first condition lets a batch exceed the interval slightly under noise, which keeps the
+        throughput. The second condition keeps batches small while the model is uncertain. The
+        factor is 0 if the fixed cost alone is too large.
         """
         counts = (0.0, *self._counts(parts)[1:])
         along = _times(self.covariance, counts)
@@ -336,10 +382,17 @@ class BatchCost:
     def forgotten(
         self, records: Records, time_s: float, fixed_within_s: float = 0.0
     ) -> "BatchCost":
-        """Return the model after a change: b is unknown; a is kept, or off by ``fixed_within_s``.
+        """Return the model after a change of the job: the record costs are uncertain again.
 
-        A b of nearly 0, learned while records cost nothing, does not bound their present cost: b
-        may be as large as the remainder of the last batch's time after a.
+        The fixed cost keeps its value; its standard deviation is at least ``fixed_within_s``. The
+        standard deviation of a record cost becomes twice the cost. If the last batch without the
+        fixed cost took more time per record, it becomes twice that time: a cost near 0, learned
+        while records were cheap, says little about the present cost.
+
+        Args:
+            records: The records of each source in the last batch.
+            time_s: The time that the last batch took (s).
+            fixed_within_s: Least standard deviation of the fixed cost (s).
         """
         fixed_variance = max(self.fixed_variance, fixed_within_s**2)
         count = sum(records.values())

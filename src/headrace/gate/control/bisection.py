@@ -1,41 +1,41 @@
-"""Halve a failed batch until each record that cannot be processed is alone.
+"""Find the bad records of a failed batch by bisection, and prove by a test that they are bad.
 
-A batch of n records with k bad ones takes about 2·k·log2(n) runs: each bad record is on one path of
-a binary tree, and both halves of each node on the path are run. Nothing is learnt for the next
-isolation: running records similar to convicted ones alone saves little (31 runs for 38 with 1 bad
-record of 500, 81 for 113 with 5).
+The batch is halved until each record that fails is alone. A batch of n records with k bad records
+takes about 2·k·log2(n) runs: each bad record is on one path of a binary tree, and both halves of
+each node on the path are run. One isolation learns nothing for the next isolation, because that
+would save little: 31 runs instead of 38 with 1 bad record of 500, and 81 instead of 113 with 5.
 
-The failure of a single record proves nothing: the sink may be down, or fail now and then. So a
-suspect is convicted by a permutation test. The suspect is run m times, and c other records of the
-batch, the controls, are run alone, in a random order. The suspect is convicted if each of its runs
-fails and every control passes. A sink that does not look at the records, whatever it does and when,
-produces this result with a probability of at most ::
+The failure of a single record proves nothing, because the sink may be down or fail now and then. So
+a record that failed alone is only a suspect, and a permutation test convicts it. The suspect is run
+m times, and c other records of the batch, the controls, are run alone, in a random order. The
+suspect is convicted if each of its runs fails and every control passes. If the sink's failures do
+not depend on the records, this result has a probability of at most ::
 
     1 / C(m + c, m)  ≤  1 / C(16, 8)  =  1 / 12 870
 
-because all orders are equally likely, and exactly one convicts. Rounds of runs with controls
-between them have no such bound: a service that answers 503 with the text of a 400 would convict
-good records. Suspects of one batch share their controls, and the bound holds for each suspect. One
-suspect takes m = c = 8. Several take more controls and fewer runs each (`TrialSize.for_suspects`):
-15 take 82 runs, not 128. Controls are single records, so a sink that rejects every single row
-convicts no record.
+because all orders are equally likely, and exactly one order convicts. A fixed order of runs and
+controls has no such bound: a service that answers 503 with the text of a 400 would convict good
+records. All suspects of a batch share the controls, and the bound holds for each suspect. A single
+suspect takes m = c = 8. Several suspects take more controls and fewer runs each
+(`TrialSize.for_suspects`): 15 suspects take 82 runs, not 128. Each control is a single record, so a
+sink that rejects every single row convicts no record.
 
-A suspect that passes once is processed and cleared. If a control fails, the test is void: a new
-order is drawn, at most three times for a suspect (three times the odds).
+A suspect that passes once is processed and cleared. If a control fails, the test is void. A new
+order is then drawn, at most three times for a suspect (which triples the probability of an error).
 
-A batch with too few other records is deferred, and the batches that the stream processes meanwhile
-are its controls. Some of these may contain bad records as well. So each suspect is run 12 times, in
-a random order with 18 runs of the stream; f of the 18 may fail, as long as ::
+A batch with too few other records is deferred. Its controls are then the batches that the stream
+processes meanwhile. Some of these batches may contain bad records as well. So each suspect is run
+12 times, in a random order with 18 runs of the stream. Of the 18 runs, f may fail, as long as ::
 
     C(12 + f, 12) / C(30, 12)  ≤  1 / 12 870        (f ≤ 5)
 
-This is Fisher's exact test: the fraction of all placements of the 12 + f failures that include all
-runs of the suspect. The state of such a test is stored with the batch, so the next backfill
-continues in the same order. A run of several records is a control only after the sink has accepted
-a single record, or the batch has failed in nine backfills.
+This is Fisher's exact test: the probability that all 12 runs of the suspect are among the 12 + f
+failures by chance. The state of this test is stored with the batch, so the next backfill continues
+it in the same order. A run of several records counts as a control only after the sink has accepted
+a single record, or after the batch has failed in nine backfills.
 
-The breaker: if three parts without a common record fail, and nothing passes in between, the records
-are not at fault. The isolation stops then, and no record is convicted.
+A circuit breaker ends the isolation, without a conviction, if three parts without a common record
+fail and no run passes in between. The cause is then not in the records.
 """
 
 import json
@@ -50,42 +50,46 @@ from headrace.core.options import require_whole
 from headrace.gate.control.parts import WHOLE, beside, halves, size
 
 ORDERS: Final = math.comb(16, 8)
-"""Least number of orders of a test: a sink that ignores records convicts in one of them."""
+"""Least number of equally likely orders of runs in a permutation test. Failures that do not depend
+on the records convict a good record in exactly one of these orders."""
 
 MAX_TESTS: Final = 3
-"""Most tests of a suspect in one isolation."""
+"""Largest number of tests of one suspect in one isolation."""
 
 UNLIKE: Final = 3
-"""Number of consecutive failed parts without a common record that clears the records."""
+"""Number of failed parts without a common record, and with no pass in between, after which the
+records are not at fault: the isolation then stops."""
 
 WAITING_TRIES: Final = 12
 WAITING_CONTROLS: Final = 18
-"""Runs of each suspect, and of controls, in a test whose controls are the stream's batches."""
+"""Number of controls in a test whose controls are batches of the stream. In this test, each suspect
+is run `WAITING_TRIES` times."""
 
 _FEWEST_CONTROLS: Final = 4
 _MOST_CONTROLS: Final = 22
 
 _RESERVE: Final = 64
-"""Most records reserved for controls; at most a third of a batch of 12 or more."""
+"""Largest number of records that are reserved for controls. A batch of 12 or more records reserves
+at most a third of its records."""
 
 _SAMPLED_FIRST: Final = 32
-"""Smallest batch (records) in which a control must pass before the batch is halved. A sink that is
-down is found in three runs then. A smaller batch needs its controls later."""
+"""Size of a batch (records) from which on a control must pass before the batch is halved. So three
+runs suffice to find that a sink is down. A smaller batch saves its controls for the test."""
 
 _SAMPLES: Final = 8
-"""Size of a reserve over the size of a sample."""
+"""Ratio of the reserved records to the records of one sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationBudget:
-    """Limits of an isolation; ranges that remain at a limit are deferred.
+    """Limits of an isolation. Parts that have not been run when a limit is reached are deferred.
 
     Attributes:
-        max_runs: Runs of the handler after the first failed one; 1 or more. Default: 200, which
-            finds some 3 bad records in a million. Too low: good records wait for the backfill
-            together with bad ones.
-        max_time_ms: Time limit from the first failure on (ms); above 0. Default: 60 000. The stream
-            waits at most this long plus one run.
+        max_runs: Largest number of handler runs after the first failed run; 1 or more. Default:
+            200, which suffices to find about 3 bad records in a million. Too low: good records wait
+            for the backfill together with bad records.
+        max_time_ms: Largest duration, from the first failure on (ms); 1 or more. Default: 60 000.
+            The stream waits at most this long plus one run.
 
     Raises:
         OptionError: A number is out of its range.
@@ -101,12 +105,12 @@ class IsolationBudget:
 
 @dataclass(frozen=True, slots=True)
 class TrialSize:
-    """Size of a permutation test.
+    """Numbers of runs in a permutation test.
 
     Attributes:
         suspects: Number of suspects.
-        tries: Runs of each suspect.
-        controls: Runs of other records.
+        tries: Number of runs of each suspect.
+        controls: Number of other records that are run alone, once each.
     """
 
     suspects: int
@@ -115,12 +119,15 @@ class TrialSize:
 
     @property
     def runs(self) -> int:
-        """Number of runs if every control passes and every suspect fails."""
+        """Number of runs in the test if every control passes and every suspect always fails."""
         return self.suspects * self.tries + self.controls
 
     @classmethod
     def for_suspects(cls, suspects: int, controls: int = _MOST_CONTROLS) -> Self | None:
-        """Return the shortest test of this many suspects; None if the controls prove nothing.
+        """Return the test with the fewest runs for this number of suspects.
+
+        Returns:
+            None if fewer than four controls are available, because no test is possible then.
 
         ::
 
@@ -144,7 +151,9 @@ def _tries(controls: int) -> int:
 
 
 def proves(tries: int, controls: int, failed: int) -> bool:
-    """Whether a sink that ignores the records has odds of at most 1 in `ORDERS` for this result.
+    """Whether a test with ``failed`` failed controls proves that the suspect's record is bad.
+
+    It does if chance alone produces this result with a probability of at most 1 / `ORDERS`.
 
     >>> proves(8, 8, 0), proves(12, 18, 5), proves(12, 18, 6)
     (True, True, False)
@@ -158,14 +167,14 @@ Why = TypeVar("Why")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run the handler on a part."""
+    """The step that runs the handler on one part of the batch."""
 
     part: str
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitControl:
-    """Wait until a run of another batch has ended."""
+    """The step that waits for the end of a run of another batch, which serves as a control."""
 
 
 Step = Run | AwaitControl
@@ -176,16 +185,16 @@ class Isolated(Generic[Why]):
     """Outcome of an isolation.
 
     Attributes:
-        alone: Convicted single records, each with the reason.
-        left: Deferred parts, each with the reason: parts not run (with their parent's failure, or
-            the reason passed to `Bisection.defer`), parts left with `Bisection.leave`, and suspects
-            not convicted.
-        runs: Number of runs of the handler.
-        down: The last error, if the breaker has stopped the isolation.
-        has_passed: Whether a part has passed.
-        largest_passed: The records of the largest part that passed; 0 if none has.
-        smallest_failed: The records of the smallest part that failed, possibly the whole; None if
-            no part failed.
+        alone: The convicted single records, each with the failure that convicted it.
+        left: The deferred parts, each with a reason. They are the parts that were not run (with
+            their parent's failure, or the reason passed to `Bisection.defer`), the parts passed to
+            `Bisection.leave`, and the suspects that were not convicted.
+        runs: Number of handler runs.
+        down: The last failure, if the circuit breaker has stopped the isolation; else None.
+        has_passed: Whether any part has passed.
+        largest_passed: Number of records in the largest part that passed; 0 if no part has passed.
+        smallest_failed: Number of records in the smallest part that failed, or in the whole batch;
+            None without a failure.
     """
 
     alone: list[tuple[str, Why]] = field(default_factory=list)
@@ -198,35 +207,44 @@ class Isolated(Generic[Why]):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all parts of the batch passed."""
+        """Whether all parts have passed: no record was convicted, and no part was deferred."""
         return not (self.alone or self.left) and self.down is None
 
 
 @dataclass(slots=True)
 class _Suspect(Generic[Why]):
-    """A record that has failed in each of its runs alone."""
+    """A suspect: a single record that has failed in each of its runs.
+
+    Attributes:
+        whys: The failures of these runs.
+        tests: Number of permutation tests of the record so far.
+    """
 
     whys: list[Why]
     tests: int = 0
 
     def why(self, kind: Callable[[Why], object]) -> Why:
-        """Return the last failure of the most frequent kind: a rare kind may be the sink's own."""
+        """Return the suspect's last failure of its most frequent kind.
+
+        A rare kind may be a failure of the sink, not of the record.
+        """
         kinds = Counter(map(kind, self.whys))
         return max(reversed(self.whys), key=lambda failure: kinds[kind(failure)])
 
 
 @dataclass(slots=True)
 class _Trial(Generic[Why]):
-    """A test in progress.
+    """A permutation test in progress.
 
     Attributes:
-        suspects: The suspects under test.
-        order: The remaining runs, the next one last: a suspect, or None for a control.
-        controls: Records reserved as controls, with the failures of their parents.
-        control: The last control, until it has passed with a record.
+        suspects: The records under test.
+        order: The remaining runs in reverse order: the next run is last. An entry is a suspect, or
+            None for a control.
+        controls: Records of this batch that are reserved as controls, with their parents' failures.
+        control: The control whose run is not yet known to have passed with a record; else None.
         awaits: Whether the test waits for a run of another batch as a control.
-        failed: Number of failed controls; None if all controls are of this batch, and none may
-            fail.
+        failed: Number of failed controls. None if all controls belong to this batch: no control may
+            fail then.
     """
 
     suspects: tuple[str, ...]
@@ -242,7 +260,11 @@ class _Trial(Generic[Why]):
 
     @classmethod
     def from_text(cls, text: str) -> Self | None:
-        """Parse a text of `to_text`. Return None for any other text, and the test begins anew."""
+        """Parse a test that `to_text` has serialized.
+
+        Returns:
+            None for an invalid text. The caller then begins a new test.
+        """
         try:
             suspects, order, failed = json.loads(text)
             trial = cls(tuple(suspects), list(order), [], failed=failed)
@@ -255,7 +277,7 @@ class _Trial(Generic[Why]):
 
 
 class Bisection(Generic[Why]):
-    """Decides which part of a failed batch runs next, and which records are convicted.
+    """One isolation: decides which part of a failed batch runs next, and which records are bad.
 
     ::
 
@@ -266,24 +288,28 @@ class Bisection(Generic[Why]):
                 case Run(part):
                     work.record(part, run(part))    # None, or the failure
 
-    The parts that succeed are disjoint; together with ``alone`` and ``left`` they make up the
-    batch. ``passes`` counts runs of this or another batch that succeeded with at least one record.
-    Count each run before the next one begins.
+    The parts that pass are disjoint. Together with ``result.alone`` and ``result.left`` they make
+    up the batch. ``passes`` is the number of runs, of this or another batch, that have passed with
+    at least one record. The caller counts each run before it asks for the next step.
 
     Args:
         records: Number of offsets in the batch.
         budget: The limits of this isolation.
-        not_run: Parts still to be run, in order, with the failures of their parents; single records
-            among them may have failed alone before.
-        shuffle: Shuffles a list in place.
+        not_run: Parts still to be run, in order, each with the failure of its parent. A single
+            record in the list may have failed alone before.
+        shuffle: Function that shuffles a list in place.
         can_wait: Whether runs of other batches may serve as controls.
-        final: Whether a suspect is convicted without a control, as by the last backfill.
-        max_records: Most offsets to run, and most offsets of one part. Default: any number.
-        kind: Returns the kind of a failure; a record is convicted with the most frequent kind.
-        as_one: Parts that the sink may have under their own keys. None is divided before it has
-            failed, regardless of `max_records`.
-        evidence: The `evidence` of an earlier isolation: the state of a test with the stream's
-            controls.
+        final: Whether suspects are convicted without a test at the end, as in the last backfill.
+        max_records: Largest number of offsets to run in total, and in one part. Default: no limit.
+        kind: Function that returns the kind of a failure. A conviction reports a failure of the
+            record's most frequent kind.
+        as_one: Parts that the sink may have under their own keys. Such a part is not divided before
+            it has failed, even if it exceeds `max_records`.
+        evidence: The `evidence` of an earlier isolation, so that its test continues. Default:
+            empty, no test.
+
+    Attributes:
+        result: The outcome so far.
     """
 
     def __init__(
@@ -322,15 +348,17 @@ class Bisection(Generic[Why]):
         self._may_be_bad = {part for part, _ in not_run if self._size(part) == 1}
 
     def begin(self, why: Why) -> None:
-        """Record the failure of the whole batch; call this first."""
+        """Record the failure of the whole batch. Call this before `next_step`."""
         self._is_lone = self._records == 1
         self.record(WHOLE, why)
         self._needs_control = self._records >= _SAMPLED_FIRST
 
     def next_step(self, elapsed_ms: int, passes: int) -> Step | None:
-        """Return the next step; None at the end.
+        """Return the next step of the isolation; None at its end.
 
-        ``elapsed_ms`` is the time since the batch failed (ms).
+        Args:
+            elapsed_ms: The time since the batch failed (ms).
+            passes: Number of runs, of this or another batch, that have passed with a record.
         """
         self._elapsed_ms = elapsed_ms
         self._count_passes(passes)
@@ -346,12 +374,12 @@ class Bisection(Generic[Why]):
         return None
 
     def _next_run(self) -> Step | None:
-        """Return a required control first, then a run of a test, then a part not run yet."""
+        """Return the next step: a required control, a run of a test, or a part not run yet."""
         if self._needs_control and self._trial is None:
             return self._take_sample()
         is_due = self._trial is None and self._is_test_due()
         if is_due and not self.result.has_passed and self._not_run():
-            # Without a sample, a sink that is down would be called for each suspect's tries.
+            # Without a sample, all runs of all suspects would be made while the sink is down.
             return self._take_sample()
         if self._trial is not None or (is_due and self._draw_test()):
             return self._next_of_test()
@@ -375,7 +403,7 @@ class Bisection(Generic[Why]):
         return None
 
     def record(self, part: str, why: Why | None) -> None:
-        """Record the result of a part's run; None for success."""
+        """Record the result of a part's run: its failure, or None if it passed."""
         result, records = self.result, self._size(part)
         if why is None:
             result.has_passed = True
@@ -395,7 +423,7 @@ class Bisection(Generic[Why]):
             self._divide(part, why)
 
     def record_other(self, *, passed: bool) -> None:
-        """Record the result of another batch's run, after `AwaitControl`."""
+        """Record the result of another batch's run, for which `AwaitControl` waited."""
         self._needs_control &= not passed
         if (trial := self._trial) is not None and trial.awaits:
             trial.awaits = False
@@ -407,7 +435,11 @@ class Bisection(Generic[Why]):
                 self._end_test()
 
     def give_up_waiting(self) -> None:
-        """Leave all parts that wait for another batch, because no other batch runs."""
+        """Continue without controls of other batches, because no other batch runs.
+
+        A test that waits for a control is suspended if its controls are batches of the stream.
+        Otherwise the test is ended.
+        """
         self._can_wait = False
         if (trial := self._trial) is not None and trial.awaits:
             if trial.failed is None:
@@ -418,29 +450,29 @@ class Bisection(Generic[Why]):
                 self._suspend(trial)
 
     def _suspend(self, trial: _Trial[Why]) -> None:
-        """Leave a test to a later isolation."""
+        """Stop a test, so that a later isolation can continue it, and test no suspect any more."""
         self._trial, self._unfinished = None, trial
         for suspect in self._suspects.values():
             suspect.tests = MAX_TESTS
 
     @property
     def evidence(self) -> str:
-        """The state of a test that a later isolation continues; "" without a test."""
+        """The serialized state of a suspended test, for a later isolation; empty without a test."""
         return "" if self._unfinished is None else self._unfinished.to_text()
 
     def spare(self, part: str) -> None:
-        """Stop testing a record that failed alone: the record is left, whatever the others do."""
+        """Exclude a single failed record from tests, so that it is deferred, not convicted."""
         if part in self._suspects:
             self._suspects[part].tests = MAX_TESTS
 
     def leave(self, part: str, why: Why) -> None:
-        """Leave a failed part that is not to be halved or isolated; the other parts continue."""
+        """Defer one failed part without halving it, and continue with the other parts."""
         self._suspects.pop(part, None)
         self.result.left.append((part, why))
         self._end_test_of(part)
 
     def defer(self, part: str, why: Why) -> None:
-        """Leave a part that could not be run, and all waiting parts."""
+        """End the isolation: defer a part that could not be run, and all parts not run yet."""
         waiting = [path for path, _ in self._not_run()]
         if part not in self._suspects:
             waiting.insert(0, part)
@@ -457,7 +489,7 @@ class Bisection(Generic[Why]):
         trial = self._trial
         has_passed = before is not None and passes > before
         if trial is not None and trial.control is not None:
-            # A control without a record, such as a gap in the log, is no evidence.
+            # A control that contains no record, such as a gap in the log, proves nothing.
             trial.order += [] if has_passed else [None]
             trial.control = None
         if has_passed:
@@ -465,7 +497,11 @@ class Bisection(Generic[Why]):
             self._needs_control = False
 
     def _is_test_due(self) -> bool:
-        """Whether to test suspects now: after all parts, or while the budget suffices."""
+        """Whether a test of the suspects must begin now.
+
+        A test begins when all other parts have been run. It begins earlier if otherwise too few
+        controls or too few runs would be left.
+        """
         suspects = self._untested()
         test = TrialSize.for_suspects(len(suspects)) if suspects else None
         if test is None:
@@ -479,7 +515,7 @@ class Bisection(Generic[Why]):
         return self._runs_left() <= test.runs
 
     def _runs_left(self) -> int:
-        """Return the number of runs that the budget allows, at the pace of the runs so far."""
+        """Return the number of runs left in the budget, by the mean time of the runs so far."""
         runs, budget = self.result.runs, self._budget
         left = budget.max_runs - runs
         if not runs or not self._elapsed_ms:
@@ -488,7 +524,7 @@ class Bisection(Generic[Why]):
         return min(left, left_ms * runs // self._elapsed_ms)
 
     def _draw_test(self) -> bool:
-        """Begin a test of as many suspects as the budget allows. Return whether a test began."""
+        """Begin a test of as many suspects as the budget allows. Return False if no test began."""
         single_records, left, suspects = self._others(), self._runs_left(), self._untested()
         if self._can_wait and single_records < _FEWEST_CONTROLS:
             return not single_records and self._draw_waiting_test(suspects)
@@ -506,7 +542,7 @@ class Bisection(Generic[Why]):
         return False
 
     def _draw_waiting_test(self, suspects: list[str]) -> bool:
-        """Continue or begin a test whose controls are the stream's batches."""
+        """Begin a test whose controls are batches of the stream, or continue a suspended test."""
         trial, self._unfinished = self._unfinished, None
         if trial is None or self._suspects.keys().isdisjoint(trial.suspects):
             order: list[str | None] = [*suspects * WAITING_TRIES, *[None] * WAITING_CONTROLS]
@@ -516,11 +552,11 @@ class Bisection(Generic[Why]):
         return True
 
     def _untested(self) -> list[str]:
-        """Return the suspects that may be tested once more."""
+        """Return the suspects that have been tested fewer than `MAX_TESTS` times."""
         return [part for part, suspect in self._suspects.items() if suspect.tests < MAX_TESTS]
 
     def _take_controls(self, wanted: int) -> list[tuple[str, Why]]:
-        """Take up to ``wanted`` single records from the parts not run."""
+        """Remove up to ``wanted`` single records from the parts not run yet, and return them."""
         taken: list[tuple[str, Why]] = []
         for parts in (self._reserve, self._waiting):
             while len(taken) < wanted and (divisible := self._divisible(parts)):
@@ -555,12 +591,12 @@ class Bisection(Generic[Why]):
         return self._next_run()
 
     def _end_test_of(self, part: str) -> None:
-        """End the test whose last control was this part."""
+        """End the current test if this part was its last control."""
         if self._trial is not None and self._trial.control == part:
             self._end_test()
 
     def _end_test(self, *, is_over: bool = False) -> None:
-        """End the test: convict its suspects if it is over, else count the draw."""
+        """End the current test, and convict its suspects if all its runs are over."""
         trial, self._trial = self._trial, None
         assert trial is not None  # noqa: S101  (a test is in progress)
         self._reserve += trial.controls
@@ -573,10 +609,15 @@ class Bisection(Generic[Why]):
                 del self._suspects[part]
 
     def _take_sample(self) -> Step | None:
-        """Run a sample of the parts not run yet, or wait for another batch; None without either."""
+        """Return a step that runs a random sample of the parts not run yet.
+
+        Returns:
+            A wait for another batch if all parts have been run; None if that is not possible
+            either.
+        """
         parts = self._reserve or self._waiting[-1:]
         if sum(self._size(part) for part, _ in self._not_run()) < _SAMPLED_FIRST:
-            # Any part: else bad records in one place would fail every sample of every attempt.
+            # Choose from all parts: else, with bad records in one place, every sample would fail.
             parts = self._not_run()
         if not parts:
             return AwaitControl() if self._can_wait else None
@@ -601,7 +642,7 @@ class Bisection(Generic[Why]):
         return Run(part)
 
     def _note_failure(self, part: str, why: Why) -> None:
-        # A record that an isolation has left alone may be bad: no evidence against the sink.
+        # A single record that an earlier isolation deferred may be bad: no evidence for an outage.
         if part not in self._suspects and part not in self._may_be_bad:
             apart = [path for path in self._failed_in_a_row if not part.startswith(path)]
             self._failed_in_a_row = [*apart, part]
@@ -611,9 +652,9 @@ class Bisection(Generic[Why]):
             self._needs_control = True
 
     def _divide(self, part: str, why: Why) -> None:
-        """Halve a part. If no other part is left for controls, reserve its middle.
+        """Halve a part. If no other part can give controls, reserve records from its middle.
 
-        Bad records come first or last in a batch more often than in its middle.
+        Bad records are more often at the start or the end of a batch than in its middle.
         """
         total = self._size(part)
         wanted = min(_RESERVE, max(total // 3, min(total // 2, _FEWEST_CONTROLS)))
@@ -630,7 +671,7 @@ class Bisection(Generic[Why]):
         return [waiting for waiting in parts if waiting[0] not in self._as_one]
 
     def _others(self) -> int:
-        """Return the number of single records left for controls."""
+        """Return the number of records, in parts not run yet, that can serve as controls."""
         return sum(self._size(part) for part, _ in self._divisible(self._not_run()))
 
     def _not_run(self) -> list[tuple[str, Why]]:
@@ -638,7 +679,7 @@ class Bisection(Generic[Why]):
         return [*reversed(self._waiting), *self._reserve, *controls]
 
     def _end(self) -> None:
-        """Leave all parts that are not convicted; a last backfill convicts the suspects."""
+        """Defer all parts that were not run, and all suspects; the last backfill convicts them."""
         self.result.left += self._not_run()
         for part, suspect in self._suspects.items():
             if self._final and self.result.down is None:

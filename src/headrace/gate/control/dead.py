@@ -1,7 +1,6 @@
-"""The reason why a batch is ``dead``: no further run of the batch follows.
+"""Decide whether a failed batch becomes ``dead``, so that no backfill runs it again, and why.
 
-This module decides. A transition of the ledger stores the decision in the transaction that counts
-the failed backfill.
+The ledger stores the decision in the transaction that counts the failed backfill.
 """
 
 from dataclasses import dataclass
@@ -19,29 +18,32 @@ from headrace.errors import (
 )
 
 MAX_BACKFILLS: Final = 100
-"""Default of `BackfillLimits.max_backfills`. With their waits these are some four days: longer than
-a weekend's outage of a sink, shorter than the week for which Kafka keeps records by default."""
+"""Default of `BackfillLimits.max_backfills`. With the waits between them, 100 backfills take about
+four days: longer than a sink's outage over a weekend, and shorter than the week for which Kafka
+keeps records by default."""
 
 _BLAMELESS: Final = (SourceError, JournalError, MachineryError, SetupError, SinkAwayError)
-"""Errors that are no evidence against a batch's records; a later backfill may process the batch."""
+"""Errors whose cause is not in a batch's records, so that a later backfill may succeed."""
 
 
 class DeadReason(StrEnum):
-    """The reasons for a dead batch. The values are those of the table in ``docs/failures.md``."""
+    """Reasons why a batch is dead. The table in ``docs/failures.md`` shows the same values."""
 
     BACKFILLS = "as many of its backfills have failed as the policy allows"
-    """`why_dead` returns this reason after a backfill."""
+    """`why_dead` returns this reason after the last backfill that `BackfillLimits` allows."""
     GONE = "its source has nothing of it any more, and none of it was processed"
-    """`why_dead` returns this reason before a backfill."""
+    """`why_dead` returns this reason before a backfill, if the batch's records are gone."""
     UNKNOWN = "the ledger is an older copy that does not know it"
-    """A planner detects this case, for all such batches of a checkpoint at once."""
+    """Reason for the batches of a checkpoint that an older copy of the ledger lacks. A planner
+    finds these batches, all at once."""
     SUPERSEDED = "a new checkpoint reads all of it again"
-    """A planner detects this case, when its query starts."""
+    """Reason for the batches whose records a new checkpoint reads again. A planner finds these
+    batches when its query starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillLimits:
-    """The limits of a failure policy after which a batch is dead.
+    """Limits of a failure policy: a batch that reaches them is dead.
 
     Attributes:
         max_backfills: Number of failed backfills after which a batch is dead: 1 or more. Default:
@@ -58,15 +60,15 @@ class BackfillLimits:
 
 
 class FailedBatch(Protocol):
-    """A batch that a backfill has claimed, as counted in the ledger."""
+    """The counts of a batch that a backfill has claimed, as the ledger stores them."""
 
     @property
     def backfills(self) -> int:
-        """Number of earlier failed backfills of the batch."""
+        """Number of failed backfills of the batch, without the present backfill."""
 
     @property
     def done_records(self) -> int:
-        """Number of its records that are processed or stored as dead letters."""
+        """Number of the batch's records that are processed or stored as dead letters."""
 
 
 def why_dead(
@@ -76,17 +78,18 @@ def why_dead(
     *,
     is_gone: bool = False,
 ) -> DeadReason | None:
-    """Return why a batch is dead after this backfill; None if another backfill follows.
+    """Return why a batch is dead after a failed backfill; None if another backfill may follow.
 
     Args:
-        batch: The batch, as claimed by the backfill.
-        limits: The limits of the gate's policy.
-        error: The failure of the backfill. An error outside the handler makes no batch dead.
-        is_gone: Whether all remaining offsets of the batch have left its source.
+        batch: The counts of the batch.
+        limits: The limits of the gate's failure policy.
+        error: The exception of the backfill; None without an exception. An exception whose cause is
+            not in the records never makes a batch dead.
+        is_gone: Whether the source no longer has any unfinished offset of the batch.
     """
     if is_gone:
         return None if batch.done_records else DeadReason.GONE
-    # Subclasses of OptionError count: they describe a rejection by the handler.
+    # Subclasses of OptionError do make a batch dead: they report rejections by the handler.
     if isinstance(error, _BLAMELESS) or type(error) is OptionError:
         return None
     is_last = batch.backfills + 1 >= limits.max_backfills

@@ -1,10 +1,10 @@
-"""Settings of a gate's wait for its sink, and the state of the wait.
+"""The wait of a gate for an unavailable sink: its settings and its state.
 
-A batch is held where its handler is called: Spark asks the planner for the next batch when the
-present call has returned. So a call that waits makes its gate admit nothing, over Spark Connect as
-well, and batches keep their order. The state of the wait is in the gate's row, so a restart
-continues the wait. The batch keeps its key, so a sink that knows the key stores the batch once even
-after a lost commit.
+The call of the batch handler waits. Spark asks the planner for the next batch only after this call
+has returned. So the gate admits nothing during the wait, over Spark Connect as well, and batches
+keep their order. The state of the wait is in the gate's row of the ledger, so a restart continues
+the wait. The batch keeps its key. So a sink that compares keys stores the batch once, even if the
+answer to an earlier commit was lost.
 """
 
 import json
@@ -22,24 +22,25 @@ _OF_SOURCES: Final = tuple(
 
 
 class OnOutage(Enum):
-    """Reaction to an unavailable sink. The values are option values."""
+    """Reactions to an unavailable sink. The values are the values of the option ``on_outage``."""
 
     HOLD = "hold"
-    """The batch waits in place, and the gate admits nothing more."""
+    """The batch waits for the sink, and the gate admits no other batch."""
     DEFER = "defer"
-    """Any other failure's reaction: ``on_failure``."""
+    """The policy ``on_failure`` applies, as for any other failure."""
     STOP = "stop"
-    """The query ends."""
+    """The query ends with the error of the sink."""
 
 
 class Held(NamedTuple):
-    """A batch that waits in place. Times are the ledger's (ms since the epoch).
+    """The state of a batch that waits for its sink. Times are the ledger's (ms since the epoch).
 
     Attributes:
-        since_ms: The time of the first failure.
-        calls: Number of failed calls.
+        since_ms: The time of the first failed call.
+        calls: Number of failed calls so far.
         next_ms: The time of the next call.
-        is_certain: Whether the failures report the sink away; else nothing of the batch passes.
+        is_certain: Whether the failures report that the sink is unavailable. Otherwise they only
+            suggest it, because no part of the batch passes.
     """
 
     since_ms: int
@@ -50,19 +51,20 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OutageSettings:
-    """Settings of a gate's wait for its sink.
+    """Settings of a gate's wait for an unavailable sink.
 
     Attributes:
-        on_outage: The reaction to an outage.
-        retry_ms: The wait before the first call after an outage began (ms); above 0. Default: 1
-            000. Too short: a starting sink is in use before it is ready.
-        max_retry_ms: The longest wait (ms); ``retry_ms`` at least. Default: 60 000. A gate
-            continues at most this long after its sink is back.
-        max_hold_ms: The longest hold before the policy ``on_failure`` applies (ms); None for no
-            limit. Default: None.
+        on_outage: The reaction to an outage of the sink. Default: ``HOLD``.
+        retry_ms: The first wait between a failed call and the next call (ms); above 0. Default:
+            1000. Too short: calls reach a starting sink before it is ready.
+        max_retry_ms: The longest wait between two calls (ms); at least ``retry_ms``. Default:
+            60 000. This is also the longest time between the recovery of the sink and the next
+            call.
+        max_hold_ms: The time after which a batch stops waiting and the policy ``on_failure``
+            applies (ms); None for no limit. Default: None.
 
     Raises:
-        OptionError: The longest wait is below the first.
+        OptionError: ``max_retry_ms`` is less than ``retry_ms``.
     """
 
     on_outage: OnOutage = OnOutage.HOLD
@@ -74,15 +76,16 @@ class OutageSettings:
         if self.max_retry_ms < self.retry_ms:
             raise OptionError(
                 f"outage.maxRetry is {self.max_retry_ms} ms, less than the {self.retry_ms} ms of"
-                " outage.retry, the first wait for a sink that is away; raise the first, or lower"
-                " the second."
+                " outage.retry, the first wait for an unavailable sink; raise outage.maxRetry, or"
+                " lower outage.retry."
             )
 
     def wait_ms(self, calls: int, chance: float) -> int:
-        """Return the wait after a number of failed calls (ms).
+        """Return the wait before the next call, after a number of failed calls (ms).
 
-        The wait is between half of ``min(retry · 2^(calls - 1), maxRetry)`` and all of it, so that
-        a hundred gates do not return to one database at once. ``chance`` is in [0, 1).
+        The wait is a random fraction, from a half to 1, of ``min(retry · 2^(calls - 1),
+        maxRetry)``. So a hundred gates do not call one database at the same moment. ``chance`` is a
+        random number in [0, 1).
 
         >>> [OutageSettings().wait_ms(calls, 0.5) for calls in (1, 2, 3, 7, 100)]
         [750, 1500, 3000, 45000, 45000]
@@ -91,7 +94,11 @@ class OutageSettings:
         return max(round(longest_ms * (1 + chance) / 2), 1)
 
     def is_over(self, held: Held | None, now_ms: Callable[[], int]) -> bool:
-        """Whether a batch stops waiting: the gate never waits, or ``max_hold_ms`` has passed."""
+        """Whether a batch must not wait any longer for its sink.
+
+        This is so if the reaction is not `OnOutage.HOLD`, or after ``max_hold_ms``. ``held`` is the
+        state of the wait; None before the first wait.
+        """
         if self.on_outage is not OnOutage.HOLD:
             return True
         if held is None or self.max_hold_ms is None:
@@ -101,15 +108,18 @@ class OutageSettings:
 
 @dataclass(frozen=True, slots=True)
 class SinkOutage:
-    """State of the sink that a gate waits for. Times are ms since the epoch, by the ledger's clock.
+    """An outage of a gate's sink, as the gate's row of the ledger stores it.
+
+    Times are ms since the epoch, by the ledger's clock.
 
     Attributes:
         batch: The key of the waiting batch.
-        since_ms: The time of the first failure.
-        runs: Number of failed runs.
-        next_ms: The time of the next run.
-        error: Last error of the handler: its class, and the first line of its message.
-        is_certain: Whether the error reports the sink away; else nothing of the batch passes.
+        since_ms: The time of the first failed call.
+        runs: Number of failed calls so far.
+        next_ms: The time of the next call.
+        error: The handler's last error: its class, and the first line of its message.
+        is_certain: Whether the error reports that the sink is unavailable. Otherwise the failures
+            only suggest it, because no part of the batch passes.
     """
 
     batch: str
@@ -121,26 +131,26 @@ class SinkOutage:
 
     @property
     def awaited(self) -> str:
-        """The unavailable system, as far as the error names it."""
+        """Words for the unavailable system: ``what it reads`` for a source, else ``its sink``."""
         return "what it reads" if self.error.startswith(_OF_SOURCES) else "its sink"
 
     @property
     def held(self) -> Held:
-        """The waiting batch."""
+        """The state of the waiting batch, without its key and error."""
         return Held(self.since_ms, self.runs, self.next_ms, self.is_certain)
 
     @classmethod
     def of(cls, batch: str, held: Held, error: str) -> Self:
-        """Return the state while a batch waits."""
+        """Return the outage for which a batch waits, from the wait's state and the last error."""
         return cls(batch, held.since_ms, held.calls, held.next_ms, error, held.is_certain)
 
     def to_text(self) -> str:
-        """Serialize the state as JSON."""
+        """Serialize the outage as JSON for the gate's row."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str | None) -> Self | None:
-        """Parse a text of ``to_text``; None for any other text."""
+        """Parse an outage that ``to_text`` has serialized; None for None and an invalid text."""
         try:
             return None if text is None else cls(**json.loads(text))
         except (TypeError, ValueError):

@@ -1,38 +1,40 @@
-"""The law of backpressure from one stage to the stage before it, in both directions.
+"""The law of backpressure between two stages: how one stage throttles the stage before it.
 
 **The sender** reads its input queue and sets the throttle level of the stage before it. As in
-Heron's and Storm's successors, a queue above one threshold raises the level, and a queue below
-another, much lower threshold lowers the level. Between the two nothing changes. This law also
-computes the size of the change. With
+Storm and Heron, a queue above one threshold raises the level, and a queue below a much lower
+threshold lowers the level. Between the two thresholds nothing changes. This law also computes the
+size of the change. With
 
-- ``c``: the inflow, or the inflow if the stage before had enough (bytes/s);
+- ``c``: the inflow of the queue (bytes/s), measured while the stage before has enough records;
 - ``t``: the rate of the stage, or an upper bound of it (bytes/s), see `takes_per_s`;
-- ``v``: the step, and ``levels(a, b) = log(a / b) / log(1 / v)``, the levels from rate a down to b;
-- ``S``: the time for which the stage has stood still, and ``S'``: the same at the last rise,
+- ``v``: the step; ``levels(a, b) = log(a / b) / log(1 / v)`` is the number of levels that lower the
+  rate a to b;
+- ``S``: the time for which the stage has taken nothing; ``S'``: this time at the last rise,
 
-the level changes, after a whole sensitivity interval of the condition, by
+the level changes as follows, after the condition has held for a whole sensitivity interval:
 
 =========================================  ============================================
 (1) overload                               ``+ max(levels(c, DRAINING t), 0)``
-(2) overload, and the stage stands still   ``+ 1``, and then each time ``+ levels(S, S')``
+(2) overload, and the stage takes nothing  ``+ 1``, and then each time ``+ levels(S, S')``
 (3) overload, and ``t`` is unknown         ``+ 1`` if the queue does not fall
 (4) light load                             ``- min(max(levels(t, c), 0), 1)``
 (5) no light load, and ``c < EXCESS t``    ``- levels(DRAINING t, c)``
 =========================================  ============================================
 
-A batch of N records that has run for T bounds the speed of its stage: N/T. So (1) brings ``c`` to
-0.87 of that bound (`DRAINING` of `HEADROOM`), and to 0.87 of N/D when the batch ends after D. No
-rise goes further, however long the batch took. A rise also lowers ``c`` at once to the expected
-inflow, so a second rise covers only a further fall of ``t`` or a higher measurement of ``c``. (2)
-does the same for a stage without a measured batch. (5) takes back an excessive rise at once.
+If a batch of N records has run for the time T, the speed of its stage is at most N/T. So (1) brings
+``c`` to 0.87 of this bound (`DRAINING` times `HEADROOM`), and when the batch ends after the time D,
+to 0.87 of N/D. The level never rises further, however long the batch took. A rise also lowers ``c``
+at once to the expected inflow. So a second rise only corrects a further fall of ``t``, or a higher
+measurement of ``c``. (2) has the same effect for a stage without a measured batch. (5) reverts an
+excessive rise in one step.
 
-**The receiver** remembers its emission rate at the first signal above level 0, its origin, and
-emits at most
+**The receiver** remembers its origin, the emission rate at the first signal above level 0. It emits
+at most
 
     ``origin * v ** level``
 
-until the signal's lease ends. With several downstream stages, the strictest limit is in force. Its
-code is `headrace.gate.control.pressure`.
+until the signal's lease ends. With several downstream stages, the lowest limit is in force. The
+receiver's code is in `headrace.gate.control.pressure`.
 """
 
 from collections import deque
@@ -51,7 +53,13 @@ from headrace.gate.control.pressure import (
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A chunk that came between two looks, and the total including the chunk."""
+    """An increase of a total between two measurements.
+
+    Attributes:
+        unseen_ms: The time of the measurement before the increase (ms).
+        seen_ms: The time of the measurement after the increase (ms).
+        total: The total after the increase.
+    """
 
     unseen_ms: int
     seen_ms: int
@@ -59,16 +67,16 @@ class _Chunk:
 
 
 class ChunkRate:
-    """Measures a rate from one chunk to another: whole chunks over the whole gaps between them.
+    """Measures the rate of data that arrives in chunks, such as the output of batches.
 
-    A batch moves a second's worth of records at once. A fixed window of two seconds contains two or
-    three chunks; from one chunk to the chunk two seconds later there are always two.
+    The rate is the size of whole chunks divided by the time between them. A fixed window would be
+    less exact: with one chunk a second, a window of two seconds contains two or three chunks.
 
-    A chunk came at some time between two looks. If looks are as rare as chunks, a gap between two
-    chunks may seem half or twice as long; over more chunks that error shrinks.
+    `look` only sees that a chunk has arrived since the last call. If calls are as rare as chunks,
+    the time between two chunks may seem half or twice as long. Over more chunks this error shrinks.
 
     Args:
-        most_ms: Time for which chunks are remembered (ms); at least two chunks are kept at any age.
+        most_ms: Time for which chunks are remembered (ms). The newest two chunks are always kept.
         silence_ms: Time without chunks after which the rate is 0 (ms).
     """
 
@@ -81,9 +89,10 @@ class ChunkRate:
         self._chunks: deque[_Chunk] = deque()
 
     def look(self, time_ms: int, total: int) -> None:
-        """Record the total so far, at a time not before the last one.
+        """Record the total that has arrived by ``time_ms``; times must not go back.
 
-        A lower total than before (after a channel was recreated) starts a new measurement.
+        If the total is lower than before, because a channel was recreated, the measurement starts
+        again.
         """
         if self._from_ms is None:
             self._from_ms = time_ms
@@ -99,21 +108,23 @@ class ChunkRate:
             self._chunks.popleft()
 
     def restart(self, from_ms: int) -> None:
-        """Discard all chunks, and measure from this time on."""
+        """Discard all chunks, and ignore measurements before ``from_ms``."""
         self._from_ms = from_ms
         self._total = None
         self._chunks.clear()
 
     def per_s(self, time_ms: int, least_ms: int, exact: float = 0.0) -> float | None:
-        """Return the rate per second over the newest chunks; None while they do not suffice.
+        """Return the rate per second over the newest chunks; None while the data does not suffice.
 
-        A silence longer than the mean gap between chunks counts too.
+        If the last chunk is longer ago than the mean gap between chunks, the additional time counts
+        too.
 
         Args:
-            time_ms: Now.
-            least_ms: The time that the chunks must span (ms).
-            exact: Least ratio of the lowest to the highest possible rate, as each chunk came at
-                some time between two looks: 0 (any) to 1 (looks at the very moment).
+            time_ms: The current time (ms).
+            least_ms: Least time that the chunks must span (ms).
+            exact: Required precision, as the least ratio of the lowest to the highest possible
+                rate, because the arrival times are only known between two calls of `look`. From 0
+                (any precision) to 1 (exact arrival times).
         """
         if len(self._chunks) < 2:
             since_ms = self._chunks[0].seen_ms if self._chunks else self._from_ms
@@ -134,73 +145,80 @@ class ChunkRate:
 
 
 DRAINING: Final = 0.9
-"""The fraction of ``t`` that an overloaded stage admits; the rest drains its queue. A smaller
-fraction would empty the queue sooner, and then leave the stage idle until the next signal takes
-effect."""
+"""Inflow that an overloaded stage requests, as a fraction of its own rate. The stage drains its
+queue with the rest of its rate. A smaller fraction would empty the queue sooner, but then leave the
+stage idle until the next signal takes effect."""
 
 EXCESS: Final = 0.6
-"""The fraction of ``t`` below which ``c`` is too little, whatever waits. The gap between it and
-`DRAINING` leaves room for errors of an estimate; and every stage keeps more than half."""
+"""Inflow below which the throttling is excessive, as a fraction of the stage's own rate. The gap to
+`DRAINING` allows for errors of the estimates. So throttling leaves every stage more than half of
+its rate."""
 
 FREE: Final = 0.1
-"""A level that falls below this becomes 0: with the default step it stands for 7 % of the origin
-rate, and estimates are less exact."""
+"""A throttle level that falls below this value becomes 0. With the default step, this level lowers
+the rate by 7 %, which is less than the error of the estimates."""
 
 LEAST_CHANGE: Final = 0.01
-"""The least change of a level that causes a signal: 0.7 % of a rate, with the default step."""
+"""Least change of a throttle level that causes a signal. With the default step, it is 0.7 % of the
+rate."""
 
 _NEARLY: Final = 0.95
-"""Least ratio of a measurement to the expected rate at which the measurement counts at once."""
+"""Least ratio of a measured inflow to the expected inflow at which the measurement counts at once.
+"""
 
 _SILENCE: Final = 5
-"""Sensitivity intervals without arrivals after which the rate is 0; before, the stage before may
-merely have long batches."""
+"""Number of sensitivity intervals without arrivals after which the inflow counts as 0. A shorter
+silence may only mean that the stage before has long batches."""
 
 _PATIENCE: Final = 30
-"""Sensitivity intervals of lower inflow than expected before the measurement counts. The stage
-before may be short of records for as long, because another stage throttles its input more."""
+"""Number of sensitivity intervals for which an inflow must stay below the expected inflow before it
+counts. Until then, the stage before may lack records because its own input is throttled."""
 
 _EXACT: Final = 0.75
-"""Least ratio of the lowest to the highest possible rate at which a measurement counts. Lower: a
-rate may seem half or twice its value. Higher: the measurement takes longer."""
+"""Precision of an inflow measurement that counts: the least ratio of the lowest to the highest
+possible rate. Lower: a rate may seem half or twice its value. Higher: a measurement takes longer.
+"""
 
 
 class Upstream(StrEnum):
-    """State of an upstream stage, as published. The values are shown to users."""
+    """The published state of the stage before this stage. The values are shown to users."""
 
     RUNNING = "running"
-    """The stage runs, and at most this stage throttles it."""
+    """The upstream stage runs, and no other stage throttles it more than this stage does."""
     THROTTLED = "throttled by another"
-    """Another downstream stage throttles the stage more than this one."""
+    """Another downstream stage throttles the upstream stage more than this stage does."""
     GONE = "not running"
-    """The stage has ended, or publishes nothing."""
+    """The upstream stage has ended, or publishes no state."""
 
 
 class HopController:
-    """Sets the throttle level that one stage requests from one stage before it.
+    """The sender's side of throttling: sets the throttle level of one stage before the sender.
 
-    The stage looks at its queue at any interval, ideally after each plan of a batch, and sends only
-    the signals that `look` returns. One controller belongs to one pair of stages and one run of the
-    sender. Time is an argument (ms, from any one beginning, never going back).
+    The sender passes the state of its queue to `look`, ideally after each planned batch, and sends
+    the signals that `look` returns. A controller belongs to one pair of stages and one run of the
+    sender. Methods take the current time as an argument, in ms of any clock that never goes back.
+    The numbers (1) to (5) refer to the table in the module's docstring.
 
     - Overload: at least ``overload_bytes`` have waited for the whole overload interval, and bytes
-      have come meanwhile. The level rises by (1), and again after each further interval. It rises
-      by (2) if the stage has taken nothing and no running batch shows its speed, and by (3) if
-      ``t`` is unknown.
+      have arrived meanwhile. The level rises by (1), and again after each further interval. It
+      rises by (2) if the stage has taken nothing and no running batch shows its speed, and by (3)
+      if the stage's rate is unknown.
     - Light load: batches left at most ``light_load_bytes`` for the whole light-load interval. The
-      level falls by (4), and again after each further interval; by one if ``t`` is unknown.
-    - In between, (5) takes back an excess that has lasted for a whole light-load interval.
+      level falls by (4), and again after each further interval. It falls by 1 if the stage's rate
+      is unknown.
+    - In between, the level falls by (5) if the inflow has been too low for a whole light-load
+      interval.
 
-    A look that breaks a condition restarts its interval. A level above 0 is signalled again every
-    third of a lease; 0 is signalled once.
+    If a condition does not hold at a call of `look`, its interval starts again. A signal with a
+    level above 0 is repeated every third of a lease. A signal with level 0 is not repeated.
 
     Args:
         flow: The flow's name.
-        sender: The stage that owns the queue.
-        receiver: The stage before it.
-        epoch: The run of the sender.
+        sender: The name of the stage that reads the queue.
+        receiver: The name of the stage before the sender.
+        epoch: The sender's run.
         settings: The thresholds, intervals, step and lease.
-        level: The last level of an earlier run of the sender, as the start level.
+        level: The start level: the last level of an earlier run of the sender. Default: 0.
 
     Raises:
         OptionError: A name is invalid, or the level is out of its range.
@@ -237,37 +255,43 @@ class HopController:
 
     @property
     def level(self) -> float:
-        """The throttle level: 0, free, to `MAX_LEVEL`."""
+        """The current throttle level, from 0 (no throttling) to `MAX_LEVEL`."""
         return self._level
 
     @property
     def is_watching(self) -> bool:
-        """Whether time alone may change the signal: during a throttle or an overload."""
+        """Whether `look` must be called even if the queue does not change.
+
+        This is so during throttling and an overload, when time alone can cause a signal.
+        """
         return self._level > 0 or self._overload is not None
 
     @property
     def overload_due_ms(self) -> int | None:
-        """The time at which the present overload has lasted long enough; None without one."""
+        """The time at which the present overload causes the next signal (ms).
+
+        None without an overload.
+        """
         overload = self._overload
         return None if overload is None else overload.start_ms + overload.length_ms
 
     def look(
         self, time_ms: int, queue: InputQueue, upstream: Upstream = Upstream.RUNNING
     ) -> PressureSignal | None:
-        """Look at the queue once.
+        """Update the throttle level from the state of the queue. Return the signal to send.
 
-        The inflow from an upstream stage that does not run, or that another stage throttles, is not
-        measured, because this level does not cause that inflow. A light load then does not lower
+        If the stage before does not run, or if another stage throttles it more, the inflow does not
+        depend on this level. So the inflow is not measured then, and a light load does not lower
         the level.
 
         Args:
-            time_ms: Now.
-            queue: The state of the queue.
-            upstream: The state of the stage before.
+            time_ms: The current time (ms).
+            queue: The state of the sender's queue.
+            upstream: The state of the stage before the sender.
 
         Returns:
-            The signal to the stage before, if the level has changed or the signal is due again;
-            else None.
+            The signal for the stage before; None if the level is unchanged and no repetition is
+            due.
         """
         if upstream is Upstream.RUNNING:
             self._inflow.look(time_ms, queue.arrived_bytes)
@@ -289,7 +313,11 @@ class HopController:
         return None
 
     def release(self, time_ms: int) -> PressureSignal | None:
-        """Set level 0 when the stage stops. Return the signal, or None if the level was 0."""
+        """Set the level to 0, because the sender stops.
+
+        Returns:
+            The signal for the stage before; None if the level was 0 already.
+        """
         if self._level == 0:
             return None
         self._level = 0.0
@@ -306,7 +334,7 @@ class HopController:
     def _look_at_overload(self, time_ms: int, queue: InputQueue) -> None:
         if self._overload is None:
             length_ms = self._settings.overload_sensitivity_ms
-            # The records that made the queue an overload came just before this look.
+            # The records that caused the overload have arrived since the last call.
             has_come = self._arrived_bytes not in {None, queue.arrived_bytes}
             self._overload = QueueInterval.begun(time_ms, length_ms, queue, has_come=has_come)
         interval = self._overload
@@ -327,10 +355,11 @@ class HopController:
             self._change(time_ms, self._needed(time_ms, comes, queue, interval), comes)
 
     def _is_unheard(self, time_ms: int, comes: float | None) -> bool:
-        """Whether the inflow is still unthrottled, and the last rise is less than a lease ago.
+        """Whether the stage before does not seem to have applied the last signal yet.
 
-        The stage before has not received the signal yet, or still runs a batch from before it. The
-        signal is repeated, and the level rises only if the repetition does not help.
+        This is so if the inflow is as high as without throttling, and the last rise of the level is
+        less than a lease ago. The signal may be lost, or the stage before still runs an earlier
+        batch. The signal is then repeated before the level rises again.
         """
         free, since_ms = self._free_per_s, time_ms - self._risen_at_ms
         is_free = self._is_confirmed and bool(comes and free and comes >= _NEARLY * free)
@@ -339,7 +368,7 @@ class HopController:
     def _needed(
         self, time_ms: int, comes: float | None, queue: InputQueue, interval: QueueInterval
     ) -> float:
-        """Return the number of levels that an overload needs: (1) to (3)."""
+        """Return the number of levels by which an overload raises the level, by (1) to (3)."""
         stands, takes = self._stands_since_ms is not None, interval.takes_per_s
         if comes and takes:
             least = self._by_standing(time_ms) if stands and not queue.is_running else 0.0
@@ -349,7 +378,7 @@ class HopController:
         return 0.0 if queue.waiting_bytes < interval.waiting_bytes else 1.0
 
     def _by_standing(self, time_ms: int) -> float:
-        """Return the levels of (2)."""
+        """Return the number of levels by which the level rises if the stage takes nothing (2)."""
         since_ms = self._stands_since_ms
         if since_ms is None or self._risen_at_ms <= since_ms:
             return 1.0
@@ -366,7 +395,7 @@ class HopController:
         interval.look(queue)
         if interval.is_over(time_ms):
             self._light = QueueInterval.begun(time_ms, length_ms, queue)
-            # A stage that publishes nothing, but sends records, does run.
+            # A stage that publishes no state, but sends records, is running.
             is_gone = upstream is Upstream.GONE and not interval.has_come
             if is_gone or upstream is Upstream.THROTTLED:
                 return
@@ -374,7 +403,7 @@ class HopController:
             self._change(time_ms, -self._spare_levels(comes, interval), comes)
 
     def _spare_levels(self, comes: float | None, interval: QueueInterval) -> float:
-        """Return the levels of (4)."""
+        """Return the number of levels by which a light load lowers the level (4)."""
         takes = interval.takes_per_s
         if takes is None or comes == 0:
             return 1.0
@@ -383,7 +412,7 @@ class HopController:
         return min(max(self._settings.levels_between(takes, comes), 0.0), 1.0)
 
     def _look_at_excess(self, time_ms: int, queue: InputQueue) -> None:
-        """Apply (5)."""
+        """Lower the level by (5) if the inflow has been too low for a light-load interval."""
         comes, takes = self._comes_per_s(time_ms), queue.takes_bytes_per_s
         is_light = queue.left_bytes <= self._settings.light_load_bytes
         if self._level == 0 or is_light or not comes or not takes or comes >= EXCESS * takes:
@@ -399,10 +428,10 @@ class HopController:
             self._change(time_ms, -self._settings.levels_between(justified, comes), comes)
 
     def _comes_per_s(self, time_ms: int) -> float | None:
-        """Return ``c``: the inflow expected after the last change of level, or the measured inflow.
+        """Return the inflow ``c`` (bytes/s): the measured or, after a change, the expected inflow.
 
-        A measurement replaces the expectation once the change has had time to take effect. A lower
-        measurement must last first.
+        The measured inflow counts once the change has had time to take effect. If it is lower than
+        expected, it counts only after it has lasted for a while.
         """
         interval_ms, expected = self._settings.light_load_sensitivity_ms, self._expected_per_s
         measured = self._inflow.per_s(time_ms, interval_ms, _EXACT)
@@ -410,7 +439,7 @@ class HopController:
             return measured
         if measured is not None and not self._is_confirmed:
             # The first measurement after a rise always counts: the stage before had enough
-            # records when it was throttled, and cannot be short of records so soon.
+            # records when it was throttled, and cannot lack records so soon.
             self._expected_per_s, self._is_confirmed = measured, True
             return measured
         if expected is None or (measured is not None and measured >= _NEARLY * expected):
@@ -435,6 +464,6 @@ class HopController:
         self._expect(time_ms, self._hoped_per_s)
 
     def _expect(self, time_ms: int, comes: float | None) -> None:
-        """Expect the inflow that the level allows, and measure after the level takes effect."""
+        """Set the expected inflow, and start a new measurement when the level has taken effect."""
         self._expected_per_s = comes
         self._inflow.restart(time_ms + self._settings.light_load_sensitivity_ms)

@@ -1,4 +1,7 @@
-"""A stage's measurements of its input queue: the stage's rate, and the inflow."""
+"""Measurements of a stage's input queue: its size, its inflow, and the rate of the stage.
+
+The input queue is the data that waits for the stage in the Kafka topics from the stages before it.
+"""
 
 import math
 from dataclasses import dataclass
@@ -9,23 +12,23 @@ from headrace.gate.control.pressure import (
 )
 
 HEADROOM: Final = 0.97
-"""The fraction of an estimated rate that a stage requests: at the full rate every batch would take
-its whole interval, and chance alone would make the queue grow."""
+"""Fraction of its estimated rate that a stage requests from the stage before it. At the full rate,
+every batch would take its whole interval, and random delays would make the queue grow."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputQueue:
-    """State of all incoming channels of a stage together.
+    """The state of a stage's input queue at one moment, over all topics of the queue.
 
     Attributes:
-        waiting_bytes: Bytes that are in no batch of the stage yet.
-        left_bytes: Bytes that the newest batch left waiting, of the bytes available when it was
-            planned: 0 if it took all. If unknown, ``waiting_bytes``.
-        arrived_bytes: Bytes that have ever come, counted from any one beginning.
-        takes_bytes_per_s: The rate that the stage would admit of a full queue: `takes_per_s` times
-            the size of a record. None if unknown.
-        is_running: Whether a batch of the stage is running. ``takes_bytes_per_s`` then accounts for
-            the batch, and the stage does not count as standing still.
+        waiting_bytes: Bytes in the queue that no batch of the stage has taken yet.
+        left_bytes: Bytes that were available when the newest batch was planned, and that the batch
+            did not take. If unknown, the same as ``waiting_bytes``.
+        arrived_bytes: Total bytes that have arrived, counted from any fixed start.
+        takes_bytes_per_s: The rate at which the stage would take records from a full queue:
+            `takes_per_s` times the size of a record (bytes/s). None if unknown.
+        is_running: Whether a batch of the stage is running. If so, ``takes_bytes_per_s`` takes the
+            batch's duration so far into account, and the stage does not count as idle.
     """
 
     waiting_bytes: int
@@ -42,26 +45,27 @@ def takes_per_s(
     batch_records: int,
     running_ms: int,
 ) -> float | None:
-    """Return the rate that a stage would admit of a full queue (records/s), or an upper bound.
+    """Return the rate at which a stage would take records from a full queue (records/s).
 
-    With r its gate's rate, b its rate limit, i the interval, and a batch of N records that has been
-    running for T::
+    With the gate's rate r, the stage's rate limit b, the interval i, and a batch of N records that
+    has been running for the time T::
 
         takes = min(b, HEADROOM * min(r, N / T))    where T > i
         takes = min(b, HEADROOM * r)                else
 
-    Spark reports a batch only when it ends, and a stage that has become slow ends it late. Until
-    then N / T falls to the speed of the batch, and never below.
+    Spark reports a batch only at its end, and a stage that has become slow ends it late. Until
+    then, N / T is an upper bound of the batch's speed, and falls toward it.
 
     Args:
-        rate_per_s: The gate's rate, of its estimator and its caps (records/s); None for none.
-        rate_limit: The gate's limit under pressure from the stages after it; None for none.
+        rate_per_s: The gate's rate, from its estimator and its caps (records/s); None if unknown.
+        rate_limit: The limit that the stages after this stage set; None for no limit.
         interval_ms: The time that a batch should take (ms).
         batch_records: Number of records in the running batch.
         running_ms: Time for which the batch has been running (ms); 0 without a running batch.
 
     Returns:
-        None without a gate's rate and without a running batch that bounds it.
+        None if the gate's rate is unknown and no batch has been running for longer than an
+        interval.
     """
     bounds = [] if rate_per_s is None else [rate_per_s]
     if running_ms > interval_ms:
@@ -74,7 +78,18 @@ def takes_per_s(
 
 @dataclass(slots=True)
 class QueueInterval:
-    """Time for which a condition must hold, with the queue's state at its start and since."""
+    """The time for which a condition of the queue must hold, with measurements during this time.
+
+    Attributes:
+        start_ms: The start of the interval (ms).
+        length_ms: The time for which the condition must hold (ms).
+        waiting_bytes: `InputQueue.waiting_bytes` at the start.
+        arrived_bytes: `InputQueue.arrived_bytes` at the start.
+        has_come: Whether any bytes have arrived since the start.
+        looks: Number of calls of `look` with a known rate of the stage.
+        takes_in_all: Sum of the stage's rates over these calls (bytes/s).
+        least_takes_per_s: Lowest of these rates (bytes/s).
+    """
 
     start_ms: int
     length_ms: int
@@ -89,11 +104,11 @@ class QueueInterval:
     def begun(
         cls, time_ms: int, length_ms: int, queue: InputQueue, *, has_come: bool = False
     ) -> Self:
-        """Return an interval that begins with this look."""
+        """Return an interval that begins at ``time_ms`` with this state of the queue."""
         return cls(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes, has_come)
 
     def look(self, queue: InputQueue) -> None:
-        """Record the inflow and the stage's rate."""
+        """Add a state of the queue: note whether bytes have arrived, and the stage's rate."""
         self.has_come = self.has_come or queue.arrived_bytes != self.arrived_bytes
         if queue.takes_bytes_per_s is not None:
             self.looks += 1
@@ -101,20 +116,20 @@ class QueueInterval:
             self.least_takes_per_s = min(self.least_takes_per_s, queue.takes_bytes_per_s)
 
     def has_taken(self, queue: InputQueue) -> bool:
-        """Whether the stage has taken anything since the interval began."""
+        """Whether the stage has taken any bytes from the queue since the start of the interval."""
         grown = queue.waiting_bytes - self.waiting_bytes
         return grown < queue.arrived_bytes - self.arrived_bytes
 
     def came_per_s(self, time_ms: int, queue: InputQueue) -> float | None:
-        """Return the approximate inflow since the start (bytes/s); None at the start itself."""
+        """Return the mean inflow since the start of the interval (bytes/s); None at the start."""
         lasted_ms = time_ms - self.start_ms
         return (queue.arrived_bytes - self.arrived_bytes) * 1000 / lasted_ms if lasted_ms else None
 
     def is_over(self, time_ms: int) -> bool:
-        """Whether the condition has held for long enough."""
+        """Whether the condition has held for ``length_ms``."""
         return time_ms - self.start_ms >= self.length_ms
 
     @property
     def takes_per_s(self) -> float | None:
-        """``t``, the mean of all looks (bytes/s); None if unknown."""
+        """The mean rate of the stage over the interval (bytes/s); None if unknown."""
         return self.takes_in_all / self.looks if self.looks else None

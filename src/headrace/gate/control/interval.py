@@ -1,14 +1,16 @@
-"""The interval of a gate that is ``auto``, and a warning for an interval that is too short.
+"""The choice of an ``auto`` interval, and the warning about a too short interval.
 
-A batch has a fixed cost of a seconds. The fraction w of the interval should be work::
+A batch has a fixed cost of a seconds, and the rest of its time is work on records. The fraction w
+of the interval should be work. So the interval is::
 
     i = a / (1 - w),    at most half of the longest delay
 
-because a record may wait one interval until its batch begins, and another until the batch ends. The
-shortest such interval is the best one: it has the least delay.
+A record may wait one interval until its batch begins, and another interval until the batch ends; so
+an interval is at most half of the longest delay. A longer interval would only add delay.
 
-A trigger's interval is fixed when a query starts. So the trigger of such a gate fires every 50 ms,
-and the planner answers "nothing new" without a lookup until the interval in the ledger has passed.
+A trigger's interval cannot change while a query runs. So the trigger of a gate with an ``auto``
+interval fires every 50 ms. Until the gate's interval has passed, the planner answers "nothing new"
+without looking up offsets.
 """
 
 import math
@@ -20,22 +22,22 @@ from headrace.errors import OptionError
 from headrace.gate.control.batch_cost import MOST_FIXED, BatchCost, SourceCost
 
 AUTO: Final = "auto"
-"""Option value for an automatic interval."""
+"""The value of ``headrace.interval`` for an automatic interval."""
 
 SHORTEST_INTERVAL_MS: Final = 100
-"""Shortest ``auto`` interval: a batch of Spark takes about as long without any work."""
+"""Shortest ``auto`` interval (ms): about the time of a Spark batch without any work."""
 
 FIRST_INTERVAL_MS: Final = 1000
-"""Length of an ``auto`` interval before the fixed cost is known."""
+"""Length of an ``auto`` interval while the fixed cost is unknown (ms)."""
 
 _OFF: Final = 1.25
-"""Factor by which an interval must differ from the proposed one before it is changed."""
+"""Least ratio between the present interval and the best interval for a change of the interval."""
 
 _BATCHES: Final = 5
-"""Number of consecutive batches that must propose another interval before it is changed."""
+"""Number of consecutive batches whose cost must ask for another interval before it changes."""
 
 _LONGER: Final = 0.25
-"""Fraction of a proposed longer interval that the fixed cost takes."""
+"""Fraction that the fixed cost takes of the longer interval that a warning proposes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,12 @@ class IntervalLaw:
     """Constraints on an ``auto`` interval.
 
     Attributes:
-        max_delay_ms: Longest wait of a record until its batch has ended, if the job keeps up (ms);
-            twice `SHORTEST_INTERVAL_MS` or more. Too short: the fixed cost of a batch uses up the
-            time, and less can be processed.
-        work_ratio: The fraction of the time that should be work: above 0, below 1. Default: 0.8.
-            More: longer batches. Less: shorter ones, with a larger fraction of fixed cost.
+        max_delay_ms: Longest time from a record's arrival to the end of its batch, while the job
+            keeps up (ms); twice `SHORTEST_INTERVAL_MS` or more. Default: 10 000. Too short: fixed
+            costs use up the time, and fewer records can be processed.
+        work_ratio: The fraction of a batch's time that should be work on records; above 0 and below
+            1. Default: 0.8. Higher: longer batches. Lower: shorter batches, with a larger fraction
+            of fixed cost.
 
     Raises:
         OptionError: A number is out of its range.
@@ -61,17 +64,17 @@ class IntervalLaw:
         require_number("headrace.workRatio", self.work_ratio, "(a part)", most=1, above=True)
         if self.work_ratio == 1:
             raise OptionError(
-                "headrace.workRatio is 1 (a part); it must be below 1, for no interval is free of a"
-                " batch's fixed cost."
+                "headrace.workRatio is 1 (a part); it must be below 1, because the fixed cost of a"
+                " batch takes a part of every interval."
             )
 
     @property
     def first_ms(self) -> int:
-        """The interval before any cost is known (ms)."""
+        """The interval while the fixed cost is unknown (ms)."""
         return min(FIRST_INTERVAL_MS, self.max_delay_ms // 2)
 
     def best_ms(self, fixed_s: float) -> int:
-        """Return the interval for a fixed cost (ms), with two significant digits."""
+        """Return the best interval for a fixed cost (ms), rounded to two significant digits."""
         wanted_ms = fixed_s * 1000 / (1 - self.work_ratio)
         most_ms = self.max_delay_ms // 2
         bounded_ms = min(max(wanted_ms, SHORTEST_INTERVAL_MS), most_ms)
@@ -81,21 +84,28 @@ class IntervalLaw:
 
 @dataclass(frozen=True, slots=True)
 class IntervalChange:
-    """A new interval (ms), and a sentence with the reason."""
+    """A new interval (ms), and the reason for the change in words."""
 
     interval_ms: int
     why: str
 
 
 class AutoInterval:
-    """Changes an interval rarely: after five batches that ask for a change of a quarter or more."""
+    """The ``auto`` interval of a gate, which changes only rarely.
+
+    The interval changes after five consecutive batches whose fixed cost asks for an interval that
+    is at least a quarter longer, or shorter by the same factor.
+    """
 
     def __init__(self, law: IntervalLaw) -> None:
         self._law = law
         self._off = 0
 
     def after_batch(self, interval_ms: int, cost: BatchCost | None) -> IntervalChange | None:
-        """Return the change after a batch that taught the cost; None to keep the interval."""
+        """Return the change of the interval that is due after a batch; None to keep the interval.
+
+        ``interval_ms`` is the present interval (ms), and ``cost`` is the cost learned so far.
+        """
         if cost is None or not cost.is_sure_of_fixed(interval_ms / 1000):
             return None
         best_ms = self._law.best_ms(cost.fixed_s)
@@ -109,7 +119,7 @@ class AutoInterval:
     def _why(self, old_ms: int, new_ms: int, fixed_s: float) -> str:
         work = max(1 - fixed_s * 1000 / new_ms, 0.0)
         limited = (
-            f"; headrace.maxDelay of {self._law.max_delay_ms / 1000:g} s allows no longer one"
+            f"; headrace.maxDelay of {self._law.max_delay_ms / 1000:g} s allows no longer interval"
             if work < self._law.work_ratio - 0.02 and new_ms == self._law.max_delay_ms // 2
             else ""
         )
@@ -126,16 +136,18 @@ def too_short(
     least_work: float = 0.0,
     auto: IntervalLaw | None = None,
 ) -> str | None:
-    """Return a sentence if a fixed cost is near the interval, or beyond it; else None.
+    """Return a warning if the fixed cost of a batch takes most of the interval; else None.
 
-    The sentence compares the records of both intervals. An ``auto`` interval is only called too
-    short if its law allows no longer one.
+    The warning proposes a longer interval, and compares the records that can be processed in the
+    same time with both intervals.
 
     Args:
         interval_ms: The interval in force (ms).
-        cost: The known cost of a batch; if little is known, the result is None.
-        least_work: The least fraction of a batch's time that is work, by the law in force.
-        auto: The constraints on an ``auto`` interval; None for a fixed one.
+        cost: The learned cost of a batch. If its fixed cost is uncertain, there is no warning.
+        least_work: Least fraction of a batch's time for work on records, which the rate law
+            ensures.
+        auto: Constraints on an ``auto`` interval; None for a fixed interval. An ``auto`` interval
+            that can still become longer causes no warning.
     """
     interval_s, fixed_s = interval_ms / 1000, cost.fixed_s
     if fixed_s < MOST_FIXED * interval_s or math.sqrt(cost.fixed_variance) > 0.1 * fixed_s:
@@ -143,23 +155,24 @@ def too_short(
     longer_s = rounded_up(fixed_s / _LONGER)
     taken = max(1 - fixed_s / interval_s, least_work)
     times = (1 - fixed_s / longer_s) / taken if taken > 0 else math.inf
-    much = f"{times:.2g} times as much" if times < 50 else "more than 50 times as much"
+    much = f"{times:.2g} times" if times < 50 else "more than 50 times"
     costs = f"A batch costs {fixed_s:.2g} s before its first record"
     if auto is None:
         return (
-            f"{costs}; the interval of {interval_s:g} s is too short, {longer_s:g} s carries"
-            f" {much}."
+            f"{costs}; the interval of {interval_s:g} s is too short, and an interval of"
+            f" {longer_s:g} s carries {much} as many records."
         )
     if interval_ms < auto.max_delay_ms // 2:
         return None
     return (
         f"{costs}, and headrace.maxDelay of {auto.max_delay_ms / 1000:g} s allows no longer"
-        f" interval than {interval_s:g} s; {2 * longer_s:g} s carries {much}."
+        f" interval than {interval_s:g} s; a headrace.maxDelay of {2 * longer_s:g} s carries"
+        f" {much} as many records."
     )
 
 
 def rounded_up(seconds: float) -> float:
-    """Return the next number of the form 1, 2, 3 or 5 times a power of ten."""
+    """Return the least number that is not below ``seconds`` and is 1, 2, 3 or 5 times 10^k."""
     power = 10.0 ** math.floor(math.log10(seconds))
     near = seconds / power
     return next(step for step in (1, 2, 3, 5, 10) if near <= step * 1.0001) * power

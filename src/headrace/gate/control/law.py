@@ -1,8 +1,9 @@
-"""A law that learns a rate: its input for each batch, its output, and its registry entry.
+"""The interface of rate laws. A law computes a gate's rate from the gate's finished batches.
 
-A law is a module beside this one with a `Law`, and one line in `laws`. No other module names it.
-The laws are pure: no Spark, no I/O, no clock, no threads. So the estimator can be compared with
-Spark's own class, double for double, and a thousand batches can be simulated in a millisecond.
+A new law is a module in this package with a `Law` object, and one line in `laws`. No other module
+names a law. Laws are pure: they use no Spark, no I/O, no clock and no threads. So tests can compare
+the PID law with Spark's own class, double for double, and simulate a thousand batches in a
+millisecond.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,35 +11,38 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 _AT_ONCE: Final = 0.1
-"""Longest gap after the previous batch, as a fraction of the interval, of a batch that began at
-once.
+"""Longest gap between two batches that counts as no gap, as a fraction of the interval.
 
 Some milliseconds always lie between two batches (the end of one trigger, the lookup of offsets in
-the next, a pause of the engine). They are more on a slow machine, where users set longer intervals.
-A batch that waited for data begins when the data comes, nine times out of ten after a longer gap.
+the next, a pause of the engine). The gap is longer on a slow machine, where users set longer
+intervals. After a longer gap, the second batch counts as having waited for data. Nine of ten waits
+for data are longer than this fraction.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """Measurements of one gate's share of a batch that has ended.
+    """Measurements of one gate's share of a finished batch.
 
     Attributes:
         start_ms: The time of the trigger (Unix time in ms).
-        duration_ms: Duration, planning and commit included (``durationMs.triggerExecution``).
-        records: The gate's records in the batch; 0 if its handler failed or the batch was skipped.
-        left_over: Number of offsets that its plan left unread (`Plan.left_over`).
-        waited_ms: Time spent waiting, for example for a backfill that used the handler.
-        overhead_ms: Time spent outside the sink: planning, the checkpoint.
+        duration_ms: Duration of the batch with planning and commit
+            (``durationMs.triggerExecution``, in ms).
+        records: Number of the gate's records in the batch; 0 if the handler failed or the batch was
+            skipped.
+        left_over: Number of available offsets that the plan left unread (`Plan.left_over`).
+        waited_ms: Time for which the batch waited, for example for a backfill that used the handler
+            (ms).
+        overhead_ms: Time for planning and the checkpoint, outside the handler (ms).
         is_empty: Whether the batch was planned without a record of the gate.
-        went_through: Whether the batch went through at once. Otherwise its time is no measure of
-            the job.
-        is_limited: Whether a limit reduced the batch (`headrace.gate.control.is_limited`).
+        went_through: Whether the handler processed the batch at the first attempt. Otherwise the
+            duration does not measure the job.
+        is_limited: Whether a limit reduced the batch (`headrace.gate.control.rate_law.is_limited`).
         had_no_sink: Whether the batch waited for an unreachable sink.
-        rate_after_outage: The rate in force after the outage (records/s); None if it was not
-            changed.
-        was_rejected: Whether its values were read and could not be decoded, so that it has no
-            records.
+        rate_after_outage: The gate's rate after that outage (records/s); None if the outage did
+            not change the rate, and without an outage.
+        was_rejected: Whether the batch's values were read, but became dead letters because they
+            could not be decoded. ``records`` is then 0.
     """
 
     start_ms: int
@@ -56,22 +60,25 @@ class BatchProgress:
 
     @property
     def end_ms(self) -> int:
-        """The end of the batch (Unix time in ms)."""
+        """The time when the batch ended (Unix time in ms)."""
         return self.start_ms + self.duration_ms
 
     @property
     def own_ms(self) -> int:
-        """The duration without waiting (ms)."""
+        """The duration without the time for which the batch waited (ms)."""
         return max(self.duration_ms - self.waited_ms, 0)
 
     @property
     def says_something(self) -> bool:
-        """Whether the batch's time is a measure of the job."""
+        """Whether a law can learn from the batch's duration.
+
+        It can if the batch succeeded at once, and either had records or was planned empty.
+        """
         return self.went_through and (self.records > 0 or self.is_empty)
 
 
 class BatchStats(NamedTuple):
-    """The four arguments of `PIDRateEstimator.compute`, in their order."""
+    """The four arguments of `PIDRateEstimator.compute`, in the order of its signature."""
 
     time_ms: int
     num_elements: int
@@ -82,19 +89,20 @@ class BatchStats(NamedTuple):
 def batch_stats(
     previous: BatchProgress | None, present: BatchProgress, interval_ms: int
 ) -> BatchStats:
-    """Return the estimator's input from the batch that has just ended.
+    """Return the PID estimator's input for a batch that has just ended.
 
-    The scheduling delay is the excess over one interval between the starts of the two batches, if
-    data was waiting by then. Data was waiting if the previous batch left some unread, or took
-    longer than the interval and was followed at once. Otherwise the source had no data, and the
-    delay is 0. Waiting time within a batch does not count, nor does a gap after the previous batch,
-    such as an operator's pause: no batch was in the way.
+    The scheduling delay is the time by which the batch started later than one interval after the
+    previous start. It counts only if data was waiting: the previous batch left offsets unread, or
+    it took longer than the interval and this batch followed at once. Otherwise the delay is 0. The
+    delay contains no waiting time within the previous batch. A longer gap between the batches, such
+    as an operator's pause, does not count either, because no batch caused it.
 
     Args:
-        previous: The previous batch; None for the first of a run, and if the previous batch's time
-            is no measure of the job.
+        previous: The previous batch. None for the first batch of a run, and after a batch whose
+            duration does not measure the job.
         present: The batch that has just ended.
-        interval_ms: The trigger's interval or, for a trigger without one, the gate's (ms).
+        interval_ms: The interval of the trigger; the gate's interval if the trigger has no interval
+            (ms).
     """
     delay_ms = 0
     if previous is not None:
@@ -110,14 +118,15 @@ def batch_stats(
 
 @dataclass(frozen=True, slots=True)
 class FinishedPart:
-    """One gate's share of a finished batch, as the input of its law.
+    """One gate's share of a finished batch: the input of the gate's law.
 
     Attributes:
-        progress: The measurements.
-        stats: The same measurements in the form of Spark's DStreams estimator.
+        progress: The measurements of the share.
+        stats: The same measurements as arguments of Spark's DStreams estimator.
         interval_ms: The time that a batch should take (ms).
-        filling_per_s: The rate at which the next batch fills the interval, by the costs that all
-            gates of the query share (records/s); None while the costs are unknown.
+        filling_per_s: The rate at which the next batch would take exactly one interval
+            (records/s), from the learned costs of all sources of the query. None while the costs
+            are unknown.
     """
 
     progress: BatchProgress
@@ -127,9 +136,9 @@ class FinishedPart:
 
 
 class LawTerms(NamedTuple):
-    """The contribution of each term of a law to a rate (records/s), as stored in the ledger.
+    """The contributions of the PID terms to a rate (records/s). The ledger stores them.
 
-    A law without such terms returns `NO_TERMS`.
+    A law that has no PID terms returns `NO_TERMS`, in which every value is None.
     """
 
     proportional: float | None = None
@@ -141,30 +150,31 @@ NO_TERMS: Final = LawTerms()
 
 
 class GateLaw(Protocol):
-    """A running law of one gate in one run. Batches come in the order in which they end.
+    """The state of one gate's law in one run of a query.
 
-    The law is recreated when the gate's interval changes, and after an outage of the sink.
+    Pass it the gate's batches in the order in which the batches end. `QueryRates` creates a new
+    `GateLaw` when the gate's interval changes, and after an outage of the sink.
     """
 
     def batch(self, part: FinishedPart, rate_in_force: float | None) -> float | None:
         """Learn from a batch. Return the new rate (records/s), or None to keep the rate in force.
 
         Args:
-            part: The gate's share of a batch that went through at once.
-            rate_in_force: The present rate (records/s); None before the first one.
+            part: The gate's share of a batch that succeeded at once.
+            rate_in_force: The present rate (records/s); None before the first rate.
         """
 
     def terms(self) -> LawTerms:
-        """Return the terms of the last rate that `batch` returned."""
+        """Return the terms of the last rate that `batch` returned; `NO_TERMS` without terms."""
 
 
 class LawOption(NamedTuple):
-    """An option of one law: a number.
+    """A numeric option of one law.
 
     Attributes:
-        name: The option's name for users, such as ``backpressure.pid.integral``.
+        name: The name that users set, such as ``backpressure.pid.integral``.
         default: The default value.
-        above_zero: Whether 0 is refused, as negative numbers are.
+        above_zero: Whether the option must be above 0. Otherwise 0 is allowed too.
     """
 
     name: str
@@ -173,12 +183,13 @@ class LawOption(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A rate that ``headrace why`` prints as the origin of another rate.
+    """A number that ``headrace why`` prints to explain a learned rate.
 
     Attributes:
-        name: The name of the rate.
-        per_s: The rate (records/s).
-        is_change: Whether the rate was added to another rate, and so is printed with its sign.
+        name: The printed name, such as ``before`` or ``P``.
+        per_s: The number (records/s).
+        is_change: Whether the number was added to the previous rate. Such a number is printed with
+            its sign.
     """
 
     name: str
@@ -187,7 +198,7 @@ class Shown(NamedTuple):
 
 
 Options = Mapping[str, float]
-"""The values of a law's options, by name."""
+"""The values of a law's options, by the option's name."""
 
 
 def _half(rate_in_force: float) -> float:
@@ -200,19 +211,20 @@ def _shows_nothing(_options: Options, _rate_per_s: float, _terms: LawTerms) -> t
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A law in the registry.
+    """The registry entry of a rate law.
 
     Attributes:
-        name: The value of ``backpressure.rateEstimator``.
-        start: ``start(options, min_rate, interval_ms)`` creates the law of one gate. It raises
-            `OptionError` for a number out of its range.
-        options: The law's own options.
-        fills_interval: Whether the law sizes a batch by its learned cost, so that the batch fills
-            the interval, or takes longer if the fixed cost leaves too little of the interval.
-        after_outage: Returns the gate's rate after an outage, from the rate in force before.
-            Default: half, because a recovering sink may be slow at first.
-        shown: ``shown(options, rate_per_s, terms)`` returns the rates that ``headrace why`` prints
-            beside a rate.
+        name: The value of ``backpressure.rateEstimator`` that selects the law.
+        start: ``start(options, min_rate, interval_ms)`` creates the `GateLaw` of one gate. It
+            raises `OptionError` if a number is out of its range.
+        options: The options that only this law has. Default: none.
+        fills_interval: Whether the law computes the batch size from the learned cost, so that a
+            batch takes one interval. A batch takes longer if the fixed cost leaves too little of
+            the interval for records. Default: False.
+        after_outage: Function that returns the gate's rate after an outage of the sink, from the
+            rate before the outage. Default: half, because a recovering sink may be slow at first.
+        shown: ``shown(options, rate_per_s, terms)`` returns the numbers that ``headrace why``
+            prints to explain a rate. Default: none.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The registry of rate laws, and a gate's choice among them.
+"""The registry of rate laws, and the estimator settings of a gate.
 
-A new law is its own module and an entry of `LAWS`; options, commands and the ledger use the
-registry.
+A new law needs its own module and an entry in `LAWS`. Options, commands and the ledger find all
+laws in the registry.
 """
 
 import json
@@ -18,13 +18,13 @@ from headrace.gate.control.learned import LEARNED
 from headrace.gate.control.pid import PID
 
 LAWS: Final[Mapping[str, Law]] = {law.name: law for law in (PID, LEARNED)}
-"""The available laws, by name."""
+"""The available rate laws, by the value of ``backpressure.rateEstimator``."""
 
 DEFAULT_LAW: Final = LEARNED.name
-"""Default of ``backpressure.rateEstimator``."""
+"""The default value of ``backpressure.rateEstimator``."""
 
 LAW_OPTIONS: Final = tuple(option.name for law in LAWS.values() for option in law.options)
-"""The options that belong to one law each."""
+"""The names of all options that belong to a single law."""
 
 
 def _law_named(name: str) -> Law:
@@ -36,9 +36,10 @@ def _law_named(name: str) -> Law:
 
 
 def rate_after_outage(estimator: str, rate_in_force: float) -> float:
-    """Return the rate after an outage of the sink, by the law in a gate's settings.
+    """Return a gate's rate after an outage of its sink (records/s).
 
-    The default law applies to settings of another version.
+    ``estimator`` is the text of the gate's `EstimatorSettings`, which names the law that computes
+    the rate. If another version of Headrace wrote the text, the default law computes the rate.
     """
     try:
         name = EstimatorSettings.from_text(estimator).name
@@ -48,18 +49,22 @@ def rate_after_outage(estimator: str, rate_in_force: float) -> float:
 
 
 def law_options(name: str, raw: Mapping[str, str]) -> dict[str, float]:
-    """Return the values of a law's own options that are set in ``raw``, by exact name.
+    """Parse the options of one law that are set in ``raw``. Return their numbers by option name.
 
-    Raises `OptionError` for an unknown law, a wrong number, or an option of another law.
+    Option names are compared exactly, with upper and lower case.
+
+    Raises:
+        OptionError: The law is unknown, a value is no number in its range, or ``raw`` has an option
+            of another law.
     """
     chosen = _law_named(name)
     for law in LAWS.values():
         for option in law.options:
             if law is not chosen and option.name in raw:
                 raise OptionError(
-                    f"{option.name} is {raw[option.name]!r}, an option of the law {law.name}, and"
-                    f" backpressure.rateEstimator is {name}; set that to {law.name}, or leave the"
-                    " option out."
+                    f"{option.name} is {raw[option.name]!r}, an option of the law {law.name}, but"
+                    f" backpressure.rateEstimator is {name}; set backpressure.rateEstimator to"
+                    f" {law.name}, or remove {option.name}."
                 )
     return {
         option.name: text_of.number(option.name, raw[option.name], above_zero=option.above_zero)
@@ -70,19 +75,19 @@ def law_options(name: str, raw: Mapping[str, str]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class EstimatorSettings:
-    """The law of ``backpressure.rateEstimator``, and its settings.
+    """The rate law of a gate, and the law's settings.
 
-    The settings go as text through the ledger from the source's process, which knows the options,
-    to the driver's listener.
+    The process of the source knows the options, and the driver's listener runs the law. So the
+    source's process stores the settings in the ledger as text, and the listener reads the text.
 
     Attributes:
-        name: A name of `LAWS`.
-        options: The law's own options; a missing option has its default.
-        min_rate: The smallest rate that is ever learnt (records/s); above 0.
-        auto: Constraints on an ``auto`` interval; None for a fixed one.
+        name: A key of `LAWS`.
+        options: The values of the law's own options. A missing option gets its default.
+        min_rate: The smallest rate that the law returns (records/s); above 0. Default: 100.
+        auto: Constraints on an ``auto`` interval; None if the gate's interval is fixed.
 
     Raises:
-        OptionError: There is no such law, or it has no such option.
+        OptionError: `LAWS` has no law of this name, or the law does not have one of the options.
     """
 
     name: str = DEFAULT_LAW
@@ -94,13 +99,13 @@ class EstimatorSettings:
         own = {option.name: option.default for option in _law_named(self.name).options}
         if unknown := self.options.keys() - own:
             raise OptionError(
-                f"The law {self.name} has the options {sorted(own)}, and not {sorted(unknown)};"
-                " leave them out."
+                f"The law {self.name} has the options {sorted(own)}, but not {sorted(unknown)};"
+                f" remove {sorted(unknown)}."
             )
         object.__setattr__(self, "options", {**own, **self.options})
 
     def start(self, interval_ms: int) -> GateLaw:
-        """Create the law of one gate.
+        """Create the running law of one gate, for batches that should take ``interval_ms`` ms.
 
         Raises:
             OptionError: An option, the smallest rate or the interval is out of its range.
@@ -111,32 +116,36 @@ class EstimatorSettings:
 
     @property
     def fills_interval(self) -> bool:
-        """Whether the law fills the interval, by the learned cost of a batch."""
+        """Whether the law computes the batch size from the learned cost (`Law.fills_interval`)."""
         return LAWS[self.name].fills_interval
 
     def shown(self, rate_per_s: float, terms: LawTerms) -> tuple[Shown, ...]:
-        """Return the rates to print beside a rate that the law has learnt."""
+        """Return the numbers that ``headrace why`` prints to explain a rate of this law."""
         return LAWS[self.name].shown(self.options, rate_per_s, terms)
 
     def too_short(self, interval_ms: int, cost: SourceCost) -> str | None:
-        """Return a sentence if an interval (ms) is too short for a batch's cost; else None."""
+        """Return a warning if an interval (ms) is too short for the fixed cost of a batch.
+
+        Returns:
+            One sentence for the user; None if the interval is long enough.
+        """
         least_work = 1 - MOST_FIXED if self.fills_interval else 0.0
         return too_short(interval_ms, cost, least_work=least_work, auto=self.auto)
 
     def to_text(self) -> str:
-        """Serialize the settings as JSON."""
+        """Serialize the settings as JSON for the ledger."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Parse a text of ``to_text``.
+        """Parse settings that ``to_text`` has serialized.
 
         Raises:
-            OptionError: The text was not written by ``to_text`` of this version.
+            OptionError: This version's ``to_text`` would not write this text.
         """
         unreadable = OptionError(
-            f"The settings of an estimator are {text!r}; this version of Headrace reads only what"
-            " it writes itself, so use one version throughout."
+            f"The rate estimator's settings in the ledger are {text!r}, which this version of"
+            " Headrace cannot read; run the same version in all processes of the ledger."
         )
         try:
             values = json.loads(text)

@@ -1,58 +1,61 @@
-"""The law that learns the cost of a batch before its first record, and fills the interval.
+"""The law ``learned``: it learns the cost of a batch, and plans batches that fill the interval.
 
-`batch_cost` has the learned model. Two sums of the model's surprises z detect a change of the job,
-which the filter alone would learn too slowly::
+`batch_cost` has the learned model: the fixed cost a of a batch, and the cost b of one record. The
+surprise z of a batch is the difference from its expected time, in standard deviations. Two sums of
+surprises detect a change of the job, which the model's filter alone would learn too slowly::
 
     up   = max(0, up + z - 0.5)        down = max(0, down - z - 0.5)
 
-Above 3, b is unknown again (``P_bb = (2 b)^2``), a is kept, and the batches since the sum was last
-0 are learned again. If a single batch is that surprising, the batches before it belong to the old
-job, and the batch is learned alone. This does not happen within 12 batches of the last change: a
-cost that leaps with a batch's size is no straight line, and the law would swing between its sides.
+If a sum exceeds 3, the job has changed. Then b is uncertain again (``P_bb = (2 b)^2``), a is kept,
+and the batches since the sum was last 0 are learned again. If a single batch raises the sum that
+far, only this batch is learned again, because the earlier batches belong to the old job. This rule
+is suspended for 12 batches after a change: if the cost jumps at some batch size, the law would
+otherwise swing between the two sides of the jump.
 
 A single surprising batch may be an outlier. If the next batch fits the old model better, the old
-model returns, and the outlier is forgotten. Not only b has changed if changes make a batch late,
-and soon a smaller one, and perhaps a third: a may be off by the lateness of the last batch. The
-same holds if a change in one direction soon follows a change in the other, both by more than noise:
-for example, a handler begins to pause in each batch, whatever its size.
+model returns, and the outlier is forgotten. Sometimes not only b has changed, but also a. This is
+assumed if two or three changes in quick succession find batches late, each smaller than the last.
+It is also assumed if a change in one direction soon follows a change in the other direction, both
+larger than noise; for example, a handler begins to pause in each batch, whatever its size. The
+standard deviation of a is then the lateness of the last batch.
 
-If noise lasts (a busy disk, a neighbour), or b drifts, the surprises of successive batches resemble
-each other; they do not while the model follows b well. The stronger the resemblance, the faster b
-is assumed to drift (d in `batch_cost`). With z', the surprise of the batch before::
+Lasting noise (a busy disk, another process) and a drift of b make the surprises of successive
+batches alike. While the model follows b well, they are independent. The more alike they are, the
+faster b is assumed to drift (d in `batch_cost`). With z', the surprise of the previous batch::
 
     c += 0.03 (z z' - c)      v += 0.03 (z^2 - v)      d = 0.03 + max(0, c / v - 0.15)
 
-So the rate follows lasting noise, and ignores other noise, for which c / v is 0 with a standard
-deviation of 0.12.
+So the rate follows lasting noise. It ignores other noise, for which c / v has a mean of 0 and a
+standard deviation of 0.12.
 
-The next batch is the largest that `BatchCost.most` allows in the time of::
+The next batch is the largest batch that `BatchCost.most` allows in the planned time t::
 
     t = max(i, a / 0.7)
 
-If a is known and takes more than 0.7 of the interval i, each batch is late, or nearly so, whatever
-its size. Then at least 0.3 of a batch's time is work, while batches of the smallest rate would
-carry nothing.
+If a is well known and takes more than 0.7 of the interval i, batches of any size are late, or
+nearly late. The planned time is then longer than the interval, so that at least 0.3 of it is work.
+Smaller batches would hardly process any records.
 
-The cost of a batch larger than all before is unknown: a sink may have a limit that smaller batches
-did not reach. The law assumes a cost proportional to the largest batch since the last change, with
-its time T: a batch g times as large takes g T. So a batch may grow by::
+The cost of a batch larger than all earlier batches is unknown: the sink may have a limit that
+smaller batches did not reach. So the law assumes the worst case, a time in proportion to the number
+of records. T is the time of the largest batch since the last change. The next batch may be larger
+by the factor::
 
-    g = min(8, max(2, 3 t / T)),    or min(8, max(2, t / T)) while the cost is no straight line
+    g = min(8, max(2, 3 t / T)),    or min(8, max(2, t / T)) while the cost is not linear
 
-The cost stops being a straight line after a batch with at least 4 times the records took no longer,
-because a line through flat points predicts nothing. The same follows a batch that has grown and
-took 1.5 times as long as expected and as planned. The cost may be a straight line again when a
-batch takes 0.75 to 1.5 t, and at least twice the time of a small one.
+The cost counts as not linear after a batch with at least 4 times the records took no longer,
+because a line through such points predicts nothing. It also counts as not linear after a larger
+batch took 1.5 times as long as expected and as planned. The cost may be linear again when a batch
+takes 0.75 to 1.5 t, and at least twice the time of a small batch.
 
-So the law admits little while little is known, and the climb from a small batch is the experiment
-that separates a from b. If hardly more than the smallest rate is allowed, and a is not known to be
-the cause, every other batch is twice as large to find out. One such batch follows 12 batches of the
-same size.
+So batches are small while the model is uncertain, and their growth separates a from b. If the model
+allows hardly more than the smallest rate, and a is not known to be the cause, every other batch is
+twice as large, to find the cause. After 12 batches of the same size, one batch is twice as large.
 
-The sources of a join get equal fractions of the time. A source that is not behind gets twice what
-it needs, and the others get the rest. While b of one source is known to a tenth only, the fractions
-are changed by 15 %, in turns: batches with both sources in one proportion would never separate
-their costs.
+The sources of a join get equal fractions of the time. A source without a backlog gets twice the
+time that it needs, and the other sources get the rest. While the standard deviation of any source's
+b is above a tenth of b, the fractions are changed by 15 %, up and down in turns. Otherwise the
+records of two sources would always have one ratio, and their costs could not be separated.
 """
 
 import math
@@ -65,82 +68,89 @@ from headrace.gate.control.batch_cost import MOST_FIXED, BatchCost, Records, Sou
 from headrace.gate.control.law import NO_TERMS, FinishedPart, Law, LawTerms, Options
 
 _MOST_GROWTH: Final = 8.0
-"""Largest growth of a batch over the largest since the last change."""
+"""Largest allowed growth factor of a batch, over the largest batch since the last change."""
 
 _LEAST_GROWTH: Final = 2.0
-"""Growth of a batch that is always allowed: otherwise a purely fixed cost is never recognized."""
+"""Growth factor of a batch that is always allowed. Without it, the law would never recognize a cost
+that does not depend on the records."""
 
 _MOST_LATE: Final = 3.0
-"""Longest time of a growing batch over its planned time, if the cost is proportional to records.
-Less: it climbs as slowly as PID where a is large. More: later batches."""
+"""Largest ratio of a growing batch's time to its planned time, if the time is in proportion to the
+records. Lower: batches grow as slowly as under PID where the fixed cost is large. Higher: batches
+are later."""
 
 _FLAT_GROWTH: Final = 4.0
-"""Growth of a batch that must show in its time. Less: noise hides the growth."""
+"""Growth factor that must show in the time of a batch. If a batch has grown by this factor and does
+not take longer, the cost is not linear. Lower: noise hides the growth."""
 
 _FLAT: Final = (0.8, 1.02)
-"""The time of a batch that has grown by `_FLAT_GROWTH` over the smaller one's, while the cost is
-flat. Below the first number, the smaller batch was slow, as the first of a run is."""
+"""Bounds of the ratio of a larger batch's time to a smaller batch's time, for a flat cost. Below
+the lower bound, the smaller batch was only slow, like the first batch of a run."""
 
 _SHOWN: Final = 0.75
-"""Fraction of its planned time that a batch must take to show the cost of its records."""
-
-_BENT: Final = 1.5
-"""Time of a batch that has grown over the expected time, from which the cost is no straight line.
-Less: noise counts as a bend. More: the next batch is late by the same factor."""
-
-_LIKENESS_WEIGHT: Final = 0.03
-"""Weight of the newest batch in the likeness of surprises."""
-
-_CHANCE: Final = 0.15
-"""Largest likeness attributed to chance. Less: the rate follows noise. More: it follows drift
-later."""
-
-_SLACK: Final = 0.5
-"""Size of a surprise above which it adds to a sum, in standard deviations."""
-
-_CHANGE: Final = 3.0
-"""Sum of surprises that counts as a change. Less: noise counts as a change. More: late detection.
+"""Least fraction of its planned time that a batch must take before the cost counts as linear again.
 """
 
+_BENT: Final = 1.5
+"""Ratio of a larger batch's time to its expected time from which on the cost is not linear. Lower:
+noise counts. Higher: the next batch is late by the same factor."""
+
+_LIKENESS_WEIGHT: Final = 0.03
+"""Weight of the newest batch in the mean products of successive surprises."""
+
+_CHANCE: Final = 0.15
+"""Largest correlation of successive surprises that is attributed to chance. Lower: the rate follows
+noise. Higher: the rate follows a drift later."""
+
+_SLACK: Final = 0.5
+"""Size above which a surprise adds to a sum of surprises, in standard deviations."""
+
+_CHANGE: Final = 3.0
+"""Sum of surprises that counts as a change of the job. Lower: noise counts as a change. Higher: a
+change is detected later."""
+
 _LATE: Final = 0.2
-"""Fraction of the interval by which a batch must be late, and beyond noise, to suggest a change of
-a. Three such batches are needed, or two that are late by the whole interval."""
+"""Least lateness of a batch that suggests a change of the fixed cost, as a fraction of the
+interval. Three late batches are needed, or two that are late by the whole interval."""
 
 _SOON: Final = 3
-"""Most batches between two related changes."""
+"""Largest number of batches between two changes that count as related."""
 
 _SMALLER: Final = 0.85
-"""Most records of a smaller batch, as a fraction of the last one's."""
+"""A batch counts as smaller than the last late batch if it has at most this fraction of its
+records."""
 
 _TELLING: Final = 1.5
-"""Largest remembered batch over the smallest, from which the two separate a from b."""
+"""Ratio of the largest to the smallest remembered batch from which on the fixed cost and the record
+cost can be separated."""
 
 _REMEMBERED: Final = 12
-"""Number of batches that are learned again after a change."""
+"""Largest number of batches that are learned again after a change."""
 
 _OUTLIER: Final = 3.0
-"""Surprise above which a batch does not change the noise."""
+"""Surprise above which a batch does not change the noise, in standard deviations."""
 
 _MOST_OVERHEAD: Final = 0.95
-"""Largest fraction of the interval that the phases around the sink may attribute to a."""
+"""Largest lower bound of the fixed cost that planning and the checkpoint may set, as a fraction of
+the interval or of the batch's time."""
 
 _TILT: Final = 0.15
-"""Relative change of the fractions of a join's sources while their costs are not separated."""
+"""Relative change of the time fractions of a join's sources while their costs are not separated."""
 
 _LEAST_PART: Final = 0.05
-"""Fraction of the time for records that a source without records gets."""
+"""Least fraction of the time for records that a source gets, even without records."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedBatch:
-    """Measurements of a finished batch.
+    """Measurements of a finished batch of a query, over all sources.
 
     Attributes:
-        time_ms: The end of the batch (Unix time in ms).
-        records: Number of records of each source.
-        duration_ms: Duration, planning and commit included (ms).
-        overhead_ms: Time spent outside the sink: planning, the checkpoint (ms).
-        behind: The sources with unread records after the batch.
+        time_ms: The time when the batch ended (Unix time in ms).
+        records: Number of records of each source in the batch.
+        duration_ms: Duration of the batch with planning and commit (ms).
+        overhead_ms: Time for planning and the checkpoint, outside the handler (ms).
+        behind: The sources that still had unread records after the batch was planned.
     """
 
     time_ms: int
@@ -152,7 +162,7 @@ class FinishedBatch:
 
 @dataclass(slots=True)
 class _Sum:
-    """A sum of surprises in one direction, and the batches since it was 0."""
+    """A sum of surprises in one direction, and the number of batches since the sum was 0."""
 
     sign: int
     value: float = 0.0
@@ -185,11 +195,11 @@ class _Likeness:
 
 @dataclass(slots=True)
 class _Bend:
-    """Evidence that the cost of larger batches is no straight line.
+    """Evidence about whether the cost of a batch is linear in its records.
 
     Attributes:
-        is_near: Whether the cost is no straight line.
-        count: Records of the batch with which larger ones are compared.
+        is_near: Whether the cost counts as not linear.
+        count: Number of records in the batch with which larger batches are compared.
         time_s: Time of that batch (s).
     """
 
@@ -198,9 +208,14 @@ class _Bend:
     time_s: float = 0.0
 
     def add(self, count: float, time_s: float, should_s: float, *, is_late: bool) -> None:
-        """Add a batch with its records, its time and its longest planned time.
+        """Update the evidence with a batch.
 
-        A late batch has grown, and took much longer than the line predicts.
+        Args:
+            count: Number of records in the batch.
+            time_s: Time that the batch took (s).
+            should_s: Time for which the batch was planned (s).
+            is_late: Whether the batch was larger than all before, and took much longer than the
+                model predicts.
         """
         if should_s * _SHOWN <= time_s <= should_s * _BENT and time_s >= 2 * self.time_s:
             self.is_near = False
@@ -213,11 +228,11 @@ class _Bend:
 
 
 class LearnedBatches:
-    """Learns the costs of one query's batches, of one source or several.
+    """Learns the cost of a query's batches, with one source or several.
 
-    An instance belongs to one run of a query; one thread reports the batches in the order in which
-    they end. Batches under another limit count too. The first batch of a run includes the start of
-    workers and of code that is not compiled yet, so it only gives an upper bound of the time. ::
+    An instance belongs to one run of a query. One thread passes it the batches in the order in
+    which they end. Batches that a limit has reduced count too. In the first batch of a run, workers
+    start and code is compiled, so its time is only an upper bound. ::
 
         >>> law = LearnedBatches(interval_ms=1000)
         >>> for count in (100, 800, 6400):  # each takes 0.3 s, and 0.05 ms for each record
@@ -227,12 +242,13 @@ class LearnedBatches:
 
     Args:
         interval_ms: The time that a batch should take (ms); above 0.
-        costs: Costs learned by earlier runs, by source. Default: none.
+        costs: The costs that earlier runs have learned, by source. Default: none.
 
     Attributes:
-        interval_ms: The interval, which may be changed between batches.
-        cost: The learned cost; None before the first batch.
-        changed_ms: The last detected change of the job (Unix time in ms); None for never.
+        interval_ms: The time that a batch should take (ms). It may be changed between batches.
+        cost: The learned cost. None before the first batch, if no earlier run has learned a cost.
+        changed_ms: The time of the last detected change of the job (Unix time in ms); None for no
+            change.
     """
 
     def __init__(self, interval_ms: int, costs: Mapping[str, SourceCost] | None = None) -> None:
@@ -251,24 +267,24 @@ class LearnedBatches:
         self._likeness = _Likeness()
         self._last: FinishedBatch | None = None
         self._upper_bound_s: float | None = None
-        """Time of a first batch, until a second one has ended (s)."""
+        """Time of the first batch, until the second batch has ended (s); else None."""
         self._before: BatchCost | None = None
-        """The model before a change that rests on a single batch."""
+        """The model before the last batch, if that batch alone indicated a change; else None."""
         self._turn = False
         self._batches = 0
         self._changed_at = -_REMEMBERED
         self._change: tuple[float, float, float] | None = None
-        """The batch of the last change: its lateness (s), its records, and its duration (s)."""
+        """The batch at the last change: its lateness (s), its records, and its duration (s)."""
         self._late: list[tuple[int, float]] = []
-        """Numbers and records of late batches after changes, in quick succession, each with fewer
-        records."""
+        """Recent late batches at changes of the job, each smaller than the last: the number of the
+        batch in this run, and the number of its records."""
 
     @property
     def _interval_s(self) -> float:
         return self.interval_ms / 1000
 
     def add(self, source: str, cost: SourceCost) -> None:
-        """Add a source with the costs that an earlier run has learned."""
+        """Add a source to the model, with the cost that an earlier run has learned."""
         if self.cost is None or source in self.cost.sources:
             self.cost = self.cost or BatchCost.of_sources({source: cost})
             self.changed_ms = cost.changed_ms if self.changed_ms is None else self.changed_ms
@@ -276,7 +292,10 @@ class LearnedBatches:
         self.cost = self.cost.with_source(source, 1.0, cost.record_s)
 
     def learn(self, batch: FinishedBatch) -> None:
-        """Learn from a finished batch; ignore a batch without records or time."""
+        """Update the learned cost with a finished batch.
+
+        A batch without records, or with a duration of 0, is ignored.
+        """
         records = {name: float(count) for name, count in batch.records.items() if count > 0}
         time_s = batch.duration_ms / 1000
         if not records or time_s <= 0:
@@ -310,7 +329,7 @@ class LearnedBatches:
     def _paid_for_starting(
         self, cost: BatchCost, records: Records, time_s: float, bound_s: float
     ) -> bool:
-        """Whether the second batch shows that the first one's time includes the run's start."""
+        """Whether the second batch shows that the first batch's time included the run's start."""
         is_larger = all(count >= self._largest.get(name, 0.0) for name, count in records.items())
         return time_s < bound_s if is_larger else cost.surprise(records, time_s) < -1
 
@@ -360,12 +379,19 @@ class LearnedBatches:
             total.clear()
 
     def _is_sudden(self, surprise: float) -> bool:
-        """Whether the change began with this batch."""
+        """Whether the surprise of the last batch alone suffices for a change of the job.
+
+        It does not within 12 batches of the previous change.
+        """
         is_alone = self._batches - self._changed_at > _REMEMBERED
         return is_alone and abs(surprise) - _SLACK > _CHANGE
 
     def _was_late(self, late_s: float, count: float, noise: float) -> bool:
-        """Whether changes have made this batch late, and larger ones before it."""
+        """Whether this batch and larger batches shortly before it were all late at changes.
+
+        If so, the fixed cost has changed. Two batches suffice if this batch is late by more than
+        the interval; else three are needed.
+        """
         if late_s <= max(_LATE, 3 * noise) * self._interval_s:
             self._late = []
             return False
@@ -376,9 +402,10 @@ class LearnedBatches:
         return len(self._late) >= (2 if late_s > self._interval_s else 3)
 
     def _contradicts(self, late_s: float, count: float, time_s: float, noise: float) -> bool:
-        """Whether this change and the last one, soon before, cannot both be changes of b.
+        """Whether the last two changes contradict the model in which only the record cost changes.
 
-        One batch was late and the other early, and their times differ less than their records.
+        They do if they are close together, one batch was late and the other batch was early, and
+        the times of the two batches differ much less than their records.
         """
         before, self._change = self._change, (late_s, count, time_s)
         if before is None or self._batches - self._changed_at > _SOON:
@@ -391,7 +418,10 @@ class LearnedBatches:
         return is_opposite and by_time < by_records / 2
 
     def _relearnt(self, cost: BatchCost, batches: int, fixed_within_s: float) -> BatchCost:
-        """Return the model of the last batches; a is kept, or off by ``fixed_within_s``."""
+        """Return the model after a change of the job, learned again from the last ``batches``.
+
+        The fixed cost keeps its value, with a standard deviation of at least ``fixed_within_s``.
+        """
         recent = list(self._recent)[-batches:]
         cost = cost.forgotten(*recent[-1], fixed_within_s)
         for records, time_s in recent:
@@ -400,14 +430,18 @@ class LearnedBatches:
 
     @property
     def _least_s(self) -> float:
-        """The least time of the phases around the sink in the last batches (s)."""
+        """Lower bound of the fixed cost: the least overhead of the last 12 batches (s)."""
         return min(self._overheads_s)
 
     def records(self, least_per_s: Mapping[str, float]) -> dict[str, float]:
-        """Return the records of each source in the next batch; empty without a known cost.
+        """Return the planned number of records of each source in the next batch.
 
-        ``least_per_s`` has the smallest rates (records/s); each source gets at least its rate times
-        the interval.
+        Args:
+            least_per_s: The smallest rate of each source (records/s). Each source gets at least
+                this rate times the interval.
+
+        Returns:
+            An empty dict while no cost is known.
         """
         cost, last = self.cost, self._last
         if cost is None or last is None:
@@ -428,8 +462,8 @@ class LearnedBatches:
         return counts
 
     def _should_s(self, cost: BatchCost) -> float:
-        """Return the planned time of a batch (s): the interval, or more if a needs it."""
-        # While a is uncertain, a longer batch would seem to confirm a wrong a.
+        """Return the planned time of a batch (s): the interval, or more for a large fixed cost."""
+        # While the fixed cost is uncertain, longer batches would seem to confirm a wrong value.
         is_sure = cost.is_sure_of_fixed(self._interval_s)
         return max(self._interval_s, cost.fixed_s / MOST_FIXED if is_sure else 0.0)
 
@@ -442,14 +476,14 @@ class LearnedBatches:
         return largest * min(max(growth, _LEAST_GROWTH), _MOST_GROWTH)
 
     def _is_to_probe(self, cost: BatchCost, last: FinishedBatch, name: str, least: float) -> bool:
-        """Whether a larger batch must show if a takes the interval."""
+        """Whether the next batch must be larger, to find out if the fixed cost is too large."""
         is_sure = cost.is_sure_of_fixed(self._interval_s) and self._upper_bound_s is None
         counts = [sum(records.values()) for records, _ in self._recent]
         is_known = is_sure and bool(counts) and max(counts) >= _TELLING * min(counts)
         return not is_known and last.records.get(name, 0) < 1.9 * least
 
     def _parts(self, cost: BatchCost, last: FinishedBatch) -> dict[str, float]:
-        """Return each source's fraction of the time for records, in the model's order."""
+        """Return each source's fraction of a batch's time for records, in the model's order."""
         names, work_s = cost.sources, max(self._interval_s - cost.fixed_s, 0.01 * self._interval_s)
         wanted = {
             name: math.inf
@@ -473,18 +507,18 @@ class LearnedBatches:
 
 
 class _GateLearned:
-    """Fills the interval with the costs that `LearnedBatches` learns under every law."""
+    """The law ``learned`` of one gate. `LearnedBatches` learns the costs, for all laws."""
 
     def __init__(self, _options: Options, min_rate: float, _interval_ms: int) -> None:
         self._min_rate = min_rate
 
     def batch(self, part: FinishedPart, rate_in_force: float | None) -> float | None:
-        """Return the rate that fills the interval; None while the costs are unknown."""
+        """Return the rate at which a batch takes one interval; None while the costs are unknown."""
         del rate_in_force
         return None if part.filling_per_s is None else max(part.filling_per_s, self._min_rate)
 
     def terms(self) -> LawTerms:
-        """Return no terms: the cost of a batch explains the rate."""
+        """Return `NO_TERMS`, because this law has no PID terms."""
         return NO_TERMS
 
 

@@ -1,26 +1,28 @@
-"""The life of a batch: decide the next step of a batch, and the effect of a failed handler call.
+"""The state machine of a batch run: it decides each next step, and the effect of failed calls.
 
-`Life` only decides: it uses no clock, no ledger and no Spark. `live` is the only loop that carries
-out the decisions, in a `World`. The stream, its backfill, the command ``headrace backfill`` and the
-test harness differ in their `Terms` and in their world.
+`Life` only decides: it uses no clock, no ledger and no Spark. `live` is the only loop that executes
+the decisions, through a `World`. The stream, its backfill, the command ``headrace backfill`` and
+the test harness pass different `Terms` and have different worlds.
 
-A record that cannot be processed is found by a test, and becomes a dead letter of a successful
-batch. So the passed, rejected and lost offsets are all planned offsets.
+A test finds each record that cannot be processed. The record becomes a dead letter, and its batch
+is a success. So every planned offset is passed, rejected or lost.
 
-A part is run to learn whether the whole sink or only a region of the sink is away. If no part
-passes, the progress is discarded and the batch is whole again; but a part with an unknown outcome
-stays. A sink that was asked (`batch.once`) refuses the whole if it has a part, so a part whose
-commit was lost is found.
+Parts of a batch are run to learn whether the whole sink is unavailable, or only a region of it. If
+no part passes, the progress is discarded, and the batch is run as a whole again. But a part whose
+outcome is unknown stays in the progress. If the handler asks the sink for the batch's key
+(`batch.once`), a sink that has a part refuses the whole batch. So a part is found even if the
+answer to its commit was lost.
 
 =========  =====================================================================================
 phase      effect of a failed call
 =========  =====================================================================================
-WHOLE      of the stream: retries first, then HOLD. Of a backfill: PARTS, if ``on_failure``
+WHOLE      in the stream: retries first, then HOLD. In a backfill: PARTS, if ``on_failure``
            isolates and the records may be at fault; else the batch is deferred.
-HOLD       a pause that doubles, and the same call again. Parts are run at the 4th, 8th, 16th ...
-           failure that reports the sink away, and at the first failure that does not. A part that
-           passes proves that the sink is reachable. The hold ends at the 7th failure that does not
-           report the sink away, and at the 16th that does if the batch is too small for parts.
+HOLD       a pause, and then the same call again. Each pause is twice as long as the last one.
+           A failure reports the sink as unavailable, or it does not. Parts are run at the 4th,
+           8th, 16th ... failure of the first kind, and at the first failure of the second kind.
+           If a part passes, the sink is reachable. The hold ends at the 7th failure of the second
+           kind. If the batch is too small for parts, it ends at the 16th of the first kind.
 PARTS      the steps of `Bisection`. If no part passes, HOLD continues. If all parts are decided,
            the batch is a success, with dead letters; else the remaining parts are deferred.
 =========  =====================================================================================
@@ -28,10 +30,10 @@ PARTS      the steps of `Bisection`. If no part passes, HOLD continues. If all p
 =========  ===============================================================
 verdict    effect, in every phase
 =========  ===============================================================
-WRONG      the query ends; a backfill leaves the part instead
-STOPPED    the query ends, and its next start runs the batch
-PARTLY_IN  PARTS: some of them are in the sink, under their own keys
-UNREAD     no hold and no isolation: ``on_failure``, with the reason
+WRONG      the stream's query ends; a backfill defers the part instead
+STOPPED    the query ends, and its next start runs the batch again
+PARTLY_IN  PARTS, because the sink has some parts under their own keys
+UNREAD     ``on_failure`` applies, without a hold and an isolation
 TOO_LARGE  PARTS, without retries, if ``on_failure`` isolates
 =========  ===============================================================
 """
@@ -55,30 +57,36 @@ from headrace.gate.control.hold import Held, OnOutage, OutageSettings
 from headrace.gate.control.parts import WHOLE, Progress, above, size
 
 CERTAIN_PROBE: Final = 4
-"""Number of calls reporting the sink away before parts are run; doubles after each probe."""
+"""Number of failed calls, each reporting the sink as unavailable, after which parts are run. Parts
+are run again after each doubling of this number."""
 
 MOST_UNTOLD: Final = 16
-"""Most calls reporting the sink away, for a batch too small for parts: about ten minutes."""
+"""Number of failed calls, each reporting the sink as unavailable, that end the hold of a batch too
+small for parts: about ten minutes."""
 
 MOST_DOUBTFUL: Final = 7
-"""Most calls without evidence that the sink is away: about a minute."""
+"""Number of failed calls, none reporting the sink as unavailable, that end a hold: about a minute.
+"""
 
 
 class Verdict(Enum):
-    """The meaning of an exception; only ``execution.verdicts.failure_of`` inspects exceptions."""
+    """The meaning of a handler's exception for its batch.
+
+    Only ``execution.verdicts.failure_of`` inspects exceptions.
+    """
 
     RECORDS = auto()
-    """The records may be at fault."""
+    """The records of the batch may be the cause of the failure."""
     AWAY = auto()
     """The sink or the source is unreachable, or accepts nothing."""
     TOO_LARGE = auto()
-    """A process was lost or ran out of memory."""
+    """A process was lost or ran out of memory, so the batch may be too large."""
     PARTLY_IN = auto()
-    """The sink has parts of the batch, and the answers to their commits were lost."""
+    """The sink has parts of the batch already, and the answers to their commits were lost."""
     UNREAD = auto()
-    """A read, a disk, the ledger or Spark failed: no evidence against the records."""
+    """A read, a disk, the ledger or Spark failed, so the records are not the cause."""
     WRONG = auto()
-    """The program, an option or a schema is at fault, or acknowledged records are lost."""
+    """The program, an option or a schema is wrong, or acknowledged records are lost."""
     STOPPED = auto()
     """The query is being stopped, or its handler has asked to end the query."""
 
@@ -88,15 +96,15 @@ class Failure:
     """A failed call of the handler.
 
     Attributes:
-        verdict: The meaning of the error.
-        error: The exception.
-        report: The reason in the ledger: the error, or the sentence that explains the error.
-        is_blameless: Whether the error is no evidence against records, so that no record is
-            isolated.
-        is_unreached: Whether a system was unreachable or too slow. A single record with such a
-            failure may belong to a region of the sink that is away.
-        has_asked: Whether the handler asked the sink for this key, so that an earlier call with an
-            unknown outcome does no harm.
+        verdict: The meaning of the exception.
+        error: The exception that the handler raised.
+        report: The reason that the ledger stores: the exception, or a sentence that explains it.
+        is_blameless: Whether the exception is no evidence against the records, so that no record
+            is isolated.
+        is_unreached: Whether a system was unreachable or too slow. If a single record fails in this
+            way, it may belong to an unavailable region of the sink.
+        has_asked: Whether the handler asked the sink for the key of this call. An earlier call with
+            an unknown outcome then cannot cause duplicates.
         goes_on: Whether the source skips lost records, so that the query need not end.
     """
 
@@ -110,12 +118,12 @@ class Failure:
 
     @property
     def ends_query(self) -> bool:
-        """Whether this failure ends the query under every policy."""
+        """Whether this failure ends the query, whatever ``on_failure`` is."""
         return self.verdict in (Verdict.STOPPED, Verdict.WRONG)
 
     @property
     def kind(self) -> str:
-        """The qualified class name of the exception."""
+        """The exception's class name with its module, such as ``builtins.ValueError``."""
         return f"{type(self.error).__module__}.{type(self.error).__qualname__}"
 
 
@@ -125,17 +133,18 @@ class Terms:
 
     Attributes:
         records: Number of offsets in the batch.
-        last: Action after the last failure: ``stop``, ``defer`` or ``isolate``.
-        retry_ms: Waits before retries in place, which precede every other action (ms).
-        outage: Settings of the wait for the sink; a backfill never waits.
+        last: Action after retries and a hold have failed: ``stop``, ``defer`` or ``isolate``.
+        retry_ms: Waits before each retry of the whole batch (ms). These retries precede every other
+            action.
+        outage: Settings of the wait for the sink. A backfill does not use them.
         budget: Limits of an isolation.
-        is_live: Whether the stream waits for the batch.
-        keeps_key: Whether the sink may have the whole batch under the batch's key, so that no part
-            may run.
+        is_live: Whether the stream runs the batch; False in a backfill.
+        keeps_key: Whether the sink may have the whole batch under the batch's key. No part may run
+            then.
         unknown_failed: Whether a call with an unknown outcome counts as failed.
-        max_records: Most offsets to run now.
-        is_final: Whether this is the last backfill, which convicts without a test.
-        can_wait: Whether a batch of the stream may pass meanwhile and serve as a control.
+        max_records: Largest number of offsets to run now. Default: no limit.
+        is_final: Whether this is the last backfill, which convicts suspects without a test.
+        can_wait: Whether batches of the stream may pass during this run and serve as controls.
     """
 
     records: int
@@ -153,10 +162,11 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call the handler with a part.
+    """The step that calls the handler with one part of the batch.
 
-    ``before`` is durable before the call, and ``done`` after a call that passed. For the whole
-    batch nothing is written before the call, and success ends the batch.
+    The world stores ``before`` as the progress before the call, and ``done`` after a call that has
+    passed. If the part is the whole batch, the world stores nothing before the call, and the batch
+    ends when the call passes.
     """
 
     part: str
@@ -165,28 +175,32 @@ class Call:
 
 
 class Waited(Enum):
-    """The end of a pause."""
+    """How a pause ended."""
 
     OVER = auto()
+    """The whole wait has passed, or an operator has asked for the next call."""
     STOPPED = auto()
     """The query is being stopped."""
     NOT_OURS = auto()
-    """Another process owns the batch."""
+    """Another process owns the batch now."""
     WRONG = auto()
-    """The handler has never worked, and fails in the same way for every batch."""
+    """The handler has never succeeded, and fails in the same way for every batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait. An operator can end the pause of a hold with a request to call at once.
+    """The step that waits before the next call. An operator can end the pause of a hold early.
 
     Attributes:
-        ms: The wait (ms); the world knows the rest of a hold that a restart continues.
-        failure: The reason; None if a restart continues a hold.
-        held: The hold as stored in the gate's row; None before a retry in place.
-        retry: The number of this retry; 0 in a hold.
-        whole: The failure of the whole before its parts failed, if no part has passed.
-        of_parts: The failure of parts without a common record, if no part has passed.
+        ms: The wait (ms); 0 if a restart continues a hold, because the world then computes the
+            remaining wait.
+        failure: The failure that caused the pause; None if a restart continues a hold.
+        held: The state of the hold, for the gate's row; None before a retry.
+        retry: The number of the coming retry, from 1; 0 in a hold.
+        whole: The failure of the whole batch, if its parts were run afterwards and none passed;
+            else None.
+        of_parts: The failure at which the circuit breaker of `Bisection` stopped the parts, if no
+            part has passed; else None.
     """
 
     ms: int
@@ -199,12 +213,15 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class AwaitOther:
-    """Wait until another batch's call has ended, then report the result to `Life.note_other`."""
+    """The step that waits for another batch's call, whose result is passed to `Life.note_other`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Store a convicted record as a dead letter; ``done`` is the progress with the record."""
+    """The step that stores a convicted record as a dead letter.
+
+    The world stores ``done``, the progress with this record, in the same transaction.
+    """
 
     part: str
     why: Failure
@@ -212,26 +229,32 @@ class Reject:
 
 
 class Ending(Enum):
-    """The fate of the batch's row."""
+    """The kinds of `End`: what becomes of the batch and the query."""
 
     SUCCESS = auto()
+    """All records of the batch are processed or stored as dead letters."""
     DEFERRED = auto()
-    """Failed, and left to a backfill. A backfill puts back its unfinished parts."""
+    """The batch has failed, and a later backfill runs it or its unfinished parts."""
     RAISED = auto()
-    """Failed, and the query ends with the error."""
+    """The batch has failed, and the query ends with the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of this life.
+    """The step that ends the run of the batch.
 
     Attributes:
-        kind: The fate of the batch's row.
-        failure: The reason; None for a success, and if a restarted hold has ended without the sink.
-        is_down: Whether nothing passes, so that failed batches are not isolated now.
-        is_stopped: Whether the query is being stopped: a restart continues from this end.
-        is_unknown: Whether the sink may have the part of the last call.
-        whole, of_parts: As for `Pause`.
+        kind: What becomes of the batch and the query.
+        failure: The reason. None for a success, and if a hold that a restart continued has ended
+            before another call.
+        is_down: Whether the sink seems to be down. Failed batches are then not isolated for now.
+        is_stopped: Whether the query is being stopped. A restart then continues with this batch.
+        is_unknown: Whether the outcome of the last call is unknown, so that the sink may have its
+            part.
+        whole: The failure of the whole batch, for a ``DEFERRED`` end; None if there was no such
+            failure in this run.
+        of_parts: The failure at which the circuit breaker of `Bisection` stopped the parts; else
+            None.
     """
 
     kind: Ending
@@ -247,25 +270,29 @@ Step = Call | Pause | AwaitOther | Reject | End
 
 
 class Life:
-    """Decides the next step of a batch: `next`, then the ``note`` method for the step's result.
+    """The state machine of one run of a batch.
+
+    Call `next` for a step, execute the step, and pass its result to the ``note`` method of the
+    step's kind; repeat until `next` returns an `End`. `live` is this loop.
 
     Args:
         terms: The conditions of the run.
         progress: The progress of earlier runs.
-        why: The earlier failure of the batch, for its parts.
-        held: The current hold.
-        in_parts: Classes of errors during which some parts passed and others found the sink away.
-            Life changes this set.
-        now_ms: Returns the ledger's time (ms since the epoch); called only for a hold.
-        timer_ms: Returns a monotonic time (ms).
-        shuffle: Shuffles a list in place.
-        chance: Returns a random number in [0, 1).
+        why: The batch's failure in an earlier run: the reason of parts that are not run.
+        held: The hold that a restart continues; None without a hold.
+        in_parts: Qualified names of exception classes with which a whole batch has failed, although
+            some of its parts passed. `Life` changes this set.
+        now_ms: Function that returns the ledger's time (ms since the epoch); called only for a
+            hold.
+        timer_ms: Function that returns a monotonic time (ms).
+        shuffle: Function that shuffles a list in place.
+        chance: Function that returns a random number in [0, 1).
 
     Attributes:
         progress: The progress of the batch.
-        held: The current hold.
-        isolated: The outcome of the isolation that has ended this life; None without an isolation.
-        cause: The failure before the isolation; None for a batch that was in parts before.
+        held: The current hold; None without a hold.
+        isolated: The outcome of the isolation at the end of this run; None without an isolation.
+        cause: The failure that began the isolation; None if the batch was already run in parts.
     """
 
     def __init__(
@@ -305,19 +332,20 @@ class Life:
 
     @property
     def records_left(self) -> int:
-        """Number of offsets that the isolation leaves to a backfill; 0 without an isolation."""
+        """Number of offsets that the isolation has deferred; 0 without an isolation."""
         left = [] if self.isolated is None else self.isolated.left
         return sum(size(self._terms.records, part) for part, _ in left)
 
     # Decide the next step.
 
     def next(self, passes: int, *, is_down: bool) -> Step:
-        """Return the next step.
+        """Return the next step of the run. The last step is an `End`.
 
         Args:
-            passes: Number of handler calls that have passed with a record, of this batch or
-                another.
-            is_down: Whether nothing has passed since an isolation without a passing part.
+            passes: Number of handler calls, of this or another batch, that have passed with a
+                record.
+            is_down: Whether the sink seems to be down: no part passed in an isolation, and no call
+                has passed since.
         """
         if self._failed is not None:
             failure, self._failed = self._failed, None
@@ -358,7 +386,7 @@ class Life:
     # Record the result of a step.
 
     def note(self, call: Call, failure: Failure | None) -> None:
-        """Record the end of a call; None for a call that passed."""
+        """Record the result of a call: its failure, or None if the call passed."""
         if self._work is not None:
             self._note_part(self._work, call, failure)
         elif failure is not None:
@@ -368,7 +396,7 @@ class Life:
             self._end = End(Ending.SUCCESS)
 
     def note_waited(self, pause: Pause, waited: Waited) -> None:
-        """Record the end of a pause."""
+        """Record how a pause ended. Any other end than `Waited.OVER` ends the run."""
         if waited is Waited.NOT_OURS and self._terms.last != "stop":
             self._end = End(Ending.DEFERRED, pause.failure)
         elif waited is not Waited.OVER:
@@ -376,20 +404,23 @@ class Life:
             self._end = End(Ending.RAISED, pause.whole or pause.failure, is_stopped=is_stopped)
 
     def note_other(self, *, passed: bool | None) -> None:
-        """Record the end of another batch's call; None if no other batch ran in time."""
+        """Record whether another batch's call passed; None if no other batch ran in time."""
         if self._work is not None and passed is None:
             self._work.give_up_waiting()
         elif self._work is not None:
             self._work.record_other(passed=bool(passed))
 
     def note_rejected(self, reject: Reject, *, kept: bool) -> None:
-        """Record whether a convicted record was stored as a dead letter; else leave the record."""
+        """Record whether a convicted record was stored as a dead letter.
+
+        A record that was not stored (``kept`` is False) is deferred.
+        """
         if kept:
             self.progress = reject.done
         elif self._work is not None:
             _leave(self._work.result, reject.part, reject.why)
 
-    # React to a failure of the whole.
+    # React to a failure of the whole batch.
 
     def _whole_failed(self, failure: Failure, *, is_down: bool) -> None:
         terms, verdict = self._terms, failure.verdict
@@ -407,7 +438,7 @@ class Life:
             self._hold(failure, is_down=is_down)
 
     def _backfill_failed(self, failure: Failure, *, is_down: bool) -> None:
-        """Run parts if the records may be at fault; else leave the batch to a later backfill."""
+        """Isolate after a failed backfill if the records may be at fault; else defer the batch."""
         is_split = failure.verdict is Verdict.PARTLY_IN
         seems_down = is_down and not self._terms.is_final and not failure.is_blameless
         if is_split or (not (failure.is_blameless or seems_down) and self._may_isolate):
@@ -416,9 +447,11 @@ class Life:
             self._end = End(Ending.DEFERRED, failure, is_down=seems_down)
 
     def _hold(self, failure: Failure, *, is_down: bool, has_tried: bool = False) -> None:
-        """Wait for the sink, and run parts now and then to see whether the sink is reachable.
+        """Begin or continue the hold after a failure, or end it and apply ``on_failure``.
 
-        The failure is of the whole, or of the parts if no part has passed (``has_tried``).
+        After some failures, parts are run first, to learn whether the sink is reachable.
+        ``has_tried`` is True if the parts have just been run and none has passed. ``failure`` is
+        then the failure of a part.
         """
         terms, is_certain = self._terms, failure.verdict is Verdict.AWAY
         may_try, has_parts = not self._keeps_key and terms.last != "stop", terms.records >= UNLIKE
@@ -446,7 +479,10 @@ class Life:
             self._wait(failure)
 
     def _held_for(self, *, is_certain: bool) -> Held | None:
-        """Return the hold that continues with a failure; None for the first failure of its kind."""
+        """Return the current hold if a failure continues it; None if a new hold begins.
+
+        A hold continues only if all its failures report the sink as unavailable, or none does.
+        """
         same = self.held is not None and self.held.is_certain == is_certain
         return self.held if same else None
 
@@ -462,7 +498,7 @@ class Life:
         self._pause = Pause(ms, failure, self.held, whole=whole, of_parts=of_parts)
 
     def _by_policy(self, failure: Failure, *, is_down: bool, was_held: bool = False) -> None:
-        """Apply ``on_failure``, after retries and a hold have failed."""
+        """Apply ``on_failure``, after retries and a hold: end the run or begin an isolation."""
         is_away = failure.verdict is Verdict.AWAY
         ends = is_away and self._terms.outage.on_outage is OnOutage.STOP
         seems_down = not failure.is_blameless and (is_down or was_held)
@@ -479,12 +515,13 @@ class Life:
         may = not self._keeps_key or self._terms.unknown_failed
         return self._terms.last == "isolate" and may
 
-    # Parts.
+    # Run parts.
 
     def _begin_parts(self, failure: Failure | None, *, is_probe: bool = False) -> None:
-        """Isolate a failed batch, or continue with the batch's parts (no failure).
+        """Begin to run parts, after a failure of the whole batch or from the stored progress.
 
-        A probe only asks whether any part passes. A policy without isolation runs few parts.
+        ``failure`` is None if the stored progress continues. A probe (``is_probe``) only finds out
+        whether any part passes; it runs at most `UNLIKE` parts if ``on_failure`` does not isolate.
         """
         terms, self.cause, self._is_probe = self._terms, failure, is_probe or failure is None
         self._asks = is_probe and terms.last != "isolate"
@@ -521,7 +558,7 @@ class Life:
             work.record(part, None)
             return
         was_unknown = part in self.progress.unknown
-        # An enclosing part never runs as a whole again: that would hide this failure.
+        # An enclosing part never runs as a whole again, because its pass would hide this failure.
         halved = call.before.halved.union(above(part))
         progress = replace(call.before, running=None, halved=halved)
         is_split = failure.verdict is Verdict.PARTLY_IN
@@ -529,7 +566,7 @@ class Life:
             progress = replace(progress, unknown=progress.unknown | {part})
         self.progress = progress
         is_wrong = failure.verdict is Verdict.WRONG
-        # The sink may have the part under its own key; or the policy isolates nothing.
+        # The sink may have the part under the part's own key; or ``on_failure`` does not isolate.
         stays_whole = part in progress.unknown or not (terms.last == "isolate" or self._asks)
         if failure.verdict is Verdict.STOPPED:
             self._end = End(Ending.RAISED, failure, is_stopped=True, is_unknown=True)
@@ -549,17 +586,20 @@ class Life:
                 work.spare(part)
 
     def _is_spared(self, part: str, why: Failure) -> bool:
-        """Whether a part is one record whose region of the sink was unreachable, and may wait."""
+        """Whether a failed part is a single record that is deferred instead of convicted.
+
+        This is so if a system was unreachable and another backfill can follow.
+        """
         is_lone = size(self._terms.records, part) == 1
         return is_lone and why.is_unreached and not self._terms.is_final
 
     def _parts_over(self, work: Bisection[Failure], *, is_down: bool) -> None:
-        """End the isolation, after all parts are decided or nothing passes."""
+        """End the isolation: end the run, or continue the hold if no part has passed."""
         result = work.result
         self.progress = replace(self.progress, evidence=work.evidence)
         self._work = self._convicted = None
         whys = [*(why for _, why in result.left), *filter(None, [result.down])]
-        failures = [why for why in whys if why is not self._why]  # without earlier lives' failure
+        failures = [why for why in whys if why is not self._why]  # not the earlier failure
         is_away = any(why.verdict is Verdict.AWAY for why in failures)
         nothing_passes = not result.has_passed and (result.down is not None or is_away)
         if nothing_passes and not (self.progress.done or self.progress.unknown):
@@ -582,7 +622,11 @@ class Life:
             )
 
     def _none_passed(self, last: Failure, down: Failure | None, *, is_down: bool) -> None:
-        """Continue the hold, with the whole batch unless the sink may have a part."""
+        """Continue the hold after a probe in which no part passed.
+
+        ``last`` is the last failure of a part. ``down`` is the failure at which the circuit breaker
+        of `Bisection` stopped the parts; None if it did not.
+        """
         if self.cause is None or (last.is_blameless and last.verdict is not Verdict.AWAY):
             self._hold(last, is_down=is_down, has_tried=True)
         else:
@@ -595,41 +639,53 @@ def _leave(result: Isolated[Failure], part: str, why: Failure) -> None:
 
 
 class World(Protocol):
-    """The environment of the loop: the batch's row, the handler, and time."""
+    """The environment in which `live` executes steps: the batch's row, the handler, and time."""
 
     @property
     def passes(self) -> int:
-        """Number of handler calls that have passed with a record, of this batch or another."""
+        """Number of handler calls, of this or another batch, that have passed with a record."""
         ...
 
     @property
     def is_down(self) -> bool:
-        """Whether nothing has passed since an isolation without a passing part."""
+        """Whether the sink seems to be down: no part passed in an isolation, and no call since."""
         ...
 
     def call(self, call: Call) -> Failure | None:
-        """Store the progress before the call, and call the handler. Return None for success."""
+        """Store the progress, call the handler with the part, and return its failure.
+
+        Returns:
+            None if the call passed.
+        """
         ...
 
     def pause(self, pause: Pause, progress: Progress) -> Waited:
-        """Store the hold and the progress, and wait. Return how the pause ended."""
+        """Store the hold and the progress, wait, and return how the pause ended."""
         ...
 
     def await_other(self) -> bool | None:
-        """Wait for another batch's call. Return whether the call passed.
+        """Wait for the end of another batch's call.
 
         Returns:
-            None if no other batch ran in time.
+            Whether that call passed; None if no other batch ran in time.
         """
         ...
 
     def reject(self, reject: Reject) -> bool:
-        """Store a dead letter together with the progress. Return whether it was stored."""
+        """Store a record as a dead letter, together with the progress.
+
+        Returns:
+            Whether the dead letter was stored.
+        """
         ...
 
 
 def live(life: Life, world: World) -> End:
-    """Run a batch to its end, step by step. Return the end, which the caller stores."""
+    """Execute the steps of ``life`` in ``world`` until the run ends.
+
+    Returns:
+        The end of the run, which the caller stores in the batch's row.
+    """
     while True:
         match life.next(world.passes, is_down=world.is_down):
             case Call() as call:

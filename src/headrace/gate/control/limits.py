@@ -1,7 +1,7 @@
-"""Limits of batches: a user's, checked against each other, and operators' for a running gate.
+"""Limits of batches: a user's options, and operators' settings for a running gate.
 
-An operator's setting (pause, limit, drain) carries its author and reason, and takes effect at the
-gate's next plan. Times are ms since the epoch, by the ledger's clock.
+An operator's setting (pause, limit, drain) names its author and reason, and takes effect when the
+gate plans its next batch. Times are ms since the epoch, by the ledger's clock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,17 +19,17 @@ Number_co = TypeVar("Number_co", bound=float, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class PartitionLimit(Generic[Number_co]):
-    """A number for all partitions, or a number for some and a default for the rest."""
+    """A limit for each partition: one default for all, with overrides for single partitions."""
 
     default: Number_co
     overrides: Mapping[TopicPartition, Number_co] = field(default_factory=dict)
 
     def of(self, partition: TopicPartition) -> Number_co:
-        """Return the number for a partition."""
+        """Return the limit of a partition: its override, or the default."""
         return self.overrides.get(partition, self.default)
 
     def of_all(self, partitions: Sequence[TopicPartition]) -> list[Number_co]:
-        """Return the numbers for these partitions, in their order."""
+        """Return the limits of several partitions, in the order of ``partitions``."""
         if not self.overrides:
             return [self.default] * len(partitions)
         return [self.overrides.get(partition, self.default) for partition in partitions]
@@ -41,20 +41,23 @@ class BatchLimits:
 
     Attributes:
         seconds_per_batch: The interval for which a batch is planned (s); above 0.
-        initial_rate: The rate of the whole source before an estimate (records/s); above 0. Too
-            high: the first batch after a long stop overruns. Too low: the first few batches are
-            smaller than necessary. None: backpressure is off, and an estimated rate is ignored.
-        max_rate_per_partition: The cap of each partition (records/s). Default: 0, no cap.
-        min_per_partition: Minimum number of records of each partition in every batch, if available;
-            1 or more, so that no partition starves. The two caps on the whole batch take
-            precedence.
+        initial_rate: The rate of the whole source before the first estimate (records/s); above 0.
+            Too high: the first batch after a long stop takes longer than its interval. Too low: the
+            first few batches are smaller than necessary. None: backpressure is off, and an
+            estimated rate is ignored.
+        max_rate_per_partition: The cap of each partition (records/s). Default: 0, which means no
+            cap.
+        min_per_partition: The floor of each partition: the least number of its records in every
+            batch, if so many are available; 1 or more, so that no partition starves. Default: 1.
+            ``max_records`` and ``max_bytes`` take precedence.
         max_records: ``maxOffsetsPerTrigger``, the native connector's cap of the whole batch
-            (records); 1 or more. A batch may exceed it by one record for each partition whose
+            (records); 1 or more. A batch may exceed the cap by one record for each partition whose
             proportional count is below one. None: no cap.
-        max_bytes: ``maxBytesPerTrigger``, the same in estimated bytes; 1 or more. None: no cap.
+        max_bytes: ``maxBytesPerTrigger``, the native connector's cap of the whole batch in
+            estimated bytes; 1 or more. None: no cap.
 
     Raises:
-        OptionError: A number is out of its range, or a floor is above a cap.
+        OptionError: A number is out of its range, or a partition's floor is above a cap.
     """
 
     seconds_per_batch: float
@@ -93,14 +96,14 @@ class BatchLimits:
                 raise OptionError(
                     f"minRatePerPartition is {floor} records a batch{where}, more than the"
                     f" {most:g} that a maxRatePerPartition of {cap:g} records/s allows in a batch"
-                    f" of {self.seconds_per_batch:g} s; lower the first, or raise the second or"
-                    " the interval."
+                    f" of {self.seconds_per_batch:g} s; lower minRatePerPartition, or raise"
+                    " maxRatePerPartition or the interval."
                 )
             if self.max_records is not None and floor > self.max_records:
                 raise OptionError(
                     f"minRatePerPartition is {floor} records a batch{where}, more than the"
-                    f" {self.max_records} of maxOffsetsPerTrigger; lower the first or raise the"
-                    " second."
+                    f" {self.max_records} of maxOffsetsPerTrigger; lower minRatePerPartition or"
+                    " raise maxOffsetsPerTrigger."
                 )
 
 
@@ -118,40 +121,41 @@ class OperatorActionKind(StrEnum):
     """Kinds of operators' actions. The values are shown to users."""
 
     PAUSE = "pause"
-    """Plan no batch with records until a resume."""
+    """The gate plans no batch with records until an operator resumes the gate."""
     DRAIN = "drain"
-    """As a pause, to stop the query once the admitted records are processed."""
+    """The gate plans no batch with records, and the query is to stop when it has processed all
+    admitted records."""
     RESUME = "resume"
-    """End a pause or a drain."""
+    """Ends a pause or a drain of the gate."""
     LIMIT = "limit"
-    """Cap the rate of the whole gate, in addition to all other limits."""
+    """Caps the rate of the whole gate, in addition to all other limits."""
     UNLIMIT = "unlimit"
-    """End a limit."""
+    """Ends an operator's rate limit on the gate."""
     STOP = "stop"
-    """End the current query; the next query of the gate plans as usual."""
+    """Ends the gate's current query; the gate's next query plans batches as usual."""
     LIFT_CEILING = "lift ceiling"
-    """Remove the size ceiling learned from failed batches."""
+    """Removes the gate's size ceiling, which was learned from failed batches."""
     ADOPT = "adopt"
-    """Allow the next start to use a checkpoint that its ledger would refuse."""
+    """Allows the gate's next start to use a checkpoint that the ledger would refuse."""
     RESTART = "restart"
-    """Make the next start with a new checkpoint read all records again."""
+    """Makes the gate's next start with a new checkpoint read all records again."""
     CONTINUED = "continued"
-    """A query with a new checkpoint continued from the ledger's position; recorded by Headrace
-    itself."""
+    """A query with a new checkpoint has continued from the ledger's position. Headrace itself
+    records this action."""
     RETRY = "retry"
-    """Retry failed batches without waiting for their next backfill, or for the sink."""
+    """Runs failed batches again at once, without waiting for the next backfill or for the sink."""
     DROP_BATCH = "drop batch"
-    """Accept that a dead batch is not processed."""
+    """Accepts that the records of a dead batch are never processed."""
     SEND = "send"
-    """Send dead letters to Kafka again."""
+    """Sends dead letters to Kafka again."""
     DROP_LETTERS = "drop letters"
-    """Accept that dead letters are not processed."""
+    """Accepts that the records of dead letters are never processed."""
     ACCEPT = "accept"
-    """Accept that lost or skipped offsets are not processed."""
+    """Accepts that lost or skipped offsets are never processed."""
 
     @property
     def is_on_failures(self) -> bool:
-        """Whether the action is about failures, and has an outcome."""
+        """Whether the action handles failed batches, dead letters or losses, and has an outcome."""
         return self in (
             OperatorActionKind.RETRY,
             OperatorActionKind.DROP_BATCH,
@@ -166,17 +170,21 @@ class OperatorAction:
     """One action of an operator, as stored in the ledger.
 
     Attributes:
-        number: Counts up over all gates; a later action has a higher number.
-        by: The author, as named by the author or a tool.
+        number: The action's number in the ledger. A later action has a higher number, on any gate.
+        gate: The gate's name.
+        kind: The kind of the action.
+        by: The author's name, as the author or a tool wrote it.
         why: The author's reason; may be empty.
-        time_ms: The time of the action.
-        records_per_s: The cap of a limit (records/s over all partitions).
-        until_ms: The time when a limit ends by itself; None for never.
-        seen_ms: The first time when the gate's planner applied the action, or a later action that
-            replaced it; None before. It stays None for a gate without a running query.
-        target: The id of the checkpoint of an `adopt`, or a description of the failures.
-        outcome: Outcome of an action on failures; None while it is in progress, or if it was
-            interrupted.
+        time_ms: The time of the action (ms since the epoch).
+        records_per_s: The cap that a limit sets (records/s over all partitions); None for other
+            kinds.
+        until_ms: The time when a limit ends by itself (ms since the epoch); None for never.
+        seen_ms: The first time when the gate's planner applied this action, or a later action that
+            replaced it (ms since the epoch). None before, and while the gate has no running query.
+        target: The checkpoint id of an ``adopt``, or a description of the failures that the action
+            handles; None for other kinds.
+        outcome: The outcome of an action on failures. None while the action is in progress, and if
+            it was interrupted.
     """
 
     number: int
@@ -193,11 +201,11 @@ class OperatorAction:
 
     @property
     def author(self) -> str:
-        """The author and the reason, in one text."""
+        """The author and the reason in one text, such as ``ops: sink migration``."""
         return f"{self.by}: {self.why}" if self.why else self.by
 
     def describe(self, now_ms: int) -> str:
-        """Describe the action while it is in force; the date is included unless it is today's.
+        """Describe an action in force, with its date unless that is the date of ``now_ms``.
 
         >>> OperatorAction(
         ...     1, "orders", OperatorActionKind.PAUSE, "ops", "sink migration", 36_840_000
@@ -216,13 +224,15 @@ class OperatorAction:
 
 @dataclass(frozen=True, slots=True)
 class OperatorLimits:
-    """Operators' settings in force for a gate, at one moment.
+    """Operators' settings in force for a gate, as read from the ledger at one moment.
 
     Attributes:
-        at_ms: The time of the read.
-        hold: The pause or the drain in force; None if the gate plans batches.
-        limit: The limit in force; None without one.
-        newest: The number of the newest action on the gate, in force or not; None without any.
+        gate: The gate's name.
+        at_ms: The time when the settings were read (ms since the epoch).
+        hold: The pause or the drain in force; None without a pause and a drain.
+        limit: The rate limit in force; None without a limit.
+        newest: The number of the newest action on the gate, in force or not; None without an
+            action.
         stop: The stop of the gate's current or last query; None without a stop.
     """
 
@@ -235,7 +245,7 @@ class OperatorLimits:
 
     @property
     def closed_by(self) -> OperatorAction | None:
-        """The action that prevents the gate from planning batches; None without one."""
+        """The stop, pause or drain that keeps the gate from planning batches; None without it."""
         return self.stop or self.hold
 
     @property
@@ -250,21 +260,21 @@ class OperatorLimits:
 
     @property
     def seen(self) -> bool:
-        """Whether the gate's planner has applied all actions in force; True without any."""
+        """Whether the gate's planner has applied all actions in force; True without an action."""
         return all(action.seen_ms is not None for action in self.in_force)
 
     @property
     def in_force(self) -> tuple[OperatorAction, ...]:
-        """The actions in force: a stop, then the hold, then the limit."""
+        """The actions in force: first a stop, then a pause or a drain, then a limit."""
         return tuple(action for action in (self.stop, self.hold, self.limit) if action is not None)
 
     def describe(self) -> str | None:
-        """Describe the settings in force; None if there are none."""
+        """Describe the actions in force; None without an action."""
         return "; ".join(action.describe(self.at_ms) for action in self.in_force) or None
 
 
 def _clock_time(time_ms: int, now_ms: int) -> str:
-    """Return a time of day, with the date unless it is today's.
+    """Format a time as a UTC time of day, with the date if it is not the date of ``now_ms``.
 
     >>> _clock_time(36_840_000, 36_900_000), _clock_time(36_840_000, 136_900_000)
     ('10:14:00 UTC', '1970-01-01 10:14:00 UTC')

@@ -1,15 +1,17 @@
 """Parts of a batch: paths in a binary tree over its planned offsets, and the batch's progress.
 
 A part is a path of ``0`` and ``1``: ``""`` is the batch, ``"0"`` its first half, ``"01"`` the
-second half of that half. Halves divide the planned offsets, not the remaining ones. So they are
-equal after every restart, and offsets that have left the log move nothing. Each range is cut in its
-middle, so a part has all partitions, and in each partition ``"0"`` comes before ``"1"``.
+second half of the first half. Halves divide the planned offsets, not the offsets that are still in
+the log. So the halves are the same after every restart, even if the log has lost offsets. Each
+partition's range is cut in its middle, so a part has all partitions, and in each partition ``"0"``
+comes before ``"1"``.
 
-Of two parts, one contains the other, or they are disjoint. So the key of a part, `<batch>.01`, and
-the keys of the enclosing parts tell a sink everything. An owner that was frozen beyond its lease
-finds the rows written meanwhile, however the rest was divided. A key has a point, not a slash,
-because keys also name folders. An offset set that is no half, such as the rest beside a sample, is
-several parts: some log2(n) more runs.
+Of two parts, one contains the other, or they are disjoint. So a sink needs only the key of a part,
+`<batch>.01`, and the keys of the enclosing parts to know whether it has the part's rows. This also
+holds for a process whose lease ended while it was frozen: it finds the rows that another process
+has written meanwhile. A key contains a point, not a slash, because keys also name folders. An
+offset set that is not a half, such as a batch without a sample, is several parts, and takes about
+log2(n) more runs.
 """
 
 import json
@@ -27,11 +29,13 @@ WHOLE: Final = ""
 """Path of the whole batch."""
 
 _MAX_TEXT: Final = 1_000_000
-"""Longest serialized progress (characters)."""
+"""Longest text that `Progress.from_text` parses (characters)."""
 
 
 def size(records: int, path: str) -> int:
-    """Return the offsets of a part of a batch with ``records`` offsets; 0 for no such part.
+    """Return the number of offsets in a part of a batch that has ``records`` offsets.
+
+    The result is 0 if the batch is too small to have such a part.
 
     >>> [size(7, path) for path in ("", "0", "1", "11", "111")]
     [7, 4, 3, 1, 0]
@@ -47,7 +51,7 @@ def halves(path: str) -> tuple[str, str]:
 
 
 def beside(part: str, inner: str) -> list[str]:
-    """Return the parts that complete an inner part to the outer part, the largest first.
+    """Return the parts that together with ``inner`` make up ``part``, the largest first.
 
     >>> beside("1", "1011")
     ['11', '100', '1010']
@@ -56,17 +60,17 @@ def beside(part: str, inner: str) -> list[str]:
 
 
 def above(path: str) -> list[str]:
-    """Return the parts that enclose a part, the smallest first, and the batch last."""
+    """Return the larger parts that contain a part: its parent first, the whole batch last."""
     return [path[:at] for at in range(len(path) - 1, -1, -1)]
 
 
 def is_within(part: str, others: Iterable[str]) -> bool:
-    """Whether a part is equal to another part, or within it."""
+    """Whether any part in ``others`` is equal to ``part`` or contains it."""
     return any(part.startswith(path) for path in others)
 
 
 def ranges_of(planned: Sequence[OffsetRange], path: str) -> Ranges:
-    """Return the ranges of a part, in the order of the batch's ranges.
+    """Return the offset ranges of a part, in the order of the batch's planned ranges.
 
     >>> both = [OffsetRange("orders", p, 0, 5) for p in (0, 1)]
     >>> [[str(r) for r in ranges_of(both, path)] for path in ("0", "1")]
@@ -79,7 +83,7 @@ def ranges_of(planned: Sequence[OffsetRange], path: str) -> Ranges:
 
 
 def path_of(planned: Sequence[OffsetRange], topic: str, partition: int, offset: int) -> str | None:
-    """Return the part that consists of one record; None if the batch does not have the record."""
+    """Return the part that contains only this offset; None if the batch does not contain it."""
 
     def is_in(ranges: Ranges) -> bool:
         return any(
@@ -110,7 +114,7 @@ def _halved(ranges: Ranges) -> tuple[Ranges, Ranges]:
 
 
 def joined(parts: Iterable[str]) -> frozenset[str]:
-    """Return the same offsets in the fewest parts: two halves become their whole.
+    """Merge parts: replace each pair of halves by the part that they make up.
 
     >>> sorted(joined(["00", "01", "10"]))
     ['0', '10']
@@ -129,7 +133,7 @@ def joined(parts: Iterable[str]) -> frozenset[str]:
 
 
 def rest(done: Collection[str], within: str = WHOLE) -> list[str]:
-    """Return the largest parts that are disjoint from the finished parts, in order.
+    """Return the unfinished parts within a part, as few and large as possible, in path order.
 
     >>> rest(["01", "110"])
     ['00', '10', '111']
@@ -147,13 +151,15 @@ class Progress:
     """The progress of a batch that is run in parts.
 
     Attributes:
-        done: Parts that have passed, or are dead letters, merged into the fewest parts.
-        running: The part of the current handler call, durable before the call.
-        unknown: Parts that the sink may have though they failed: their run was interrupted.
-        halved: Parts that have failed, or contain a failed part; none of them is run as a whole
+        done: Parts that have passed, or were stored as dead letters, merged into the fewest parts.
+        running: The part of the current handler call; None between calls. It is stored before the
+            call.
+        unknown: Parts whose run was interrupted, so that the sink may have their records.
+        halved: Parts that have failed or contain a failed part. They are never run as a whole
             again.
-        runs: Number of handler calls with parts.
-        evidence: The state of a test of suspects, as in `Bisection.evidence`.
+        runs: Number of handler calls with parts so far.
+        evidence: The serialized state of a test of suspects (`Bisection.evidence`); empty without
+            a test.
     """
 
     done: frozenset[str] = frozenset()
@@ -165,7 +171,10 @@ class Progress:
 
     @property
     def open(self) -> list[str]:
-        """The largest parts still to be run, in order; unknown parts stay separate."""
+        """The parts still to be run, as few as possible, in path order.
+
+        A part with an unknown outcome is not merged with other parts.
+        """
         waiting, parts = rest([*self.done, *self.unknown]), list(self.unknown)
         while waiting:
             part = waiting.pop()
@@ -176,7 +185,7 @@ class Progress:
         return sorted(parts)
 
     def with_done(self, part: str) -> Self:
-        """Return the progress after a part is done."""
+        """Return this progress with one more finished part."""
         finished = joined({*self.done, part})
         halved = frozenset(path for path in self.halved if not is_within(path, finished))
         return replace(self, done=finished, unknown=self.unknown - {part}, halved=halved)
@@ -201,10 +210,10 @@ class Progress:
 
     @classmethod
     def from_text(cls, text: str, records: int, batch: str) -> Self:
-        """Parse a text of `to_text` for a batch with ``records`` offsets.
+        """Parse a progress that `to_text` has serialized, for a batch with ``records`` offsets.
 
         Raises:
-            LedgerError: The text is no progress, or the progress of another batch.
+            LedgerError: The text is not a valid progress of a batch with this number of offsets.
         """
         try:
             values: Any = json.loads(text) if len(text) <= _MAX_TEXT else None
@@ -231,8 +240,8 @@ class Progress:
             is_whole = False
         if not is_whole:
             raise LedgerError(
-                f"The progress of batch {batch} in the ledger is {text[:200]!r}, which names no"
-                f" parts of its {records} offsets, so the batch is not run; restore the ledger from"
-                " a copy."
+                f"The progress of batch {batch} in the ledger is {text[:200]!r}, which is not valid"
+                f" for a batch of {records} offsets, so the batch is not run; restore the ledger"
+                " from a copy."
             )
         return progress

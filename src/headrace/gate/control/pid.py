@@ -1,9 +1,9 @@
-"""The rate that the next batches can sustain, computed from a finished batch.
+"""The law ``pid``: the PID rate estimator of Spark's DStreams.
 
-The law is the PID estimator of Spark's DStreams (``org.apache.spark.streaming.scheduler.rate``),
-with the same operations on doubles in the same order, so that equal batches give equal rates. With
-a batch of N records that took T and began D late, the time since the last update t, the interval i,
-and the gains P, I, Q::
+It does the same operations on doubles in the same order as Spark's class (in
+``org.apache.spark.streaming.scheduler.rate``), so that equal batches give equal rates. A batch of N
+records took the time T and began D late. The time since the last update is t, the interval is i,
+and the gains are P, I and Q::
 
     processing    = N / T
     error         = rate - processing
@@ -29,21 +29,21 @@ from headrace.gate.control.law import (
 
 @dataclass(frozen=True, slots=True)
 class PIDTerms:
-    """Terms of the last rate of a `PIDRateEstimator`, for display.
+    """The terms from which a `PIDRateEstimator` computed its last rate, for display.
 
-    Up to rounding, the new rate is the previous rate plus the three contributions, or the smallest
-    rate allowed if that is larger.
+    Up to rounding, the new rate is the previous rate plus ``proportional``, ``integral`` and
+    ``derivative``. If the sum is below the smallest rate, the new rate is the smallest rate.
 
     Attributes:
         processing_rate_per_s: Processing rate of the batch (records/s).
-        error: The rate in force minus the processing rate (records/s): above 0 when more was
-            admitted than could be processed.
-        historical_error: The records that waited because the batch began late, spread over one
+        error: The previous rate minus the processing rate (records/s). It is above 0 if more
+            records were admitted than could be processed.
+        historical_error: The records that waited because the batch began late, divided by one
             interval (records/s).
-        d_error: The change of the error since the previous update, per second (records/s²).
+        d_error: The change of ``error`` since the previous update, per second (records/s²).
         proportional: Contribution of the proportional term to the rate (records/s).
-        integral: Contribution of the integral term (records/s).
-        derivative: Contribution of the derivative term (records/s).
+        integral: Contribution of the integral term to the rate (records/s).
+        derivative: Contribution of the derivative term to the rate (records/s).
     """
 
     processing_rate_per_s: float
@@ -56,11 +56,11 @@ class PIDTerms:
 
 
 class PIDRateEstimator:
-    """The estimator of Spark's DStreams: a controller with three terms over the rate.
+    """Spark's PID rate estimator: computes a source's rate from its finished batches.
 
     The rate is steady when batches take exactly one interval and begin in time. The first batch
-    gives no rate: its processing rate is the start of the corrections. An estimator belongs to one
-    source of one query; one thread reports the batches in the order in which they end. ::
+    gives no rate; its processing rate is the start value. An estimator belongs to one source of one
+    query. One thread passes it the batches in the order in which they end. ::
 
         >>> estimator = PIDRateEstimator(batch_interval_ms=1000)
         >>> estimator.compute(1_000, 5_000, processing_delay_ms=1000, scheduling_delay_ms=0)
@@ -69,19 +69,19 @@ class PIDRateEstimator:
 
     Args:
         batch_interval_ms: The time that a batch should take (ms); above 0.
-        proportional: Fraction of the present error that is corrected at once; 0 or more. Default:
-            1.0, at which the rate goes straight to the last processing rate. Too large: the rate
-            overshoots and swings. Too small: it follows a slower job too late. At 0 only the other
-            two terms move the rate.
-        integral: Speed at which waiting records are caught up with; 0 or more. Default: 0.2. It
-            lowers the rate while batches begin late. Too large: the rate undershoots and leaves the
-            job idle in turns. Too small: an accumulated delay stays.
-        derivative: Weight of the error's trend; 0 or more. Default: 0.0. It damps fast changes. Too
-            large: the noise of batch times is amplified until the rate is unstable, which is why it
-            is rarely used.
-        min_rate: The smallest rate that is ever returned (records/s); above 0. Default: 100, so
-            that batches never become empty. Too large: a slower job falls behind without bound. Too
-            small: the way back up from a standstill is long.
+        proportional: Gain P: the fraction of the present error that is corrected at once; 0 or
+            more. Default: 1.0, with which the rate becomes the last processing rate. Too large: the
+            rate overshoots and oscillates. Too small: the rate falls too late when the job becomes
+            slower. At 0 only the other two terms change the rate.
+        integral: Gain I: the weight of the records that wait because batches begin late; 0 or more.
+            Default: 0.2. It lowers the rate while batches begin late. Too large: the rate falls too
+            far, and the job is idle at times. Too small: the delay of the batches stays.
+        derivative: Gain Q: the weight of the error's trend; 0 or more. Default: 0.0. It damps fast
+            changes, but is rarely used. Too large: it amplifies the noise of batch times until the
+            rate is unstable.
+        min_rate: The smallest rate that `compute` returns (records/s); above 0. Default: 100, so
+            that batches never become empty. Too large: a slower job falls ever further behind. Too
+            small: the rate recovers slowly after a standstill.
 
     Raises:
         OptionError: An argument is out of its range, or not a finite number.
@@ -109,7 +109,7 @@ class PIDRateEstimator:
         self._latest_rate: float | None = None
         self._latest_error = 0.0
         self.terms: PIDTerms | None = None
-        """Terms of the last rate returned; None before the first rate."""
+        """The terms of the last rate that `compute` returned; None before the first rate."""
 
     def compute(
         self,
@@ -118,20 +118,20 @@ class PIDRateEstimator:
         processing_delay_ms: int,
         scheduling_delay_ms: int,
     ) -> float | None:
-        """Update the rate with one finished batch.
+        """Compute the new rate from one finished batch.
 
-        A batch changes nothing if it ended no later than the previous batch, had no records or took
-        no time.
+        A batch is ignored if it did not end later than the previous batch, or if its records or its
+        duration are 0.
 
         Args:
-            time_ms: The end of the batch (Unix time in ms).
-            num_elements: The records of this source in it.
-            processing_delay_ms: Duration, planning and commit included (ms).
-            scheduling_delay_ms: Delay of its start (ms).
+            time_ms: The time when the batch ended (Unix time in ms).
+            num_elements: Number of the source's records in the batch.
+            processing_delay_ms: Duration of the batch with planning and commit (ms).
+            scheduling_delay_ms: Time by which the batch began late (ms).
 
         Returns:
-            The new rate (records/s over all partitions together). None if the batch changed
-            nothing, or was the first; the rate in force then stays in force.
+            The new rate (records/s over all partitions). None for the first batch and for an
+            ignored batch; the rate in force then stays in force.
         """
         if time_ms <= self._latest_time_ms or num_elements <= 0 or processing_delay_ms <= 0:
             return None
@@ -159,7 +159,7 @@ class PIDRateEstimator:
             error=error,
             historical_error=historical_error,
             d_error=d_error,
-            # Not `-x`, which would show a minus zero.
+            # Not `-x`, which would print "-0" for a term of 0.
             proportional=0.0 - by_proportional,
             integral=0.0 - by_integral,
             derivative=0.0 - by_derivative,
@@ -177,15 +177,15 @@ class _GatePID:
     def batch(self, part: FinishedPart, rate_in_force: float | None) -> float | None:
         """Compute a rate from the estimator's own last rate, as Spark does."""
         del rate_in_force
-        # Most of the time of a small batch is fixed cost. PID would take its rate for the job's
-        # maximum, and fall below the limit that made the batch small, so PID does not see it.
-        # A batch longer than its interval counts: the job cannot process even the limited batch.
+        # Most of the time of a small batch is fixed cost. PID would take the batch's rate for the
+        # job's maximum, and fall below the limit that made the batch small. So a limited batch is
+        # ignored, unless it took longer than its interval: then the limit is still too high.
         if part.progress.is_limited and part.progress.own_ms <= part.interval_ms:
             return None
         return self._estimator.compute(*part.stats)
 
     def terms(self) -> LawTerms:
-        """Return the contributions of the three terms to the last rate."""
+        """Return the contributions of P, I and Q to the last rate; `NO_TERMS` before a rate."""
         terms = self._estimator.terms
         if terms is None:
             return NO_TERMS
@@ -207,6 +207,6 @@ _GAINS: Final = (
     LawOption("backpressure.pid.integral", 0.2),
     LawOption("backpressure.pid.derived", 0.0),
 )
-"""The arguments of `PIDRateEstimator`, in their order."""
+"""The options of the gains of `PIDRateEstimator`, in the order of its arguments."""
 
 PID: Final = Law("pid", _GatePID, options=_GAINS, shown=_shown)

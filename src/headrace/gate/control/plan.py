@@ -1,17 +1,18 @@
-"""The planner: from a rate, the lags and the limits to one end offset per partition, and why.
+"""The planner: computes a batch's end offset for each partition, and the limit that set it.
 
-Four laws follow one another, and each can only reduce the result of the previous law:
+The planner applies four laws in turn. Each law can only reduce the counts of the previous law:
 
 1. The rate law (`headrace.gate.control.rate_law`): ``count = min(messages, lag)``.
 2. ``maxOffsetsPerTrigger``, as in Spark's native Kafka source, if the sum of counts exceeds it:
    ``count = max(int(max / sum * count), 1)``.
-3. ``maxBytesPerTrigger``, the same with the records' measured mean size.
+3. ``maxBytesPerTrigger``: the counts are scaled down in the same way, with the measured mean size
+   of the records.
 4. The ceiling learned from failed batches (`headrace.gate.control.size_ceiling`): the counts are
    scaled down in the same way, and their sum is exactly the ceiling.
 
-Without ``backpressure.initialRate`` the first batch has the smallest rate that can be learnt
-(``minRate``), so that the first batch is bounded too. A missing rate never means a missing limit:
-after a lost report the planner uses the rate in force.
+If ``backpressure.initialRate`` is not set, the first batch is planned with the smallest rate that a
+law can learn (``minRate``). So the first batch is bounded as well. If the report of a batch is
+lost, the planner keeps the rate in force; a missing rate never removes the limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,8 @@ from headrace.gate.control.rate_law import Reason, grant, rate_in_force
 from headrace.gate.control.size_ceiling import SizeCeiling
 
 ASSUMED_RECORD_BYTES: Final = 1_048_588
-"""The size of a record before any measurement: the default of a Kafka broker's
-``message.max.bytes``, so that a cap in bytes holds for the first batch too."""
+"""Assumed size of a record while no size has been measured (bytes). It is the default of a Kafka
+broker's ``message.max.bytes``, so that the first batch also respects ``maxBytesPerTrigger``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +36,20 @@ class Plan:
 
     Attributes:
         until: The end offset (excluded) of each partition; never below its start.
-        records: Number of offsets in the batch: an upper bound of its records, because compaction
-            leaves gaps.
+        records: Number of offsets in the batch. The batch may have fewer records, because
+            compaction leaves gaps.
         lag: Number of unread offsets before the batch.
         rate_per_s: The rate in force, a whole number of records/s; None without a rate.
-        reason: Limit of the batch: the reason whose partitions together leave the most unread; of
-            equals, the first in `Reason`. If nothing is left unread: `Reason.EVERYTHING`, or
-            `Reason.NOTHING_NEW` for an empty batch.
-        reasons: Limit of each partition: the last law that reduced it.
-        unread: Number of offsets left unread for each reason; their sum is `left_over`.
-        throttled_by: The downstream stage whose rate limit was in force, strictest or not.
-        operator: Operators' settings in force, strictest or not.
-        ceiling: The size ceiling learned from failed batches, if it has reduced the batch.
+        reason: The limit of the batch: the reason for which the most offsets are left unread. If
+            two reasons are equal, the first in `Reason` counts. If no offset is left unread, it is
+            `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
+        reasons: The limit of each partition: the last law that reduced its count.
+        unread: Number of offsets that are left unread for each reason. The sum is `left_over`.
+        throttled_by: The downstream stage whose rate limit was in force, even if another limit was
+            lower; None without a rate limit.
+        operator: Operators' settings in force, even if another limit was lower; None if they were
+            not passed to `plan`.
+        ceiling: The size ceiling learned from failed batches; None if it did not reduce the batch.
         bytes: Estimated size of the batch (bytes); None if the records' sizes are unknown.
     """
 
@@ -63,7 +66,10 @@ class Plan:
     bytes: int | None = None
 
     def describe(self, reason: Reason) -> str:
-        """Describe a reason in words, with the stage, the operator or the failure behind it."""
+        """Describe a reason in words, with the name of the stage or the operator that caused it.
+
+        A ceiling is described with the failure from which it was learned.
+        """
         if reason is Reason.THROTTLED:
             return f"{reason} by {self.throttled_by}"
         if reason is Reason.CEILING and self.ceiling is not None:
@@ -76,7 +82,7 @@ class Plan:
 
     @property
     def left_over(self) -> int:
-        """Number of offsets that are still unread after the batch."""
+        """Number of available offsets that the batch leaves unread."""
         return self.lag - self.records
 
 
@@ -102,22 +108,25 @@ def plan(
         >>> planned.until[near], planned.until[far], str(planned.reason)
         (600, 800, 'rate')
 
-    A partition whose position lies past its latest offset (after the topic was truncated or
-    recreated) gets no records: the source handles that case before it plans. Raises `KeyError` for
-    a partition in ``latest`` without a position, and `OptionError` for a rate that is not finite.
+    If the position of a partition is past its latest offset, because the topic was truncated or
+    recreated, the partition gets no records. The source must handle this case before it plans.
 
     Args:
-        current: The position of every partition in ``latest``; others are ignored.
+        current: The position of every partition in ``latest``. Other partitions are ignored.
         latest: The latest offset of every partition to read. The plan has the same partitions.
-        rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
+        rate: The estimated rate (records/s, all partitions together). None, 0 or less: no estimate.
         limits: The other limits of the batch.
-        record_bytes: The mean size of a record (bytes), for all or by topic. If unknown,
-            `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it.
-        rate_limit: The limit set by a downstream stage. It also applies without backpressure; the
-            floor of each partition takes precedence.
-        operator: Operators' settings in force: the limit applies as ``rate_limit`` does, and under
-            a pause or a drain the plan is empty.
-        ceiling: The learned limit of the handler's largest batch.
+        record_bytes: The mean size of a record (bytes), one number or a number for each topic. An
+            unknown size counts as `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` uses it.
+        rate_limit: The rate limit of a downstream stage. It also applies if backpressure is off.
+            The floor of each partition takes precedence.
+        operator: Operators' settings in force. An operator's limit applies like ``rate_limit``.
+            Under a stop, a pause or a drain, the plan is empty.
+        ceiling: The size ceiling learned from failed batches; None for no ceiling.
+
+    Raises:
+        KeyError: A partition in ``latest`` has no position in ``current``.
+        OptionError: The estimated rate is not a finite number.
     """
     backlog = _Backlog.of(current, latest)
     if operator is not None and operator.closed_by is not None:
@@ -160,9 +169,10 @@ def plan(
 
 
 def empty_plan(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Plan:
-    """Return a plan without records, for a batch that `should_wait` delays.
+    """Return a plan without records, with `Reason.WAITING`, for a batch that `should_wait` delays.
 
-    Raises `KeyError` for a partition in ``latest`` without a position.
+    Raises:
+        KeyError: A partition in ``latest`` has no position in ``current``.
     """
     return _plan_of_nothing(_Backlog.of(current, latest), Reason.WAITING)
 
@@ -180,17 +190,21 @@ def should_wait(available: int, min_records: int, waited_ms: int, max_delay_ms: 
 
     Args:
         available: Number of unread offsets (`Plan.lag`).
-        min_records: ``minOffsetsPerTrigger``: the least number worth a batch.
-        waited_ms: The time since the last batch that was not delayed. The native source does not
-            delay the first batch: pass ``max_delay_ms``.
-        max_delay_ms: ``maxTriggerDelay``: the time after which any available offset is read.
+        min_records: ``minOffsetsPerTrigger``: the least number of offsets in a batch.
+        waited_ms: The time since the last batch that was not delayed (ms). For the first batch,
+            pass ``max_delay_ms``, because the native source does not delay the first batch.
+        max_delay_ms: ``maxTriggerDelay``: the time after which a batch is not delayed, however few
+            offsets are available (ms).
     """
     return waited_ms < max_delay_ms and available < min_records
 
 
 @dataclass(frozen=True, slots=True)
 class _Backlog:
-    """Position of each partition, in columns, because a plan may have thousands of partitions."""
+    """The start offset and the lag of each partition before a batch.
+
+    The values are in parallel lists, because a plan may have thousands of partitions.
+    """
 
     partitions: list[TopicPartition]
     starts: list[int]
@@ -212,13 +226,13 @@ def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
     """Scale counts of records down to a limit, as Spark's native Kafka source does.
 
     Each count is multiplied by limit / total and rounded down. A result below one record becomes
-    one record, so that a small partition does not starve beside a big one. So the sum may exceed
-    the limit by one record for each small partition.
+    one record, so that small partitions do not starve. So the sum may exceed the limit by one
+    record for each small partition.
 
     Args:
-        counts: The records of each partition.
-        limit: The largest sum of the result, in the unit of ``total``.
-        total: The sum of the counts.
+        counts: The number of records of each partition.
+        limit: The limit of the whole batch, in records or bytes.
+        total: The size of all counts together, in the unit of ``limit``.
     """
     # In Spark's native order of operations, on doubles: the rounding depends on the last bit.
     whole = float(total) or 1.0
@@ -230,9 +244,11 @@ def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
 
 
 def _prorated_exactly(counts: Sequence[int], limit: int, turn: int) -> list[int]:
-    """Scale counts down as `_prorated` does, to exactly the limit: a larger batch fails.
+    """Scale counts of records down so that their sum is exactly the limit.
 
-    If more partitions than the limit have records, they take turns, with one record each.
+    The counts stay in proportion, as in `_prorated`. If more partitions have records than the limit
+    allows, the chosen partitions get one record each. ``turn`` selects them, and its growth from
+    batch to batch gives every partition its turn.
     """
     some = [place for place, count in enumerate(counts) if count]
     if len(some) > limit:
@@ -272,7 +288,7 @@ def _measured_bytes(
     counts: Sequence[int],
     record_bytes: float | Mapping[str, float] | None,
 ) -> float | None:
-    """Return `_size_bytes` if all sizes in it are measured; else None."""
+    """Return the size of the counted records (bytes); None if any topic's size is not measured."""
     if record_bytes is None:
         return None
     if isinstance(record_bytes, Mapping) and any(
@@ -289,7 +305,10 @@ def _updated(
     after: Sequence[int],
     law: Sequence[Reason],
 ) -> list[Reason]:
-    """Return the reasons after a law that changed the counts from ``before`` to ``after``."""
+    """Return each partition's reason after a law that changed ``before`` to ``after``.
+
+    A partition whose count the law has reduced gets its reason from ``law``.
+    """
     return [
         new if count < previous else old
         for old, previous, count, new in zip(reasons, before, after, law, strict=True)

@@ -1,6 +1,7 @@
-"""Pressure signals between stages of a flow, their settings, and the emission that they allow.
+"""Pressure signals between the stages of a flow: settings, signals, and the receiver's side.
 
-`headrace.gate.control.hop` has the law of these signals, and the sender's side.
+The receiver is the stage that a signal slows down. `headrace.gate.control.hop` has the law of the
+signals, and the code of the sender.
 """
 
 import math
@@ -13,17 +14,18 @@ from headrace.core.options import require_name, require_number, require_whole
 from headrace.errors import OptionError
 
 MAX_LEVEL: Final = 20
-"""The highest throttle level: with the default step of 0.5 a millionth of the rate remains."""
+"""The highest throttle level. With the default step of 0.5, a millionth of the rate remains."""
 
 MAX_LEASE_MS: Final = 600_000
-"""The longest lease (ms): no signal, not even a forged one, throttles a stage for longer."""
+"""The longest lease of a signal (ms). Even a forged signal cannot throttle a stage for longer."""
 
 MAX_CLOCK_AHEAD_MS: Final = 24 * 3_600_000
-"""Largest lead of another machine's clock (ms). Later signals are refused."""
+"""Largest tolerated lead of a sender's clock over this machine's clock (ms). A signal with a later
+start time is refused."""
 
 
 def require_level(what: str, value: object) -> None:
-    """Refuse an invalid throttle level.
+    """Check a throttle level. ``what`` names the value in the error message.
 
     Raises:
         OptionError: The value is no finite number from 0 to `MAX_LEVEL`.
@@ -33,28 +35,31 @@ def require_level(what: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HopSettings:
-    """Settings of the throttling of upstream stages: conditions, amount and time.
+    """Settings by which a stage throttles the stages before it: thresholds, times and step.
 
     Attributes:
         overload_bytes: The size of a stage's input queue from which on the stage is overloaded
-            (bytes); 1 or more. Default: 50 MB. Too large: the queue is old and fills disks. Too
-            small: a few large batches count as an overload; use several times the bytes that arrive
-            in an interval.
-        light_load_bytes: Bytes that the newest batch may leave in the queue under a light load; 0
-            or more and below ``overload_bytes``. Default: 500 KB. Too large: the stages before
-            speed up before the queue is drained. Too small: they stay slow for too long.
-        overload_sensitivity_ms: Time that an overload must last before it is signalled, and the
-            time between its signals (ms); 0 or more. Default: 2000. Too large: the queue grows for
-            longer. Too small: a momentary spike throttles. At 0 the first overloaded look signals,
-            and the next signals are ``light_load_sensitivity_ms`` apart.
-        light_load_sensitivity_ms: The same for a light load (ms); 1 or more. Default: 2000. Too
-            large: a flow recovers slowly. Below the batch time of the stage before: the level falls
-            before the last signal has taken visible effect.
-        step: The factor of the rate for each throttle level; above 0 and below 1. Default: 0.5.
-            Small: a flow recovers in few large strides. Near 1: in many small ones.
-        lease_ms: Lease of a signal (ms); 1 to 600 000. Default: 10 000. Too large: a stage stays
-            slow for longer after the stage that throttles it has died. Too small: it speeds up
-            whenever a signal is late; signals are repeated every third of this time.
+            (bytes); 1 or more. Default: 50 MB. Too large: the queue fills disks, and its records
+            become old. Too small: a few large batches count as an overload. Use several times the
+            bytes that arrive in an interval.
+        light_load_bytes: The size of the rest that the newest batch leaves in the queue, up to
+            which the stage has a light load (bytes); 0 or more, and below ``overload_bytes``.
+            Default: 500 KB. Too large: the stages before speed up before the queue is drained. Too
+            small: the stages before stay slow for too long.
+        overload_sensitivity_ms: Time that an overload must last before the stage sends a signal,
+            and the time between further signals (ms); 0 or more. Default: 2000. Too large: the
+            queue grows for longer. Too small: a short spike causes throttling. At 0 the stage sends
+            a signal at once, and further signals every ``light_load_sensitivity_ms``.
+        light_load_sensitivity_ms: Time that a light load must last before the throttle level falls,
+            and the time between further falls (ms); 1 or more. Default: 2000. Too large: a flow
+            recovers slowly. Shorter than a batch of the stage before: the level falls again before
+            the last signal has had a visible effect.
+        step: The factor by which each throttle level multiplies the rate; above 0 and below 1.
+            Default: 0.5. Small: a flow recovers in a few large steps. Near 1: a flow recovers in
+            many small steps.
+        lease_ms: Time for which a signal is valid (ms); 1 to 600 000. Signals are repeated every
+            third of this time. Default: 10 000. Too large: a stage stays slow for longer after the
+            sender has died. Too small: a stage speeds up whenever a signal is late.
 
     Raises:
         OptionError: A setting is out of its range, or not a finite number.
@@ -76,39 +81,40 @@ class HopSettings:
         if self.light_load_bytes >= self.overload_bytes:
             raise OptionError(
                 f"light_load_bytes is {self.light_load_bytes} and overload_bytes is"
-                f" {self.overload_bytes}; a light load must be below an overload, so lower the"
-                " first or raise the second."
+                f" {self.overload_bytes}; a light load must be below an overload, so lower"
+                " light_load_bytes or raise overload_bytes."
             )
         is_number = isinstance(self.step, int | float) and not isinstance(self.step, bool)
         if not is_number or not 0 < self.step < 1:
             raise OptionError(
                 f"step is {self.step!r}; it must be a number above 0 and below 1, such as 0.5,"
-                " for the rate is multiplied by it."
+                " because it is the factor of the rate for each throttle level."
             )
 
     @property
     def overload_spacing_ms(self) -> int:
-        """The time between the signals of one overload (ms)."""
+        """The time between the signals during an overload (ms)."""
         return self.overload_sensitivity_ms or self.light_load_sensitivity_ms
 
     def levels_between(self, high_per_s: float, low_per_s: float) -> float:
-        """Return the levels from one rate above 0 down to another.
+        """Return the number of throttle levels that lower the rate ``high_per_s`` to ``low_per_s``.
 
-        The formula is ``log(high / low) / log(1 / step)``.
+        The result is ``log(high / low) / log(1 / step)``; both rates must be above 0.
         """
         return math.log(high_per_s / low_per_s) / -math.log(self.step)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
-    """One run of a stage; the newer of two runs is the larger value.
+    """The identity of one run of a stage. A later run compares as greater than an earlier run.
 
     Attributes:
-        started_ms: The start, by the clock of the stage's machine (Unix time in ms).
-        id: Distinguishes runs that started in the same millisecond; a name like a stage's.
+        started_ms: The start of the run, by the clock of the stage's machine (Unix time in ms).
+        id: A name that distinguishes runs with the same start time. It may have the same characters
+            as a stage's name.
 
     Raises:
-        OptionError: The time is below 0 or no whole number, or the id is no name.
+        OptionError: The start is not a whole number of 0 or more, or the id is not a valid name.
     """
 
     started_ms: int
@@ -121,19 +127,20 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class PressureSignal:
-    """The throttle level that one stage requests from the stage before it, for the time of a lease.
+    """A message with the throttle level that a stage requests from the stage directly before it.
 
-    A signal carries the level itself, not a change of the level. So signals may be duplicated,
-    late, lost or out of order: the newest signal that arrived is sufficient.
+    A signal contains the level itself, not a change of the level. So signals may be duplicated,
+    late, lost or out of order: the receiver only needs the newest signal.
 
     Attributes:
         flow: The flow's name.
-        sender: The overloaded stage.
-        receiver: The stage to slow down, directly before the sender.
+        sender: The name of the overloaded stage.
+        receiver: The name of the stage to slow down, directly before the sender.
         epoch: The sender's run.
-        sequence: The number of the signal in this epoch to this receiver; 0 or more.
-        level: The throttle level; 0, free, to `MAX_LEVEL`, fractions included.
-        lease_ms: Lease after the receipt, unless repeated (ms); 1 to `MAX_LEASE_MS`.
+        sequence: The number of the signal, counted for this epoch and receiver; 0 or more.
+        level: The throttle level from 0 (no throttling) to `MAX_LEVEL`; fractions are allowed.
+        lease_ms: Time after the receipt for which the signal is valid (ms); 1 to `MAX_LEASE_MS`. A
+            repeated signal begins a new lease.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``, a number is out
@@ -161,33 +168,34 @@ class PressureSignal:
         require_whole("The lease of a signal", self.lease_ms, 1, MAX_LEASE_MS, unit="ms")
 
     def require_possible(self, now_ms: int) -> None:
-        """Refuse a signal that cannot have been sent by now (Unix time in ms, by our clock).
+        """Check that the signal can have been sent before ``now_ms`` (Unix time in ms).
 
         Raises:
-            OptionError: Its sender would start later than clocks can differ, or have sent more than
-                one signal in each millisecond since.
+            OptionError: The sender's start is more than `MAX_CLOCK_AHEAD_MS` in the future, or the
+                sequence exceeds one signal for each millisecond since the start.
         """
         latest_ms, started_ms = now_ms + MAX_CLOCK_AHEAD_MS, self.epoch.started_ms
         if started_ms > latest_ms:
             raise OptionError(
-                f"It says that its sender started at {started_ms} ms, which is more than a day in"
+                f"The signal says that its sender started at {started_ms} ms, more than a day in"
                 " the future; set the clocks of the stages' machines."
             )
         if self.sequence > latest_ms - started_ms:
             raise OptionError(
-                f"Its sequence is {self.sequence}; no sender sends so many signals from"
-                f" {started_ms} ms on."
+                f"The signal's sequence is {self.sequence}; a sender that started at"
+                f" {started_ms} ms cannot have sent so many signals."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Limit on a stage's emission while a downstream stage throttles it.
+    """The limit on a stage's emission rate while a downstream stage throttles the stage.
 
     Attributes:
-        rate_per_s: The limit (records/s).
-        throttled_by: The downstream stage that requests the limit; of several, the strictest.
-        level: The throttle level of the downstream stage.
+        rate_per_s: The largest allowed emission rate (records/s).
+        throttled_by: The name of the downstream stage that requests the limit. If several stages
+            throttle, it is the stage with the lowest limit.
+        level: The throttle level that this downstream stage requests.
         origin_per_s: The emission rate before the throttling began (records/s).
     """
 
@@ -197,23 +205,23 @@ class RateLimit:
     origin_per_s: float
 
     def applied_to(self, rate_per_s: float | None) -> float:
-        """Return the rate to plan with: the lesser of the limit and another rate, if given."""
+        """Return the lower of this limit and another rate (records/s); this limit for None."""
         return self.rate_per_s if rate_per_s is None else min(rate_per_s, self.rate_per_s)
 
 
 @dataclass(frozen=True, slots=True)
 class PressureState:
-    """The last signal of one sender and its effect, as plain values that can be stored.
+    """The last signal of one sender and its effect on the receiver, in a form that can be stored.
 
     Attributes:
-        sender: The stage that sent the signal.
-        epoch: The sender's last received run.
-        sequence: The last sequence of that run.
-        level: The throttle level in force; 0 for none.
+        sender: The name of the stage that sent the signal.
+        epoch: The sender's run, from its last signal.
+        sequence: The sequence of the last signal in that run.
+        level: The throttle level in force; 0 for no throttling.
         lease_ms: The lease of the signal (ms).
         until_ms: The end of the lease, by the receiver's clock (ms).
-        origin_per_s: The emission rate when the throttling began (records/s); None if nothing was
-            emitted then, or the level is 0.
+        origin_per_s: The receiver's emission rate when the throttling began (records/s). None if
+            the receiver emitted nothing then, or if the level is 0.
     """
 
     sender: str
@@ -226,40 +234,41 @@ class PressureState:
 
 
 class SignalOutcome(StrEnum):
-    """Outcome of a signal. The values are shown to users."""
+    """Effect of a received pressure signal. The values are shown to users."""
 
     THROTTLES = "throttles"
-    """The signal sets a rate limit, as soon as there is a rate to start from."""
+    """The signal sets a rate limit, as soon as the receiver's emission rate is known."""
     FREE = "free"
-    """Its sender no longer throttles."""
+    """The signal has the level 0: its sender no longer throttles the receiver."""
     STALE = "ignored: a newer one of the same run is known"
-    """The signal's sequence number is not above the last signal's of the same run."""
+    """The signal is ignored, because a later signal of the same run has already arrived."""
     STALE_EPOCH = "ignored: of an earlier run of its sender"
-    """The signal's epoch is older than the last signal's, whose lease is not over."""
+    """The signal is ignored, because it comes from an earlier run of its sender, and the lease of
+    the later run's signal has not ended."""
 
 
 class UpstreamThrottle:
-    """Limits a stage's emission under the pressure of all stages directly after it.
+    """The receiver's side of throttling: computes the rate limit of a stage from received signals.
 
-    Each downstream stage has its own origin and level; the strictest limit is in force, and the
-    stage is free when no limit remains. A level that jumps after lost signals is applied unchanged.
-    A stage that emits nothing has no origin and no limit until it emits.
+    For each downstream stage, the limit is ``origin * step ** level``. The origin is this stage's
+    emission rate when the throttling began. The lowest limit is in force. While this stage emits
+    nothing, it has no origin and no limit.
 
-    A signal holds for its lease, from its application; then its sender no longer throttles, without
-    any signal. If another signal comes within one more lease, the first origin still counts: by
-    then the stage's emission is not yet the emission of a free stage.
+    A signal is valid from its application to the end of its lease. Then its sender no longer
+    throttles this stage. If another signal of the sender arrives within one more lease, the old
+    origin is used again, because this stage has not yet returned to its full emission rate.
 
-    Within one run of a sender, an older signal never counts. Nor does a signal of an earlier run
-    during the lease of a later run's. After the lease it counts, because the clock of the sender's
-    machine may have been set back, or the later run may have been forged.
+    A signal that is older than the last signal of the same run is ignored. A signal of an earlier
+    run is ignored during the lease of a later run's signal. After that lease it is accepted: the
+    clock of the sender's machine may have been set back, or the later run may have been forged.
 
-    Time is an argument (ms, from any one beginning, never going back).
+    Methods take the current time as an argument, in ms of any clock that never goes back.
 
     Args:
         flow: The flow's name.
-        stage: This stage.
-        downstreams: The stages directly after it.
-        settings: The settings, used for the step only: the lease is the sender's.
+        stage: The name of this stage.
+        downstreams: The names of the stages directly after this stage.
+        settings: The settings; only ``step`` is used. The lease comes with each signal.
     """
 
     def __init__(
@@ -274,18 +283,20 @@ class UpstreamThrottle:
     def apply(
         self, signal: PressureSignal, time_ms: int, present_rate_per_s: float | None
     ) -> SignalOutcome:
-        """Apply a signal; signals may come in any order, any number of times.
+        """Apply a received signal, and return its effect.
+
+        Signals may arrive in any order and more than once.
 
         Args:
-            signal: The signal.
-            time_ms: Now.
-            present_rate_per_s: The measured recent emission of this stage (records/s), not its
-                estimator's rate. None (unknown) or 0: no limit until a signal comes again with a
-                rate.
+            signal: The received signal.
+            time_ms: The current time (ms).
+            present_rate_per_s: The measured recent emission rate of this stage (records/s), not the
+                rate of its estimator. If it is 0 or None (unknown), a new throttling sets no limit
+                until a later signal is applied with a rate.
 
         Raises:
-            OptionError: The signal is for another flow or stage, or its sender is not directly
-                after this stage.
+            OptionError: The signal is for another flow or stage, or its sender is not a stage
+                directly after this stage.
         """
         self._require_ours(signal)
         state = self._states.get(signal.sender)
@@ -312,9 +323,9 @@ class UpstreamThrottle:
         return SignalOutcome.THROTTLES if signal.level > 0 else SignalOutcome.FREE
 
     def rate_limit(self, time_ms: int) -> RateLimit | None:
-        """Return the limit on emission at this time; None for no limit.
+        """Return the lowest limit on this stage's emission rate; None for no limit.
 
-        Ties go to the stage whose name comes first.
+        If two limits are equal, the sender whose name sorts first is returned.
         """
         limits = [
             RateLimit(
@@ -329,9 +340,9 @@ class UpstreamThrottle:
         return min(limits, key=lambda limit: (limit.rate_per_s, limit.throttled_by), default=None)
 
     def expire(self, time_ms: int) -> list[str]:
-        """Return the senders whose lease has ended since the last call, for the log.
+        """Return the names of the senders whose lease has ended since the last call, for the log.
 
-        `rate_limit` ignores these senders even without this call.
+        `rate_limit` ignores expired signals even if this method is never called.
         """
         ended = [
             state
@@ -343,23 +354,23 @@ class UpstreamThrottle:
         return sorted(state.sender for state in ended)
 
     def states(self) -> list[PressureState]:
-        """Return the last signal of each sender, by name; a restart continues with these states."""
+        """Return the state of each sender, sorted by name, to be stored for `restore`."""
         return [self._states[sender] for sender in sorted(self._states)]
 
     def restore(self, states: Iterable[PressureState], time_ms: int) -> None:
-        """Continue with the states of an earlier run of this stage; their leases restart now.
+        """Continue with the states of an earlier run of this stage. Each lease starts again now.
 
-        So a stage that restarts while it is throttled keeps its origin. A stage whose sender died
-        meanwhile is free after a lease.
+        So this stage keeps its origin over a restart. If a sender has died meanwhile, its limit
+        ends after one lease.
 
         Raises:
-            OptionError: A sender is not directly after this stage.
+            OptionError: The sender of a state is not a stage directly after this stage.
         """
         for state in states:
             if state.sender not in self._downstreams:
                 raise OptionError(
-                    f"A pressure state to restore is of {state.sender!r}; the stages after"
-                    f" {self._stage!r} are {self._names()}, so restore only theirs."
+                    f"A pressure state to restore has the sender {state.sender!r}; the stages after"
+                    f" {self._stage!r} are {self._names()}, so restore only their states."
                 )
             self._states[state.sender] = replace(state, until_ms=time_ms + state.lease_ms)
 
@@ -367,12 +378,12 @@ class UpstreamThrottle:
         if (signal.flow, signal.receiver) != (self._flow, self._stage):
             raise OptionError(
                 f"A signal is for stage {signal.receiver!r} of flow {signal.flow!r}; this is stage"
-                f" {self._stage!r} of flow {self._flow!r}, which applies only its own."
+                f" {self._stage!r} of flow {self._flow!r}, which applies only signals for itself."
             )
         if signal.sender not in self._downstreams:
             raise OptionError(
                 f"A signal comes from stage {signal.sender!r}; stage {self._stage!r} applies only"
-                f" those of the stages directly after it, which are {self._names()}."
+                f" signals of the stages directly after it, which are {self._names()}."
             )
 
     def _names(self) -> str:

@@ -1,15 +1,15 @@
-"""The rate law of Spark's direct stream: the messages that a rate grants each partition.
+"""The rate law of Spark's direct stream: it divides a rate among the partitions of a batch.
 
-A partition's slice of the rate is proportional to its lag, up to a cap; its records in one batch
-have a floor. With the rate R (a whole number), a partition's lag, cap c (records/s) and floor f
-(records), and the batch's seconds s::
+A partition's share of the rate is proportional to the partition's lag, but at most its cap. In each
+batch, a partition gets at least its floor. R is the rate (a whole number of records/s), c a
+partition's cap (records/s), f its floor (records), and s the batch's length (s)::
 
     share    = min(lag / sum of lags * R, c)
     messages = max(int(s * share), f)
 
-Spark discards the rate that a cap cuts off: one partition with a backlog and a cap then starves all
-others. Here this rate is distributed by lag among the partitions below their caps, until none is
-left. So the numbers differ from Spark's where a cap is in force.
+If a share exceeds its cap, Spark discards the excess. One partition with a large backlog and a cap
+then starves all other partitions. Here, the excess is divided by lag among the partitions below
+their caps. So the numbers differ from Spark's numbers only where a cap is in force.
 """
 
 import math
@@ -25,33 +25,37 @@ from headrace.gate.control.pressure import RateLimit
 
 
 class Reason(StrEnum):
-    """The limit that set the size of a batch or of a partition. The values are shown to users."""
+    """The limit that set the size of a batch, or of one partition's share in the batch.
+
+    The values are shown to users.
+    """
 
     RATE = "rate"
-    """The estimated rate."""
+    """The estimated rate was the limit."""
     INITIAL_RATE = "initial rate"
-    """``backpressure.initialRate``, while there is no estimated rate."""
+    """``backpressure.initialRate`` was the limit, because no rate was estimated yet."""
     THROTTLED = "throttled"
-    """The rate limit of a downstream stage, lower than either rate; the plan names the stage."""
+    """The rate limit of a downstream stage was below the gate's own rate. `Plan.throttled_by` names
+    the stage."""
     LIMITED = "limited"
-    """An operator's limit, lower than all rates above; the plan names the operator."""
+    """An operator's rate limit was below all other rates. `Plan.operator` names the operator."""
     PARTITION_CAP = "maxRatePerPartition"
-    """The partition's cap, lower than its portion of the rate."""
+    """The partition's cap was below its share of the rate."""
     PARTITION_FLOOR = "minRatePerPartition"
-    """The partition's floor, higher than its portion of the rate."""
+    """The partition's floor was above its share of the rate."""
     MAX_RECORDS = "maxOffsetsPerTrigger"
-    """The cap of the whole batch in records."""
+    """The cap of the whole batch in records was the limit."""
     MAX_BYTES = "maxBytesPerTrigger"
-    """The cap of the whole batch in bytes."""
+    """The cap of the whole batch in bytes was the limit."""
     CEILING = "ceiling"
-    """The largest batch that the handler takes, learned from failed batches; the plan names the
-    failure."""
+    """The size ceiling, learned from failed batches, was the limit. `Plan.ceiling` has the sizes
+    that failed and passed."""
     HELD = "held"
-    """An operator has paused or drained the gate; the plan names the operator."""
+    """An operator has paused, drained or stopped the gate. `Plan.operator` names the operator."""
     WAITING = "waiting for minOffsetsPerTrigger"
-    """Too few offsets were available for a batch."""
+    """Fewer offsets were available than ``minOffsetsPerTrigger``."""
     EVERYTHING = "everything available"
-    """No limit: all available offsets are admitted."""
+    """The batch reads all available offsets, so no limit applied."""
     NOTHING_NEW = "nothing new"
     """No offsets were available."""
 
@@ -63,20 +67,20 @@ LIMITS: Final = (
     Reason.MAX_RECORDS,
     Reason.MAX_BYTES,
 )
-"""The reasons that make a batch smaller than the job could process."""
+"""The limits, other than a rate, that make a batch smaller than the job could process."""
 
 _RATES: Final = (Reason.RATE, Reason.INITIAL_RATE)
 
 
 def is_limited(reason: str, left_unread: Collection[str]) -> bool:
-    """Whether a limit made a batch so small that its size is no measure of the job.
+    """Whether a limit other than the rate made a batch smaller than the job could process.
 
-    The caps of partitions do so only if they have cut off the whole rate: as long as the rate
-    leaves records unread in some partition, the batch has the whole rate.
+    Caps of partitions count only if no partition has unread records because of the rate. Otherwise
+    the batch has used the whole rate.
 
     Args:
-        reason: The batch's reason, from the ledger.
-        left_unread: The reasons of the partitions with unread records after the batch.
+        reason: The batch's reason, as text from the ledger.
+        left_unread: The reasons of the partitions that still have unread records.
     """
     capped = Reason.PARTITION_CAP in left_unread and not any(r in left_unread for r in _RATES)
     return capped or reason.startswith(LIMITS)
@@ -85,21 +89,21 @@ def is_limited(reason: str, left_unread: Collection[str]) -> bool:
 def max_messages_per_partition(
     lags: Mapping[TopicPartition, int], rate: float | None, limits: BatchLimits
 ) -> dict[TopicPartition, int] | None:
-    """Return the messages that the rate law grants each partition, even beyond its lag.
+    """Return the number of messages that the rate law grants each partition, even beyond its lag.
 
-    This is Spark's ``DirectKafkaInputDStream.maxMessagesPerPartition`` without two defects. A rate
-    below one record per second counts as 1: Spark truncates it to 0, which means no rate. Without a
-    rate, a partition without a cap beside capped partitions is granted its whole lag: Spark reads
-    its cap of 0 as a rate of 0 and grants it the floor.
+    This is Spark's ``DirectKafkaInputDStream.maxMessagesPerPartition`` without two defects. Spark
+    truncates a rate below one record per second to 0, which means no rate; here it counts as 1. If
+    there is no rate and only some partitions have a cap, Spark grants the other partitions only
+    their floor; here they are granted their whole lag.
 
     Args:
         lags: The lag of each partition (records); 0 or more.
-        rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
-        limits: The limits; the caps of the whole batch are ignored.
+        rate: The estimated rate (records/s, all partitions together). None, 0 or less: no estimate.
+        limits: The limits of the batch. The caps of the whole batch are ignored.
 
     Returns:
-        The messages of each partition. None for no limit: there is neither a rate nor a cap, or
-        there is a rate and no partition has a lag.
+        The number of messages for each partition. None means no limit: there is neither a rate nor
+        a cap, or there is a rate and no partition has a lag.
     """
     partitions = list(lags)
     granted = grant(partitions, list(lags.values()), rate_in_force(rate, limits), limits)
@@ -108,7 +112,12 @@ def max_messages_per_partition(
 
 @dataclass(frozen=True, slots=True)
 class RateInForce:
-    """A rate (records/s over all partitions, a whole number) and its origin."""
+    """The rate of the next batch, and its origin.
+
+    Attributes:
+        per_s: The rate over all partitions; a whole number of records/s.
+        reason: The kind of the rate: `Reason.RATE`, `INITIAL_RATE`, `THROTTLED` or `LIMITED`.
+    """
 
     per_s: float
     reason: Reason
@@ -120,13 +129,17 @@ def rate_in_force(
     rate_limit: RateLimit | None = None,
     operator: OperatorLimits | None = None,
 ) -> RateInForce | None:
-    """Return the rate for the next batch, truncated as by Spark's rate controller.
+    """Return the rate of the next batch: the lowest of the gate's own rate and the rate limits.
 
-    Raises `OptionError` if the estimated rate is not a finite number.
+    The gate's own rate is the estimated rate or, without an estimate, the initial rate; if
+    backpressure is off, the gate has no own rate. Rates are truncated to whole numbers of 1 or
+    more, as in Spark's rate controller.
 
     Returns:
-        The estimated rate, else the initial one; or the rate limit, or the operator's limit, if
-        lower or without backpressure. None without backpressure and limits.
+        None if backpressure is off and no rate limit is in force.
+
+    Raises:
+        OptionError: The estimated rate is not a finite number.
     """
     rates = [_own_rate(rate, limits)]
     if rate_limit is not None:
@@ -158,7 +171,10 @@ def _own_rate(rate: float | None, limits: BatchLimits) -> RateInForce | None:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Messages granted to each partition, and the decisive clause of the law, in their order."""
+    """The number of messages granted to each partition, and the limit that set each number.
+
+    Both lists are in the order of the partitions.
+    """
 
     messages: list[int]
     reasons: list[Reason]
@@ -170,10 +186,19 @@ def grant(
     rate: RateInForce | None,
     limits: BatchLimits,
 ) -> Granted | None:
-    """Apply `max_messages_per_partition` to columns, with reasons.
+    """Return the messages that the rate law grants each partition, with the reasons.
 
-    ``lags`` are in the partitions' order. A partition without a rate and a cap is granted its lag,
-    with `Reason.EVERYTHING`.
+    This is `max_messages_per_partition` with lists instead of dicts. Without a rate, a partition
+    without a cap is granted its lag, with `Reason.EVERYTHING`.
+
+    Args:
+        partitions: The partitions to read.
+        lags: The lag of each partition (records), in the order of ``partitions``.
+        rate: The rate of the batch; None for no rate.
+        limits: The limits of the batch. The caps of the whole batch are ignored.
+
+    Returns:
+        None for no limit, as in `max_messages_per_partition`.
     """
     caps = limits.max_rate_per_partition.of_all(partitions)
     floors = limits.min_per_partition.of_all(partitions)
@@ -205,7 +230,10 @@ def grant(
 def _shares(
     lags: Sequence[int], total_lag: float, rate_per_s: float, caps: Sequence[float]
 ) -> list[float]:
-    """Return each partition's portion of the rate (records/s), with redistributed excess."""
+    """Return each partition's share of the rate (records/s).
+
+    The excess above the caps is divided among the partitions below their caps.
+    """
     # In Spark's order of operations: the truncation to whole messages depends on the last bit.
     shares = [lag / total_lag * rate_per_s for lag in lags]
     if not any(0 < cap < share for cap, share in zip(caps, shares, strict=True)):

@@ -1,11 +1,13 @@
-"""The rates of all gates of one query, each computed by the gate's own law.
+"""The rates of all gates of one query. Each gate's own law computes the gate's rate.
 
-The sources of a join share the time of a batch, so one `LearnedBatches` separates their costs under
-every law. Status shows the costs, an ``auto`` interval follows them, and a law may use them.
+The sources of a join share the time of a batch. So each query has one `LearnedBatches`, under every
+law, that learns the cost of each source. ``headrace status`` shows the costs, an ``auto`` interval
+depends on them, and a law may use them.
 
-Only a batch that went through at once teaches. The time of a batch that was retried, isolated,
-deferred or taken over by another process is no measure of the job. The batch after it does not
-count as late, and for the law no time has passed. The wait for a backfill is subtracted.
+The laws learn only from batches that succeeded at once. If a batch was retried, isolated, deferred
+or taken over by another process, its duration does not measure the job. The next batch then does
+not count as late, and the time of the failed batch is subtracted from the law's clock. Time spent
+waiting for a backfill is subtracted as well.
 """
 
 from collections.abc import Mapping
@@ -26,31 +28,31 @@ from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.learned import FinishedBatch, LearnedBatches
 
 _TOO_SHORT: Final = 5
-"""Consecutive batches that find an interval too short before the warning."""
+"""Number of consecutive batches with a too short interval after which a warning is logged."""
 
 UNREAD_BATCHES: Final = 3
-"""Consecutive batches without a record read before the warning."""
+"""Number of consecutive batches in which Spark read no record after which a warning is logged."""
 
 _UNREAD: Final = (
-    "Spark has read no record of its last %d batches, so what they cost is not known, and it learns"
-    " no rate; have the handler read its DataFrame."
+    "Spark has read no record of its last %d batches, so the gate cannot learn their cost or a"
+    " rate; let the handler read its DataFrame."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LearntRate:
-    """Result of a batch for one gate's rate.
+    """Effect of a finished batch on one gate's rate.
 
     Attributes:
-        stats: The batch's measurements, the input of the law.
+        stats: The batch's measurements: the input of the law.
         rate_per_s: The new rate (records/s); None to keep the rate in force.
-        processing_rate_per_s: The records by the batch's time (records/s); None if the batch taught
-            nothing.
-        terms: Contributions of the law's terms to the new rate.
-        cost: Known cost of a batch; None while it is unknown.
-        interval: The new interval of a gate whose interval is ``auto``; None to keep it.
-        warning: One sentence, once in a run, if the interval is too short, or the handler does not
-            read its batches.
+        processing_rate_per_s: The gate's records divided by the batch's duration (records/s); None
+            if the law could not learn from the batch.
+        terms: Contributions of the law's terms to the new rate; `NO_TERMS` without a new rate.
+        cost: The learned cost of a batch; None while the cost is unknown.
+        interval: The new interval of a gate whose interval is ``auto``; None to keep the interval.
+        warning: One sentence if the interval is too short, or if the handler does not read its
+            DataFrame. Each of the two warnings comes once in a run. None without a warning.
     """
 
     stats: BatchStats
@@ -86,7 +88,10 @@ class _GateLaws:
             self.in_force = rate_per_s
 
     def stats(self, part: BatchProgress, *, teaches: bool) -> BatchStats:
-        """Return the law's input, without the time of batches that taught nothing."""
+        """Return the law's input for a batch.
+
+        The times in the input do not contain batches from which no law could learn.
+        """
         previous, self._previous = self._previous, part if teaches else None
         self._aside_ms += part.waited_ms if teaches else part.duration_ms
         stats = batch_stats(previous, part, self.interval_ms)
@@ -115,7 +120,10 @@ class _GateLaws:
         )
 
     def warning(self, part: BatchProgress, cost: SourceCost | None) -> str | None:
-        """Return a sentence after several consecutive batches with the same reason; else None."""
+        """Return the warning that is due after this batch; None if no warning is due.
+
+        A warning is due once in a run, after several consecutive batches with the same problem.
+        """
         is_unread = part.records == 0 and not part.was_rejected
         if part.went_through and self.unread.is_full(holds=is_unread):
             return _UNREAD % UNREAD_BATCHES
@@ -140,7 +148,10 @@ class _Streak:
 
 
 class QueryRates:
-    """The laws of one run of a query. Batches are reported in the order in which they end."""
+    """The rate laws of all gates in one run of a query.
+
+    Call `add` for each gate, then `finished` for each batch, in the order in which batches end.
+    """
 
     def __init__(self) -> None:
         self._gates: dict[str, _GateLaws] = {}
@@ -154,9 +165,17 @@ class QueryRates:
         cost: SourceCost | None = None,
         rate_per_s: float | None = None,
     ) -> None:
-        """Add a gate of the query, with the costs and the rate that its earlier runs have learned.
+        """Add a gate of the query.
 
-        Raises `OptionError` for an option of the law that is out of its range.
+        Args:
+            gate: The gate's name.
+            settings: The gate's law and the law's options.
+            interval_ms: The time that a batch should take (ms).
+            cost: The cost that earlier runs have learned; None for no cost.
+            rate_per_s: The rate in force from an earlier run (records/s); None for no rate.
+
+        Raises:
+            OptionError: An option of the law is out of its range.
         """
         self._gates[gate] = _GateLaws(settings, interval_ms, rate_per_s)
         if self._learned is None:
@@ -167,16 +186,16 @@ class QueryRates:
         self._learned.interval_ms = min(self._learned.interval_ms, interval_ms)
 
     def finished(self, batch: Mapping[str, BatchProgress]) -> dict[str, LearntRate]:
-        """Learn from one finished batch. Return the result for each gate with records in it.
+        """Learn from one finished batch. Return the result of each gate whose share is not empty.
 
-        1. If one gate's share did not go through at once, the batch teaches no gate.
-        2. The gates' costs are separated, and an ``auto`` interval follows them.
-        3. Each gate gets a rate by its own law.
-        4. A gate whose sink was away begins as after a start; the cost of a batch stays known.
+        1. If one gate's share did not succeed at once, no gate learns from the batch.
+        2. The cost of each gate's records is updated, and then each ``auto`` interval.
+        3. Each gate's law computes the gate's new rate.
+        4. If a gate's sink was unreachable, the gate's law starts anew. The learned cost stays.
 
         Args:
-            batch: Each gate's share. A gate that was not added learns nothing, but its share can
-                still show that the batch teaches nothing.
+            batch: Each gate's share, by the gate's name. The result leaves out a gate that was not
+                added. But if the share of such a gate did not succeed at once, no gate learns.
         """
         waited_ms = max((part.waited_ms for part in batch.values()), default=0)
         went_through = all(part.went_through for part in batch.values())
@@ -217,7 +236,10 @@ class QueryRates:
         return learnt
 
     def _filling(self, learned: LearnedBatches) -> dict[str, float]:
-        """Return the rates (records/s) that fill the interval, for gates with known costs."""
+        """Return the rates at which the next batch takes one interval (records/s).
+
+        The result contains only gates with known costs.
+        """
         least = {gate: laws.settings.min_rate for gate, laws in self._gates.items()}
         return {
             gate: max(records * 1000 / learned.interval_ms, least[gate])
@@ -240,7 +262,7 @@ class QueryRates:
 
 
 def _shared(parts: Mapping[str, BatchProgress]) -> FinishedBatch:
-    """Return the batch for the learned costs: its time, and each gate's records."""
+    """Combine the gates' shares of a batch into the input of `LearnedBatches.learn`."""
     newest = next(iter(parts.values()))
     return FinishedBatch(
         newest.end_ms,

@@ -1,22 +1,24 @@
-"""Share of a stream's rate that each of its receivers admits, and a token bucket that enforces it.
+"""Fair shares of a stream's rate for the stream's receivers, and a token bucket for each share.
 
-Each receiver computes the shares from the last reports of all receivers, so that all come to the
-same shares without communication. Two laws follow one another, with a stream's rate R (records/s)
-over n receivers:
+Each receiver computes all shares from the last reports of all receivers. So all receivers compute
+the same shares, without messages between them. A stream's rate is R (records/s) over n receivers.
+Two functions are applied in turn:
 
-1. `fair_shares`: max-min fairness. With taken t, limit l and maximum m, a receiver demands::
+1. `fair_shares`: max-min fairness. A receiver with the taken rate t, the limit l and the maximum m
+   demands::
 
        d = min(m, inf                                if records wait, or t >= 0.95 l
                   max(1.15 t, 0.8 l, 0.1 R / n)      else)
 
-   and gets ``min(d, level)``, with the level at which the shares add up to R. If all demands can be
-   met, the rest is split evenly.
-2. `catch_up_rate`: if the query is behind in a receiver's lane by b intervals' worth of its share,
-   the receiver admits less::
+   The receiver gets ``min(d, level)``. The level is the value at which the shares add up to R. If R
+   exceeds the sum of the demands, the remaining rate is split evenly.
+2. `catch_up_rate`: if the unread records of a receiver's lane are worth b intervals of the
+   receiver's share, the receiver admits less than its share::
 
        share * (1 - 0.5 * min(max((b - 2) / (12 - 2), 0), 1))
 
-`TokenBucket` returns the number of records or bytes that may pass now, and the delay of the next.
+`TokenBucket` enforces a rate: it admits records or bytes, and returns how long the next ones must
+wait.
 """
 
 import math
@@ -27,46 +29,50 @@ from typing import Final
 from headrace.core.options import require_number
 
 _USES_UP: Final = 0.95
-"""Fraction of its limit from which on a receiver needs more, even if no record waits now."""
+"""A receiver that takes at least this fraction of its limit demands a higher limit, even if no
+record waits."""
 
 _SPARE: Final = 1.15
-"""Ratio of a demand to the taken rate, so that small changes need no other shares."""
+"""Ratio of a receiver's demand to its taken rate. Above 1, so that small changes of the taken rate
+do not change the shares."""
 
 _FALL: Final = 0.8
-"""Least ratio of a demand to the limit: the taken rate is a mean of some seconds, and would
-otherwise lower the limit of a receiver that has just begun."""
+"""Least ratio of a receiver's demand to its limit. The taken rate is a mean over some seconds, so a
+receiver that has just begun would otherwise demand too little."""
 
 _LEAST: Final = 0.1
-"""The least demand, as a fraction of an even share: a receiver without any share could not begin.
-"""
+"""Least demand of a receiver, as a fraction of an even share. Without this minimum, an idle
+receiver would get no share and could not begin."""
 
 _USUAL_INTERVALS: Final = 2.0
-"""Intervals' worth of records that may be unread while the query keeps up: the arrivals since the
-last batch was planned, and while it ran."""
+"""Unread records of a lane while the query keeps up, in intervals' worth of arrivals: one interval
+since the last batch was planned, and one while the batch before it ran."""
 
 _FAR_INTERVALS: Final = 12.0
-"""Intervals' worth of unread records from which on the share is reduced the most."""
+"""Unread records of a lane at which its receiver's share is reduced the most, in intervals' worth.
+"""
 
 _MOST_REDUCED: Final = 0.5
-"""Largest fraction of a receiver's share that is withheld. Senders need not stop when the query is
-down, because the journal holds the new records. A query that falls behind for an hour catches up in
+"""Largest fraction by which a receiver's share is reduced. Senders need not stop while the query is
+down, because the journal stores the new records. A query that was down for an hour catches up in
 about two hours."""
 
 _SHORTEST_INTERVAL_MS: Final = 1_000
-"""Shortest interval for shares, which are computed about once a second; shorter ones would swing.
-"""
+"""Least interval by which `catch_up_rate` measures a backlog (ms). Shares are computed about once a
+second, and would swing with a shorter interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Last report of a receiver.
+    """The rates in a receiver's last report, from which its demand is computed.
 
     Attributes:
-        limit_per_s: Highest rate that it admitted (records/s).
-        taken_per_s: Mean rate of the last seconds (records/s).
-        waits: Whether records waited for the limit.
-        most_per_s: Highest rate that it takes, whatever its share is (records/s); None for no
-            maximum.
+        limit_per_s: The rate limit that the receiver enforced (records/s).
+        taken_per_s: The mean rate of records that the receiver took in the last seconds
+            (records/s).
+        waits: Whether records waited because of the limit.
+        most_per_s: The receiver's configured maximum rate, whatever its share is (records/s); None
+            for no maximum.
     """
 
     limit_per_s: float
@@ -75,9 +81,12 @@ class Demand:
     most_per_s: float | None = None
 
     def wanted_per_s(self, even_per_s: float) -> float:
-        """Return the demand (records/s); infinite if the limit binds.
+        """Return the rate that the receiver demands (records/s).
 
-        ``even_per_s`` is an even share (records/s).
+        The demand is infinite if the limit slows the receiver down and ``most_per_s`` is None.
+
+        Args:
+            even_per_s: The stream's rate divided by the number of receivers (records/s).
         """
         if self.waits or self.taken_per_s >= _USES_UP * self.limit_per_s:
             wanted_per_s = math.inf
@@ -89,10 +98,10 @@ class Demand:
 
 
 def fair_shares(rate_per_s: float, demands: Sequence[Demand]) -> list[float]:
-    """Split a rate among receivers (records/s), in their order; the shares add up to the rate.
+    """Split a rate among receivers. Return the share of each (records/s), in the order of demands.
 
-    No receiver gets more than its demand while another one gets less. A receiver that demands an
-    even share or more gets at least an even share.
+    The shares add up to the rate. No receiver gets more than its demand while another receiver gets
+    less than its own. A receiver that demands an even share or more gets at least an even share.
     """
     wants = [demand.wanted_per_s(rate_per_s / len(demands)) for demand in demands]
     left_per_s = rate_per_s
@@ -105,15 +114,16 @@ def fair_shares(rate_per_s: float, demands: Sequence[Demand]) -> list[float]:
 
 
 def catch_up_rate(share_per_s: float, backlog: int, interval_ms: int) -> float:
-    """Return the admitted rate of a share (records/s), so that the query catches up in the lane.
+    """Return the rate that a receiver admits while its lane has a backlog (records/s).
 
-    The query keeps its rate, so the backlog above two intervals' worth shrinks by about a twentieth
-    in each interval. At most half of the rate is withheld, for any backlog.
+    The rate is the receiver's share, reduced by up to half. The query reads at its full rate, so it
+    catches up: the backlog above two intervals' worth shrinks by about a twentieth in each
+    interval.
 
     Args:
-        share_per_s: The receiver's share of the rate (records/s); above 0.
+        share_per_s: The receiver's share of the stream's rate (records/s); above 0.
         backlog: Number of records in the receiver's lane that the query has not begun to read.
-        interval_ms: The query's interval (ms); less than a second counts as one.
+        interval_ms: The query's interval (ms). Less than 1000 counts as 1000.
     """
     interval_s = max(interval_ms, _SHORTEST_INTERVAL_MS) / 1000
     behind = backlog / (share_per_s * interval_s)
@@ -122,12 +132,12 @@ def catch_up_rate(share_per_s: float, backlog: int, interval_ms: int) -> float:
 
 
 _IN_TIME_S: Final = 1e-6
-"""A caller this much too early is in time: its clock may round away a fraction of the delay. The
-early tokens become a debt, so the rate stays the same."""
+"""A delay of at most this many seconds counts as 0, because a caller's clock may round the delay
+down. Tokens that are taken early become a debt, so the rate stays the same."""
 
 
 class TokenBucket:
-    """Admits tokens at a rate, and after a pause at most one additional burst.
+    """A rate limiter that admits tokens at a fixed rate, and at most one more burst after a pause.
 
     With r = ``rate_per_s``, b = ``burst_s`` and n tokens wanted after ``t`` seconds::
 
@@ -135,11 +145,11 @@ class TokenBucket:
         delay  = (min(n, r * b) - level) / r           0 if below 0
         taken:   level - n                             below 0, a debt
 
-    So in any t seconds at most ``r * (t + b)`` tokens are taken, plus the excess of the largest
-    take over a full bucket. A caller that always waits takes no less than r.
+    So in any t seconds at most ``r * (t + b)`` tokens are taken. If a single call takes more than
+    the capacity, the difference is added. A caller that waits for each delay gets at least r.
 
-    Time is an argument, in seconds from any one beginning; a time before the last one counts as the
-    last one. Not safe for several threads at once. ::
+    Each method takes the current time as an argument, in seconds of any clock. If a time is before
+    the last one, the last one counts. A bucket is not safe for use by several threads at once. ::
 
         >>> bucket = TokenBucket(rate_per_s=100, burst_s=0.5)
         >>> bucket.try_take(50, now_s=0.0), bucket.try_take(10, now_s=0.0)
@@ -152,9 +162,9 @@ class TokenBucket:
 
     Args:
         rate_per_s: Tokens a second; a finite number above 0.
-        burst_s: Capacity of a full bucket in seconds' worth of tokens; a finite number above 0.
-            Default: 1. Too large: a flood after each pause. Too small: tokens are lost whenever the
-            caller comes a little late.
+        burst_s: Capacity of the bucket, in seconds' worth of tokens; a finite number above 0.
+            Default: 1. Too large: many tokens pass at once after each pause. Too small: tokens are
+            lost whenever a caller is a little late.
 
     Raises:
         OptionError: An argument is out of its range.
@@ -170,40 +180,40 @@ class TokenBucket:
 
     @property
     def rate_per_s(self) -> float:
-        """The rate in force (tokens/s)."""
+        """The current rate of the bucket (tokens/s)."""
         return self._rate_per_s
 
     @property
     def capacity(self) -> float:
-        """Capacity of the bucket (tokens)."""
+        """The number of tokens in a full bucket: the rate times ``burst_s``."""
         return self._rate_per_s * self._burst_s
 
     def level(self, now_s: float) -> float:
-        """Return the level of the bucket (tokens); a debt is below 0."""
+        """Return the number of tokens in the bucket; a debt is a negative number."""
         self._gain(now_s)
         return self._level
 
     def delay_s(self, tokens: float, now_s: float) -> float:
-        """Return the wait for the tokens (s); 0.0 if they can be taken now.
+        """Return the time until the tokens can be taken (s); 0.0 if they can be taken now.
 
-        The result holds until the rate is changed or another caller takes tokens.
+        The result is valid until the rate changes or another caller takes tokens.
         """
         missing = min(tokens, self.capacity) - self.level(now_s)
         delay_s = missing / self._rate_per_s
         return delay_s if delay_s > _IN_TIME_S else 0.0
 
     def try_take(self, tokens: float, now_s: float) -> bool:
-        """Take 0 or more tokens, if `delay_s` is 0.0. Return whether they were taken."""
+        """Take the tokens if `delay_s` is 0.0 for them. Return whether they were taken."""
         if self.delay_s(tokens, now_s) > 0:
             return False
         self._level -= tokens
         return True
 
     def set_rate(self, rate_per_s: float, now_s: float) -> None:
-        """Change the rate from now on; tokens above the new capacity are lost, and a debt stays.
+        """Set the rate from ``now_s`` on. Tokens above the new capacity are lost; a debt stays.
 
         Raises:
-            OptionError: The rate is not a finite number above 0; the rate in force stays in force.
+            OptionError: The rate is not a finite number above 0. The old rate then stays in force.
         """
         require_number("rate_per_s", rate_per_s, "tokens/s", above=True)
         self._gain(now_s)

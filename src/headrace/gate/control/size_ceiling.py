@@ -1,15 +1,17 @@
-"""The largest batch that a handler takes, learned from batches that failed because of their size.
+"""A gate's size ceiling: the largest batch that the handler can process, learned from failures.
 
-A batch failed because of its size if the whole failed, and each of its parts passed. With p for the
-largest part that passed and f for the smallest that failed, the largest size of the next batch is::
+A batch has failed because of its size if the whole batch failed, and each of its parts passed. With
+p records in the largest part that passed, and f records in the smallest part that failed, the
+ceiling of the next batch is::
 
     after such a failure      1.05 p, where p is at most half of f
     after each good batch     1.05 times its size
     once a batch of f passes  no ceiling
 
-So the sizes go up and down below the limit, as a TCP connection's window does (additive there, 5 %
-here), and a batch in about fifteen is run in parts. This simple law follows a limit that rises or
-falls. Larger steps fail more often, smaller steps follow later.
+So the sizes rise to the handler's limit and fall again, like the window of a TCP connection (which
+grows by a constant, not by 5 %). About one batch in fifteen fails and is run in parts. This simple
+law also follows a limit that changes. With larger steps, more batches would fail; with smaller
+steps, the ceiling would follow more slowly.
 """
 
 import json
@@ -19,18 +21,18 @@ from typing import Any, Final, Self
 from headrace.gate.control.bisection import Isolated
 
 GROWTH: Final = 1.05
-"""Growth factor after a good batch."""
+"""Factor by which the ceiling grows after a batch of about its size has passed."""
 
 _AT_CEILING: Final = 0.9
-"""Least ratio of a batch's size to a ceiling that has limited the batch."""
+"""Least size of a batch that raises the ceiling when it passes, as a fraction of the ceiling."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeCeiling:
-    """Learned limit of a handler's batches; the ledger stores it with the gate.
+    """A learned size ceiling, which the ledger stores with the gate.
 
     Attributes:
-        passed: The size from which batches grow (records); 1 or more.
+        passed: The largest size that passed (records); 1 or more. Batch sizes grow from it.
         failed: The smallest size that failed (records); above ``passed``.
     """
 
@@ -39,10 +41,15 @@ class SizeCeiling:
 
     @classmethod
     def of(cls, records: int, isolated: Isolated[Any]) -> Self | None:
-        """Return the ceiling after a batch that failed because of its size; else None.
+        """Return the ceiling that follows from the isolation of a failed batch.
 
-        The size was not the reason if a part was convicted or left, or if a failed part is no
-        larger than a part that passed.
+        Args:
+            records: Number of records in the batch.
+            isolated: The outcome of the isolation.
+
+        Returns:
+            None if the size was not the reason of the failure: a record was convicted, a part was
+            deferred, or a part failed that was not larger than a part that passed.
         """
         passed, failed = isolated.largest_passed, isolated.smallest_failed
         if not isolated.is_whole or failed is None or not 0 < passed < failed <= records:
@@ -51,11 +58,15 @@ class SizeCeiling:
 
     @property
     def records(self) -> int:
-        """The largest size of the next batch (records)."""
+        """The largest allowed size of the next batch (records)."""
         return max(int(self.passed * GROWTH), self.passed + 1)
 
     def after_pass(self, records: int) -> Self | None:
-        """Return the ceiling after a whole batch passed; None if the pass disproves the ceiling."""
+        """Return the ceiling after a batch of ``records`` records has passed as a whole.
+
+        Returns:
+            None, no ceiling, if the batch was as large as the smallest that had failed.
+        """
         if records >= self.failed:
             return None
         if records < _AT_CEILING * self.records:
@@ -63,7 +74,7 @@ class SizeCeiling:
         return replace(self, passed=max(records, self.passed))
 
     def describe(self) -> str:
-        """Describe the evidence of the ceiling.
+        """Describe the failure from which the ceiling was learned.
 
         >>> SizeCeiling(250, 564).describe()
         '564 records at once failed, 250 passed'
@@ -71,12 +82,12 @@ class SizeCeiling:
         return f"{self.failed} records at once failed, {self.passed} passed"
 
     def to_text(self) -> str:
-        """Serialize the ceiling as JSON."""
+        """Serialize the ceiling as JSON for the ledger."""
         return json.dumps(asdict(self))
 
 
 def known_ceiling(text: str | None) -> SizeCeiling | None:
-    """Parse the ceiling in a ledger; None for no text, and for an invalid one."""
+    """Parse a ceiling from the ledger. Return None for None and for an invalid text."""
     try:
         ceiling = None if text is None else SizeCeiling(**json.loads(text))
     except (TypeError, ValueError):
