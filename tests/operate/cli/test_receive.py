@@ -197,7 +197,7 @@ def test_the_settings_are_printed_and_what_moved_there_is_no_option(tmp_path: Pa
             ["http", "--max-rate", "0"],
             "max_rate is 0.0 records/s; it must be a finite number above",
         ),
-        (["http", "--token-file", "{folder}/none"], "none, which cannot be read (No such"),
+        (["http", "--token-file", "{folder}/none"], "none cannot be read: No such"),
         (["tcp", "--port", "0", "--lane", "100000"], "100000"),
         (["tcp", "--port", "0", "--gate", "a", "--ledger", "mysql://db"], "cannot be kept in"),
         (["http", "--max-memory-bytes", "5"], "max_memory_bytes is 5, less than four blocks"),

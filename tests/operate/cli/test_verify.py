@@ -142,7 +142,7 @@ def test_a_ledger_without_a_gate_says_so(tmp_path: Path) -> None:
         result = invoke(url, "verify", *arguments)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
         assert "has no gate yet, so nothing is proven" in result.stderr
-        assert "a SQLite file is copied with its -wal" in result.stderr
+        assert "a SQLite file is copied together with its -wal" in result.stderr
 
 
 def test_a_gate_that_the_ledger_does_not_have_is_3(ledger_url: str) -> None:

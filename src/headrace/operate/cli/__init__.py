@@ -12,7 +12,7 @@ except KeyboardInterrupt:  # Ctrl-C during the imports: no traceback
 
 
 def main() -> None:
-    """Run the command of this process's command line.
+    """Run the command that the process's arguments name, then exit with its status.
 
     The exit status is 0 on success, 1 after an error, 2 for invalid arguments and 130 after Ctrl-C.
     An error that a user can solve is printed as one sentence, without a traceback. A character that

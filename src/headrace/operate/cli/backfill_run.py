@@ -211,7 +211,7 @@ def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json:
 
 
 class Outcome(IntEnum):
-    """Outcome of a batch or a record."""
+    """Outcome of a batch, or of a record, in a backfill."""
 
     DONE = 0
     SKIPPED = 1
@@ -269,7 +269,7 @@ class Tally:
 
     @property
     def records(self) -> dict[Outcome, int]:
-        """Number of records by outcome."""
+        """Number of the selected batches' records by outcome."""
         counts = self._records + Counter({Outcome.NOT_RUN: sum(self._left.values())})
         return {outcome: counts[outcome] for outcome in Outcome}
 
@@ -324,7 +324,7 @@ class ProgressLines:
         typer.echo(words, err=True)
 
     def end(self, tally: "Tally") -> None:
-        """Print the summary. Call after the ``with`` block."""
+        """Print the numbers of batches and records by outcome. Call it after the ``with`` block."""
         typer.echo(summary(tally))
 
     def __enter__(self) -> Self:
@@ -348,7 +348,7 @@ class ProgressJson(ProgressLines):
         print_json({"event": _event_name(event), **asdict(event)})
 
     def end(self, tally: "Tally") -> None:
-        """Print the number of batches and records by outcome."""
+        """Print the numbers of batches and records by outcome, as JSON."""
         batches, records = (
             {outcome.name.lower(): number for outcome, number in counts.items()}
             for counts in (tally.batches, tally.records)
@@ -371,7 +371,7 @@ class ProgressBar(ProgressLines):
         self._task = self._progress.add_task("waiting", total=records)
 
     def event(self, event: BackfillEvent, tally: "Tally") -> None:
-        """Move the bar. Print every event but Claimed, Done and Skipped above it."""
+        """Move the bar. Print the event above the bar unless it is Claimed, Done or Skipped."""
         doing = "waiting"
         if isinstance(event, Claimed):
             doing = f"batch {event.batch.batch_key[:SHORT]}"

@@ -123,7 +123,7 @@ def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str 
 
     A key's prefix has 4 to 32 hexadecimal digits. ``is_gate`` says that other options require a
     gate. Raise OptionError if nothing matches, if a gate and a batch match without ``is_gate``, or
-    if only a batch matches with it.
+    if only a batch matches with ``is_gate``.
     """
     digits = word.strip().lower()
     keys = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
@@ -132,8 +132,8 @@ def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str 
         if keys and not is_gate:
             raise OptionError(
                 f"{word!r} is a gate, and the key of batch {keys[0].batch_key} begins with it"
-                " too; give more digits of the key, or to mean the gate, add a filter such as"
-                " --since 2000-01-01."
+                " too; give more digits of the key to select the batch, or a filter such as"
+                " --since 2000-01-01 to select the gate."
             )
         return word
     if keys and is_gate:
@@ -364,10 +364,10 @@ def key_text(batch: BatchRecord) -> Text:
 
 
 def owner_word(batch: BatchRecord, now_ms: int) -> str:
-    """Return ``busy`` while the lease of a batch's owner is in force, ``gone`` after the lease.
+    """Return the state of a batch's owner: ``busy``, ``gone``, or ``nobody`` without an owner.
 
-    Return ``nobody`` if the batch has no owner. ``now_ms`` is the time by the clock of the ledger's
-    database.
+    The owner is busy while its lease is in force, and gone after the lease has expired. ``now_ms``
+    is the time by the clock of the ledger's database.
     """
     if batch.owner is None or batch.lease_until_ms is None:
         return "nobody"
@@ -384,7 +384,7 @@ def prune(
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Delete old batches and old rates of all gates from a ledger.
+    """Delete old batches and old rate samples of all gates from a ledger.
 
     Unprocessed batches and unresolved dead batches are kept at any age. Losses, the newest batch of
     each gate, and the rows that headrace verify needs to find a gap or an overlap are kept too.

@@ -35,7 +35,7 @@ def offsets(
 ) -> None:
     """Print a gate's position in the ledger as JSON, a value for Spark's option startingOffsets.
 
-    The position is behind every batch that the gate has begun, failed batches included.
+    The position is after every batch that the gate has begun, failed batches included.
     headrace failures lists the failed batches.
     """
     with Ledger.open(ledger, create=False) as opened:
@@ -70,7 +70,7 @@ def export(
     """Copy a stopped query's checkpoint, so that Spark's own Kafka source continues from the copy.
 
     The original is never changed.
-    The copy's position is behind failed batches that wait for a backfill: headrace failures lists
+    The copy's position is after failed batches that wait for a backfill: headrace failures lists
     these batches, and headrace backfill runs them.
     """
     export_checkpoint(Checkpoint.read(path), to, rerun=rerun)

@@ -35,7 +35,10 @@ from headrace.operate.status.words import count
 GATE, GATED, UNGATED = "headrace-demo", "with a gate", "without a gate"
 INTERVAL_S, GATE_OPTIONS = 2, {"backpressure.pid.minRate": "400"}
 ORDERS_PER_S = 1_100  # less than half of a handler's capacity before the slowdown
-BACKLOG, MOST_WAITING = 20_000, 25_000  # at the start; behind the gate when no more are sent
+BACKLOG, MOST_WAITING = (
+    20_000,
+    25_000,
+)  # orders at the start; waiting orders above which none are sent
 COST_S, SLOWDOWN = 0.0004, 4  # time of a handler for an order, as for the call of a service
 DRIVER: Final = (sys.executable, "-m", "headrace.operate.cli.demo")
 TOPIC, PARTITIONS, BAD_ORDER = "orders", 4, b"{ this is no order"

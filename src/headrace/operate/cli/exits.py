@@ -16,8 +16,7 @@ class ExitStatus(IntEnum):
     DONE = 0
     """The command succeeded, and no work is left undone."""
     ERROR = 1
-    """The command failed, or ``headrace doctor`` found a problem. Standard error has an error's
-    text."""
+    """The command failed, or ``headrace doctor`` found a problem."""
     USAGE = 2
     """The arguments of the command are invalid."""
     OPEN = 3
@@ -107,7 +106,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             raise KeyboardInterrupt
         if not asked:
             asked = True
-            # Stop in another thread: the interrupted one may hold a lock that `stop` needs.
+            # Stop in another thread: the interrupted thread may hold a lock that `stop` needs.
             threading.Thread(target=stop, daemon=True).start()
 
     def is_logged(record: logging.LogRecord) -> bool:

@@ -212,5 +212,6 @@ def _refuse_unless_dead(batch: BatchRecord) -> None:
         )
     if batch.resolution is not None:
         raise OptionError(
-            f"Batch {batch.batch_key} was dropped already ({batch.resolution}); once is enough."
+            f"Batch {batch.batch_key} was dropped already ({batch.resolution}); no further action"
+            " is needed."
         )

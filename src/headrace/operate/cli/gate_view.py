@@ -35,7 +35,7 @@ PARTITIONS: Final = 8
 combines the others."""
 
 NEEDS: Final = 5
-"""Largest number of a gate's needs that are shown; the last line counts the others."""
+"""Largest number of a gate's needs (problems) that are shown; the last line counts the others."""
 
 WIDE: Final = 100
 """Width of the terminal from which on an overview has all columns (characters)."""
@@ -47,7 +47,7 @@ _URGENT: Final = {
     Urgency.FINE: "default",
 }
 _OWN_SENTENCES: Final = {"bad records", "failing wholes", "new checkpoint"}
-"""Kinds of needs whose sentences are never cut."""
+"""Kinds of needs (problems) whose sentences are never cut."""
 _MOST_NAME: Final = 18
 """Largest width of a gate's name in a narrow overview (characters)."""
 _DRAIN_TRENDS: Final = {
@@ -94,7 +94,7 @@ def _panel(snapshot: GateSnapshot, width: int) -> Panel:
 
 
 def needs_view(needs: Sequence[Need], most: int) -> RenderableType:
-    """Return a view of needs: a sentence for each need, followed by the command that acts on it.
+    """Return a view of needs (problems): a sentence for each, and the command that acts on it.
 
     If there are more needs than ``most``, needs of one kind share a sentence, and the view shows
     ``most`` sentences.

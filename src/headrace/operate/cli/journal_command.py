@@ -174,8 +174,8 @@ def repair_blocks(
 
     If there is a backup, restore the blocks from it first. No lane may be written meanwhile. No
     block is deleted: a damaged block gets another name. With --ledger or --reached, a lane that
-    ends before the offset that gates have read continues behind this offset, and the offsets
-    between are lost.
+    ends before the offset that gates have read continues after this offset, and the offsets between
+    are lost.
 
     Exit status 0: the journal is whole now, except for records that were declared lost.
     Exit status 4: the journal needs manual repair.
@@ -308,7 +308,7 @@ def prune_blocks(
 ) -> None:
     """Remove the blocks that are old enough, are processed, and are not needed by a failed batch.
 
-    Name the ledger of the gates that read the journal, which knows the processed records. The
+    Name the ledger of the gates that read the journal, because it has the processed offsets. The
     blocks of each gate's last batch are kept, and the last block of each lane. A gate that has read
     the journal keeps blocks of all lanes, because it may read each lane. If its option `lanes`
     excludes some lanes for ever, prune these lanes separately: --lane 3 --without GATE.

@@ -46,7 +46,7 @@ def metrics(
     number of waiting records. Sources that require secrets do not answer.
     """
     if rules and dashboard:
-        raise OptionError("--rules and --dashboard are both given; print one at a time.")
+        raise OptionError("--rules and --dashboard are both given; give only one of them.")
     if rules:
         typer.echo(alert_rules(), nl=False)
         return

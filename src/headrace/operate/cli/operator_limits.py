@@ -179,9 +179,9 @@ def stop(
 ) -> None:
     """Stop the queries of gates after their current batches, whatever process runs them.
 
-    A query plans no further batch, and its own program stops it. This needs a handler that runs
-    through Gate.write; Spark Connect is supported too. The next start of a query continues where
-    the query stopped.
+    A query plans no further batch, and its own program stops it. This works for queries that run
+    through Gate.write, over Spark Connect too. The next start of a query continues where the query
+    stopped.
     Exit status 1: a gate has no running query.
     Exit status 3: the time is over, and a query still runs; it ends after its current batch.
     """

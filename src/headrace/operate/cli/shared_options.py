@@ -196,7 +196,10 @@ def acting_user(by: str | None) -> str:
 
 
 def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
-    """Return the gate ``gate``, or all gates for None; raise OptionError for an unknown gate."""
+    """Return the gate named ``gate``, or all gates for None.
+
+    Raise OptionError if the ledger does not have the gate.
+    """
     gates = ledger.gates.all()
     wanted = [record for record in gates if gate is None or record.name == gate]
     if gate is not None and not wanted:
@@ -207,13 +210,16 @@ def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
 
 
 def named_gates(ledger: Ledger, names: Iterable[str] | None, url: str) -> list[GateRecord]:
-    """Return the gates ``names`` in their order, or all gates; raise OptionError if unknown."""
+    """Return the gates with the given names, in the order of ``names``, or all gates without names.
+
+    Raise OptionError for an unknown name.
+    """
     named = [gates_of(ledger, name, url)[0] for name in dict.fromkeys(names or ())]
     return named or gates_of(ledger, None, url)
 
 
 def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -> GateRecord:
-    """Return the gate ``gate``, or the ledger's only gate for None; ``say`` then prints its name.
+    """Return the gate named ``gate``, or the ledger's only gate for None; ``say`` prints its name.
 
     Raise OptionError for an unknown gate, or for None if the ledger has no gate or several gates.
     """
@@ -224,8 +230,8 @@ def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -
         return gates[0]
     if not gates:
         raise OptionError(
-            f"The ledger {redact_url(url)} has no gate yet; a gated query declares its own when it"
-            " starts."
+            f"The ledger {redact_url(url)} has no gate yet; a gated query declares its gate when"
+            " it starts."
         )
     raise OptionError(f"The ledger {redact_url(url)} has several gates; name one: {listed(gates)}.")
 
@@ -313,7 +319,7 @@ def source_options(given: Sequence[str], file: Path | None) -> dict[str, str]:
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
             raise OptionError(
-                f"{where} is not NAME=VALUE; write it as kafka.security.protocol=SSL."
+                f"{where} is not NAME=VALUE; write an option such as kafka.security.protocol=SSL."
             )
         named[name.strip().lower()] = (name.strip(), value.strip())
     return dict(named.values())

@@ -26,7 +26,7 @@ from headrace.operate.status.sources import Sources
 from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs, stages_of
 
 NEEDS: Final = 20
-"""Largest number of needs that are shown; the last line counts the others."""
+"""Largest number of needs (problems) that are shown; the last line counts the others."""
 
 FEWEST_GATES: Final = 3
 """Number of gates that are shown even if the terminal has too few lines for them."""
@@ -86,13 +86,13 @@ def status(
 def status_view(
     gates: Sequence[GateSnapshot], stages: Sequence[StageSnapshot], height: int | None = None
 ) -> RenderableType:
-    """Return the view of a ledger: needs, gates, and stages of flows.
+    """Return the view of a ledger: needs (problems), gates, and stages of flows.
 
     A single gate is shown in full, and several gates with a line each. ``height`` is the terminal's
     number of lines; if it is too small, only the most urgent needs and gates are shown.
     """
     if not gates:
-        return "The ledger has no gate yet; a gated query declares its own when it starts."
+        return "The ledger has no gate yet; a gated query declares its gate when it starts."
     last = [Text(), stages_view(stages, wall_clock_ms())] if stages else []
     is_one = len(gates) == 1  # a single gate's view begins with its needs
     needs = [need for snapshot in gates if not is_one for need in snapshot.needs]

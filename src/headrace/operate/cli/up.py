@@ -54,7 +54,7 @@ def up(
     try:
         with ExitStack() as cleanup:
             services = _start(cleanup, list(dict.fromkeys(topic or ["orders"])), set(without or ()))
-            # Entered last and so left first: Ctrl-C does not interrupt the closing of the services.
+            # Entered last, so called first: Ctrl-C does not interrupt the closing of the services.
             for number in (signal.SIGINT, *ENDS):
                 cleanup.callback(signal.signal, number, signal.SIG_IGN)
             typer.echo(json.dumps(services) if as_json else "\n".join(_lines(services)))
@@ -72,7 +72,7 @@ def _start(cleanup: ExitStack, topics: list[str], left_out: set[Service]) -> dic
     from headrace.operate.local.servers import local_postgresql, start_kafka  # noqa: PLC0415
 
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="headrace-up-")))
-    # The server may run as another user (PostgreSQL does for root), who needs to pass this folder.
+    # PostgreSQL runs as another user if this user is root, and has to traverse this folder.
     folder.chmod(0o711)
     kafka, ledger, journal = None, f"sqlite:///{folder}/headrace.db", str(folder / "journal")
     Journal.open(journal, create=True)

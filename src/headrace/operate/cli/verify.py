@@ -55,7 +55,8 @@ _EXIT_STATUS: Final = {
 _WORST: Final = (Verdict.BROKEN, Verdict.SKIPPED, Verdict.OPEN)
 
 SPANS: Final = 20
-"""Number of spans above which only spans with unprocessed offsets have a line."""
+"""Number of spans (ranges of offsets) above which only spans with unprocessed offsets have a
+line."""
 
 _COUNTS: Final = ("processed", "open", "dead", "lost", "missing")
 
@@ -164,9 +165,9 @@ def _names(ledger: Ledger, gates: Sequence[str], url: str) -> list[str]:
         return list(dict.fromkeys(gates)) or names
     if not names:
         sentence = (
-            f"The ledger {redact_url(url)} has no gate yet, so nothing is proven; a gated query "
-            "declares its own when it starts. See that it is the right database, and a whole copy: "
-            "a SQLite file is copied with its -wal."
+            f"The ledger {redact_url(url)} has no gate yet, so nothing is proven; a gated query"
+            " declares its gate when it starts. Make sure that this is the right database, and a"
+            " whole copy: a SQLite file is copied together with its -wal file."
         )
     else:
         sentence = (

@@ -1,4 +1,4 @@
-"""Performs the actions of the pages' forms. The ledger keeps author, time and reason of each."""
+"""Performs the actions of forms. The ledger keeps each action's author, time and reason."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +25,9 @@ def perform(site: Site, what: str, form: Form, who: str) -> str:
     """
     action = _ACTIONS.get(what)
     if action is None:
-        raise NotFoundError("There is no such action.")
+        raise NotFoundError(
+            "The dashboard has no action of this name; send the form from its page."
+        )
     why = form.get("why", "").strip()
     if not why:
         raise OptionError(
@@ -57,7 +59,9 @@ def _on_gate(name: str, _site: Site, ledger: Ledger, form: Form, who: str, why: 
 def _retry(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate, key = _field(form, "gate"), _field(form, "key")
     if not ledger.repairs.retry(gate, [key], who, why):
-        raise OptionError(f"Batch {key} is not failed any more; load its page again.")
+        raise OptionError(
+            f"Batch {key} does not have the status failed any more; load its page again."
+        )
     return f"Batch {key} does not wait for its next backfill any more."
 
 
@@ -83,7 +87,7 @@ def _retry_alike(_site: Site, ledger: Ledger, form: Form, who: str, why: str) ->
 def _drop_batch(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate, key = _field(form, "gate"), _field(form, "key")
     if not ledger.repairs.drop_batch(gate, key, who, why):
-        raise OptionError(f"Batch {key} is not dead, or was dropped already.")
+        raise OptionError(f"Batch {key} is not dead, or was dropped already; load its page again.")
     return f"Batch {key} is dropped."
 
 

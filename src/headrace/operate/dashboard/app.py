@@ -173,7 +173,7 @@ class Dashboard:
             has_name = begins.endswith("/") and begins != "/"
             if path == begins or (has_name and path.startswith(begins)):
                 return make(self._site, path.removeprefix(begins), query)
-        raise NotFoundError("There is no such page.")
+        raise NotFoundError("The dashboard has no page at this address.")
 
     async def _live(self, request: Request) -> Response:
         if (refused := self._reader_only(request)) is not None:
@@ -223,7 +223,7 @@ class Dashboard:
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in _STATIC:
-            raise NotFoundError("There is no such file.")
+            raise NotFoundError("The dashboard has no file at this address.")
         data = resources.files("headrace.operate.dashboard").joinpath("static", name).read_bytes()
         if name == "dashboard.css":
             data += (COLUMNS_CSS + FORMS_CSS).encode()
@@ -286,14 +286,14 @@ class Dashboard:
         answer.delete_cookie(self._cookie)
         return answer
 
-    # Acting
+    # Actions
 
     async def _act(self, request: Request) -> Response:
         form: Mapping[str, str] = request.scope["headrace.form"]
         session = check_form(self._session(request), form)
         action = request.path_params["what"]
         outcome = await asyncio.to_thread(perform, self._site, action, form, session.who)
-        _LOG.info("%s by %s: %s", action, session.who, outcome)
+        _LOG.info("Action %s by %s: %s", action, session.who, outcome)
         # The outcome has a page of its own, so loading it again does not act again.
         name = secrets.token_urlsafe(9)
         self._outcomes[name] = session.form_token, outcome, _own_path(form.get("next", "/"))
@@ -308,7 +308,7 @@ class Dashboard:
             return RedirectResponse("/actions", status_code=303)
         return self._respond(request, "done.html", sentence=sentence, next=next_page)
 
-    # Answers
+    # Responses
 
     def _respond(
         self, request: Request, template: str, status: int = 200, **values: Any
@@ -355,7 +355,10 @@ def _address(request: Request) -> str:
 
 
 def _own_path(target: str) -> str:
-    """Return ``target`` if it is a path of the dashboard, else ``/``: no redirect leaves it."""
+    """Return ``target`` if it is a path of the dashboard, else ``/``.
+
+    So a redirect never leads to another site.
+    """
     is_own = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_own and target.isprintable() else "/"
 

@@ -111,7 +111,7 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
     bucket_ms = max((until_ms - since_ms) // POINTS, 1)
     start_ms = max(since_ms, whole_number(query.get("after", "")) or 0)
     start_ms -= start_ms % bucket_ms
-    # A planner's clock may be ahead of this one, and its newest batch belongs to the charts.
+    # A planner's clock may be ahead of this machine's; its newest batch belongs in the charts.
     ahead_ms = CLOCKS_APART_MS if until_ms == now_ms else 0
     points = ledger.moments.series(name, start_ms, until_ms + ahead_ms, bucket_ms)
     return {

@@ -44,7 +44,7 @@ class LedgerLink:
     """
 
     def __init__(self, url: str) -> None:
-        """Parse a ledger's URL without opening the ledger; raise LedgerError for another URL."""
+        """Parse a ledger's URL without opening the ledger; raise LedgerError if it is invalid."""
         self.url: Final = normalize_url(url)
         self.name: Final = unquote(redact_url(url))
         """URL of the ledger as pages show it, without secrets."""
@@ -108,7 +108,7 @@ class LedgerLink:
         """Return the ledger, open for reading. Use it at once, because it may be closed later."""
         with self._lock:
             if self._opened is not None and self._identity != self._file_now():
-                # The file was deleted or replaced, so the open one is out of date.
+                # The file was deleted or replaced, so the open ledger is out of date.
                 self._opened.close()
                 self._opened = None
             if self._opened is None:
@@ -170,7 +170,8 @@ REFRESH_S: Final = 5.0
 silent."""
 
 KEPT_S: Final = 60.0
-"""Time for which a page's state is kept after its last viewer has left, who may return (s)."""
+"""Time for which a page's state is kept after its last viewer has left (s), in case a viewer
+returns."""
 
 MOST_CHANNELS: Final = 500
 MOST_VIEWERS: Final = 200
@@ -315,8 +316,8 @@ class LiveHub:
                     channel.refresh(ledger, self.fleet)
                 except LedgerError:
                     raise
-                except Exception:  # noqa: BLE001  (whatever it is, the other pages go on)
-                    # One page fails, such as the page of a pruned batch; the others go on.
+                except Exception:  # noqa: BLE001  (any error of a page)
+                    # One page fails, such as the page of a pruned batch; other pages are updated.
                     _LOG.debug("A live page could not be updated.", exc_info=True)
 
         try:

@@ -104,7 +104,7 @@ def address(page: str, **query: object) -> str:
 def refuse_a_long_name(name: str) -> None:
     """Raise NotFoundError if a name in a page's address is empty or longer than `MOST_NAME`."""
     if not 0 < len(name) <= MOST_NAME:
-        raise NotFoundError("There is no such page.")
+        raise NotFoundError("The dashboard has no page at this address.")
 
 
 def refuse_no_gate(ledger: Ledger, gate: str) -> GateRecord:

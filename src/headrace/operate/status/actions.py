@@ -20,13 +20,13 @@ from headrace.operate.status.states import query_behind
 from headrace.operate.status.words import plural
 
 OFF: Final = "off"
-"""Word that ends a rate limit, given in place of a rate."""
+"""Argument ``off`` of ``headrace limit``, which ends a rate limit."""
 
 NO_CEILING: Final = "no-ceiling"
-"""Word that lifts the ceiling of a batch's size, given in place of a rate."""
+"""Argument ``no-ceiling`` of ``headrace limit``, which lifts the ceiling of a gate's batch size."""
 
 LONGEST_MS: Final = 3650 * 24 * 3600 * 1000
-"""Longest duration of a limit (ms)."""
+"""Longest duration of a rate limit (ms): 3650 days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class DrainState:
         failed: Number of failed batches that wait in the ledger.
         waiting: Number of records that wait in the source; None if the source was not asked.
         resumed_by: Operator who ended the drain by resuming the gate; None if nobody did.
-        sink_away: Whether a batch waits for its sink, so that the gate plans nothing.
+        sink_away: Whether a batch waits for its sink, so that the gate plans no batch.
     """
 
     gate: str

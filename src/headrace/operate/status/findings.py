@@ -44,9 +44,9 @@ _GONE: Final = (
 
 
 def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], int]:
-    """Return the number of offsets that will not be processed, by kind, and the number accepted.
+    """Return the numbers of offsets that will not be processed: by kind, and accepted.
 
-    Accepted offsets do not count as findings of a kind.
+    An offset whose loss was accepted counts only as accepted.
     """
     counts: Counter[FindingKind] = Counter()
     accepted = 0

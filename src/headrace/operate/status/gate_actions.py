@@ -1,8 +1,8 @@
 """Actions of operators on a gate. A new action is a new entry of `GATE_ACTIONS`.
 
 An entry declares the command, its line in ``headrace --help``, and the form on the gate's page.
-``headrace --help`` imports this module, so this module does not import the package `gate`, which is
-slow.
+``headrace --help`` imports this module, so this module does not import the package `gate`, whose
+import is slow.
 """
 
 from collections.abc import Callable, Mapping

@@ -135,7 +135,7 @@ class Lags:
             return GateLag()
         oldest_ms = None if answer is None else answer.oldest_ms
         if answer is not None and answer.asked_ms < gate.planned_ms:
-            # The newer batch knows better how many records wait; only the source knows their age.
+            # The newer batch has the newer number of waiting records, but not their age.
             oldest_ms = oldest_ms if now_ms - answer.asked_ms < KEPT_MS else None
             answer = None
         seen_ms = gate.planned_ms if answer is None else answer.asked_ms
@@ -166,7 +166,7 @@ class Lags:
         return None if since_ms is None else max(now_ms - since_ms, 0) / 1000
 
     def _newest_at_ms(self, ledger: Ledger, gate: GateMoment, now_ms: int) -> int | None:
-        """Return the last time (ms since the epoch) at which the gate had read the whole log."""
+        """Return the last time (ms) at which the gate had read the whole log; None if not known."""
         run = self._runs[gate.name]
         position, points = gate.position, run.points
         if position is None or gate.checkpoint_id is None:

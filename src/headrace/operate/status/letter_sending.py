@@ -29,8 +29,8 @@ class LetterSender:
     """Name of the function or person that corrects the letters; the ledger keeps it with each
     letter."""
     change: Callable[[DeadLetter], Any] | None = None
-    """Returns a letter's corrected content, or None to skip the letter. None: send letters
-    unchanged."""
+    """Function that returns a letter's corrected content, or None to skip the letter. Without a
+    function, letters are sent unchanged."""
     report: Callable[[str], None] | None = None
     """Called with a sentence about the outcome of each letter; None reports nothing."""
     sent: int = 0

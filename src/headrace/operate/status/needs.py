@@ -19,7 +19,7 @@ from headrace.operate.status.states import WHY, GateState, Need, ReceiverState, 
 from headrace.operate.status.trends import Trend
 
 RETENTION_IS_NEAR_S: Final = 3_600.0
-"""Time before the deletion of an unread record (s) from which on the deletion is a need."""
+"""Remaining time (s) below which the deletion of an unread record is a need (problem)."""
 
 HANGS: Final = 10
 """Number of intervals after which a running batch counts as hanging."""
@@ -57,7 +57,7 @@ class NeedKind:
     facts: Callable[[GateSnapshot], Facts]
 
     def of(self, snapshot: GateSnapshot) -> Iterator[Need]:
-        """Yield a gate's needs of this kind."""
+        """Yield the gate's needs (problems) of this kind."""
         command = self.command.format(gate=shlex.quote(snapshot.gate))
         for sentence, records in self.facts(snapshot):
             yield Need(
@@ -218,7 +218,7 @@ def _new_checkpoint(snapshot: GateSnapshot) -> Facts:
 
 
 def _advice(snapshot: GateSnapshot) -> Facts:
-    # The rate of a held gate is the operator's: no change of the job would raise it.
+    # An operator set the rate of a paused or limited gate, so changing the job would not raise it.
     if snapshot.state not in BY_OPERATORS:
         for advice in snapshot.advice:
             yield advice, 0

@@ -153,7 +153,7 @@ class QuerySnapshot:
 
     @classmethod
     def of(cls, history: GateHistory) -> Self | None:
-        """Return the running query, or the last one if it ended without a report; else None."""
+        """Return the running query, or the last query if it ended without a report; else None."""
         query = history.query or history.gone
         if query is None:
             return None

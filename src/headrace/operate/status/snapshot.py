@@ -131,7 +131,7 @@ class Moment:
         return self.newest.reason if self.newest else None
 
     def waiting(self) -> int | None:
-        """Return the lag at the newest batch's plan; if no batch follows it, the lag behind it."""
+        """Return the lag at the newest batch's plan, or if no batch follows, the lag after it."""
         if self.is_over:
             return waiting_behind(self.history, self.lag_now)
         return self.newest.lag if self.newest else None
@@ -450,7 +450,7 @@ class GateSnapshot:
         lambda m: tuple(ReceiverSnapshot.of(entry, m.now_ms) for entry in m.history.receivers),
     )
     query: QuerySnapshot | None = fact(
-        "The running query, or the last one if it ended without a report; else None.",
+        "The running query, or the last query if it ended without a report; else None.",
         lambda m: QuerySnapshot.of(m.history),
         metric=Metric(
             "query_running",

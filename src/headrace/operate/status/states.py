@@ -157,7 +157,7 @@ def query_behind(ledger: Ledger, gate: str) -> tuple[GateQuery | None, GateQuery
 
 
 def sorted_query(found: tuple[GateQuery, bool] | None) -> tuple[GateQuery | None, GateQuery | None]:
-    """Return a query as running or as lost, by whether its lease is in force (`query_behind`)."""
+    """Return the pair (running query, lost query) for a query, by whether its lease is in force."""
     if found is None:
         return None, None
     query, lives = found
@@ -455,9 +455,10 @@ def has_ended(history: GateHistory) -> bool:
 
 
 def waiting_behind(history: GateHistory, lag_now: int | None) -> int | None:
-    """Return the number of waiting records behind the newest batch: ``lag_now``, or from its plan.
+    """Return the number of records that wait after the newest batch.
 
-    Return None if the batch left no records, and no query has looked for new records since.
+    The number is ``lag_now`` if it is known, else it comes from the batch's plan. Return None if
+    the batch left no records, and no query has looked for new records since.
     """
     if lag_now is not None:
         return lag_now

@@ -205,14 +205,14 @@ class LagChange:
 
     @property
     def lag_trend(self) -> Trend:
-        """Direction of the lag. Changes up to the usual variation between batches are steady."""
+        """Direction of the lag; a change within the usual variation of batches is steady."""
         if abs(self.lag_change_per_s) <= STEADY * self.throughput_per_s:
             return Trend.STEADY
         return Trend.FALLING if self.lag_change_per_s < 0 else Trend.RISING
 
     @property
     def drain_s(self) -> float | None:
-        """Time until no record waits (s): lag / (admitted - arriving); None if it is endless."""
+        """Time until no record waits (s): lag / (admitted - arriving); None if never."""
         if self.left_over == 0:
             return 0.0
         net_per_s = self.throughput_per_s - self.arrival_rate_per_s
@@ -232,7 +232,7 @@ def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
     now, before = LagChange.of(batches), LagChange.of(batches[WINDOW // 2 :])
     if now is None or before is None or now.drain_s is before.drain_s is None:
         return None
-    if now.drain_s is None or before.drain_s is None:  # of the two, one never ends
+    if now.drain_s is None or before.drain_s is None:  # one of the two never ends
         return Trend.RISING if now.drain_s is None else Trend.FALLING
     if abs(now.drain_s - before.drain_s) <= 0.05 * before.drain_s:
         return Trend.STEADY
@@ -260,7 +260,7 @@ def advice_on(
 
 
 def batch_cost_of(gate: GateRecord) -> SourceCost | None:
-    """Return the learnt cost of a gate's batches; None without one, or from another version."""
+    """Return the learnt cost of a gate's batches; None if absent or unreadable."""
     return None if gate.batch_cost is None else _cost_in(gate.batch_cost)
 
 
