@@ -40,7 +40,9 @@ def test_sigterm_ends_it_too_and_what_is_not_wanted_is_left_out(tmp_path: Path) 
     stdout = tmp_path / "stdout"
     arguments = ("up", "--without", "kafka", "--without", "postgresql")
     with in_a_terminal(*arguments, folder=tmp_path) as running:
-        wait_until(lambda: "Ctrl-C ends it" in stdout.read_text() or running.poll() is not None)
+        wait_until(
+            lambda: "Ctrl-C ends the services" in stdout.read_text() or running.poll() is not None
+        )
         running.terminate()
         assert running.wait(30) == 0
     assert "Kafka" not in stdout.read_text()

@@ -111,11 +111,15 @@ Since = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Select only rows from this time on: '2024-11-21 14:00', '2h', '30 minutes ago'.",
+        help="Select only batches and dead letters from this time on: '2024-11-21 14:00', '2h',"
+        " '30 minutes ago'.",
     ),
 ]
 Until = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Select only rows before this time.")
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Select only batches and dead letters from before this time."
+    ),
 ]
 SourceOption = Annotated[
     list[str] | None,

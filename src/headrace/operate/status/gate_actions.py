@@ -132,8 +132,8 @@ def _settled_by_a_restart(ledger: "Ledger", gate: str) -> str:
     from headrace.operate.status.words import plural  # noqa: PLC0415  (it brings the ledger)
 
     batches = plural(number, "open batch")
-    waits, is_settled = ("waits", "is settled") if number == 1 else ("wait", "are settled")
-    return f"; {batches} {waits} until then, and {is_settled} if it reads them again"
+    waits, is_settled = ("waits", "is resolved") if number == 1 else ("wait", "are resolved")
+    return f"; {batches} {waits} until then, and {is_settled} if its query reads them again"
 
 
 RUNNING: Final = "Act on running queries"
