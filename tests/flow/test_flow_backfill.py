@@ -83,8 +83,8 @@ def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_a_backfill(
     ("named", "told"),
     [
         ((None, None, None), "Neither --handler nor --flow is given"),
-        (("a:b", None, "{shop}"), "--handler is given too; leave that out"),
-        ((None, "a:b", "{shop}"), "--transform is given too; leave that out"),
+        (("a:b", None, "{shop}"), "--handler is given too; leave --handler out"),
+        ((None, "a:b", "{shop}"), "--transform is given too; leave --transform out"),
     ],
 )
 def test_what_is_to_be_done_must_be_named_once(
@@ -102,7 +102,7 @@ def test_the_ledger_must_be_the_flows(shop: str) -> None:
 
 def test_a_gate_that_is_no_stage_is_refused(shop: str) -> None:
     work = work_of(None, None, shop, "sqlite:///headrace.db")
-    told = "'orders', which is no stage of flow 'shop'; its stages have the gates 'shop.clean'"
+    told = "no stage of flow 'shop'; the stages of the flow have the gates 'shop.clean'"
     with pytest.raises(OptionError, match=told):
         work.handler("orders")
 
@@ -113,6 +113,6 @@ def test_what_a_stage_answers_is_not_lost_where_its_handler_is_named(
     (tmp_path / "handlers_of_stages.py").write_text("def clean(df, batch):\n    return df\n")
     handle = load_handler("handlers_of_stages:clean", None)
     with pytest.raises(
-        OptionError, match=r"has answered a value of type list; .* --flow module:flow"
+        OptionError, match=r"which returned a value of type list; .* --flow module:flow"
     ):
         handle([], None)  # type: ignore[arg-type]

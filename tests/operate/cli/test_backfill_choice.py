@@ -46,8 +46,8 @@ def test_batches_of_several_gates_are_not_run_by_one_handler(
     with Ledger.open(shop.url) as ledger:
         add_failed(ledger, "clicks", OffsetRange("clicks", 0, 0, 5), "localhost:9092")
     message = complain(shop.url, "backfill", *HANDLER, "--all")
-    assert "of the gates 'clicks', 'orders'" in message
-    assert "name one of them" in message
+    assert "belong to several gates ('clicks', 'orders')" in message
+    assert "name one of the gates" in message
     assert planned(shop, "--all", "orders") == [shop.failed, shop.left]
 
 

@@ -39,7 +39,7 @@ NO_LEDGER = "/none.db; a gated query makes it when it starts, and --ledger or HE
 IN_ONE_WAY = "in one way"
 BACKFILL = "backfill --handler operator:is_"
 SEND = "dead-letters send"
-BY_ID = "by their IDs, or say --all, or --all GATE"
+BY_ID = "name IDs, or give --all, or --all GATE"
 PRUNE = "journal prune {folder}/orders --older-than"
 REPAIR = "journal repair {folder}/orders --reached"
 A_LANE = "write a lane"
@@ -53,11 +53,11 @@ COMPLAINTS = [
     ("batches --until 2", f"--until is '2{NO_TIME}"),
     (
         "batches zz",
-        "has no gate 'zz'; the gates it has: orders. No batch's key begins with it",
+        "has no gate 'zz'; the gates it has: orders. No batch has a key that begins",
     ),
-    ('batches "\' OR 1=1 --"', "No batch's key begins with it"),
-    (f"batches {'0' * 32}", "No batch's key begins with it"),
-    ("batches {shop.dead} --status dead", "is one batch, which cannot be combined with --all"),
+    ('batches "\' OR 1=1 --"', "No batch has a key that begins"),
+    (f"batches {'0' * 32}", "No batch has a key that begins"),
+    ("batches {shop.dead} --status dead", "is the key of one batch, which cannot be combined"),
     ("batches --ledger postgresql://u:hunter2@127.0.0.1:1/db", "cannot be reached"),
     *(
         (f"{each} --ledger sqlite:///none.db", NO_LEDGER)
@@ -67,7 +67,7 @@ COMPLAINTS = [
             *("dead-letters drop 1 --why x", f"{SEND} 1"),
         )
     ),
-    ("drop {shop.dead} {shop.failed} --why x", "is failed; only one that is dead"),
+    ("drop {shop.dead} {shop.failed} --why x", "is failed; only a dead batch"),
     ("drop {shop.dead} --why ' '", "--why is empty"),
     ("drop zz --why x", "has no batch 'zz'"),
     *((f"prune --older-than='{age}'", "--older-than") for age in ("", "soon", "30", "-1 day")),
@@ -78,7 +78,7 @@ COMPLAINTS = [
     ("dead-letters drop 2 --why x", "Dead letter 2 was dropped already (a test order)"),
     *((f"{SEND} {each}", BY_ID) for each in ("",)),
     (f"{SEND} 1 --all", "has no gate '1'"),
-    (f"{SEND} --all orders clicks", "With --all name one gate"),
+    (f"{SEND} --all orders clicks", "--all takes at most one gate"),
     (f"{SEND} 1 9", "has no dead letter 9"),
     (f"{SEND} 1 {2**70}", f"has no dead letter {2**70}"),
     (f"{SEND} 1 2", "Dead letter 2 was dropped already (a test order)"),
@@ -94,9 +94,9 @@ COMPLAINTS = [
         for each in ("", "--all --since 1h", "orders --all --since 1h", "orders {shop.failed}")
     ),
     (f"{BACKFILL} --all orders --status failed", IN_ONE_WAY),
-    (f"{BACKFILL} {{shop.failed}} --since 1h", "is one batch, which cannot be combined with --all"),
+    (f"{BACKFILL} {{shop.failed}} --since 1h", "is the key of one batch, which cannot be combined"),
     (f"{BACKFILL} --all clicks", "has no gate 'clicks'"),
-    (f"{BACKFILL} xyz", "has no gate 'xyz'; the gates it has: orders. No batch's key"),
+    (f"{BACKFILL} xyz", "has no gate 'xyz'; the gates it has: orders. No batch has a key"),
     (f"{BACKFILL} --status dead", "--status is 'dead', but only batches that are failed or"),
     (f"{BACKFILL} --since soon", "--since is 'soon'"),
     (f"{BACKFILL} --all --option hunter2", "--option is not NAME=VALUE"),
@@ -104,7 +104,7 @@ COMPLAINTS = [
     (f"{BACKFILL} --all --handler json:missing", "has no 'missing'"),
     (f"{BACKFILL} --all --transform nowhere:f", "No module named 'nowhere'"),
     (f"{BACKFILL} {{shop.failed}} {{shop.good}}", "is success, so it is processed"),
-    (f"{BACKFILL} {{shop.busy}}", "is run by another backfill, which has it at least until"),
+    (f"{BACKFILL} {{shop.busy}}", "is run by another backfill, whose lease lasts at least until"),
     (
         f"{BACKFILL} {{shop.dead}}",
         "is dead, by orders-0 [40, 50) has left Kafka (DataLossError), which",
@@ -129,7 +129,7 @@ COMPLAINTS = [
         for name, sentence in (
             ("shop:broken", "Stage 'parse' (shop.py:13) reads the channel 'raw', which is not de"),
             ("shop:nothing", "The flow is 'shop:nothing', which is of type function; name a"),
-            ("shop:absent", "has no 'absent'; name a flow that it has"),
+            ("shop:absent", "has no 'absent'; name a flow that the module has"),
             ("shop", "write module:flow, such as shop.flows:orders"),
             ("none:flow", "none cannot be imported"),
         )

@@ -85,7 +85,7 @@ def test_lanes_are_listed(journal: Journal) -> None:
 def test_a_journal_without_a_lane_is_told(tmp_path: Path) -> None:
     Journal.open(str(tmp_path / "new"), create=True)
     said = told("", f"journal ls {tmp_path}/new")
-    assert said == "The journal has no lane yet; a receiver makes its own when it starts.\n"
+    assert said == "The journal has no lane yet; a receiver creates its lane when it starts.\n"
 
 
 @pytest.mark.usefixtures("journal")

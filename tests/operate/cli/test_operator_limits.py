@@ -59,7 +59,7 @@ def test_the_only_gate_needs_no_name_and_of_several_one_is_named(
     for command in ("pause", "resume", "limit 200"):
         assert invoke(ledger_url, *command.split()).output.startswith("orders: ")
     alone = invoke(ledger_url, "why")
-    assert alone.stderr == "Gate orders, the only one of this ledger.\n"
+    assert alone.stderr == "Gate orders, the only gate of this ledger.\n"
     with Ledger.open(ledger_url) as ledger:
         add_gate(ledger, "clicks")
     accept = ("accept", "--records", "1", "--why", "known")
@@ -95,7 +95,7 @@ def test_a_limit_ends_by_itself_or_when_it_is_taken_off(ledger_url: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("pause", "orders", "--flow", "shop:orders"), "and not both"),
+        (("pause", "orders", "--flow", "shop:orders"), "Gates and --flow are both named"),
         (("pause", "orders", "--by", ""), "Who does it has 0 characters; give 1 to 100"),
         (("limit", "many", "orders"), "'many'; give a number of records/s above 0, or: off"),
         (("limit", "0", "orders"), "must be a finite number above 0"),
@@ -171,7 +171,7 @@ def test_a_ceiling_is_shown_and_lifted_with_who_and_why(
     shown = invoke(ledger_url, "status", "orders").output
     assert "564 records at once failed, 250 passed" in shown
     wrong = complain(ledger_url, "limit", "no-ceiling", "orders", "--for", "2h")
-    assert "--for is the time of a limit" in wrong
+    assert "--for is the duration of a limit" in wrong
     lifted = invoke(
         ledger_url, "limit", "no-ceiling", "orders", "--by", "ops", "--why", "a larger sink"
     )

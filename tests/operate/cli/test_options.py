@@ -110,10 +110,14 @@ def test_what_is_no_option_is_refused_unseen(tmp_path: Path, text: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"missing of --options-file.*No such file"):
+    with pytest.raises(
+        OptionError, match=r"--options-file is .*missing, which cannot be read.*No such file"
+    ):
         source_options([], tmp_path / "missing")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(OptionError, match=r"binary of --options-file.*not UTF-8"):
+    with pytest.raises(
+        OptionError, match=r"--options-file is .*binary, which cannot be read.*not UTF-8"
+    ):
         source_options([], tmp_path / "binary")
 
 

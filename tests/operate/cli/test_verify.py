@@ -36,8 +36,11 @@ def test_a_gate_that_is_proven_is_0(ledger_url: str) -> None:
     explained = told(ledger_url, "verify --explain")
     assert explained.startswith(said)
     said = " ".join(explained.split())
-    assert "headrace verify proves, or says where it is not so, that the batches leave out" in said
-    assert "It cannot see from the ledger alone that this is an older copy" in said
+    assert (
+        "headrace verify proves, or reports where it is not true, that the batches leave out"
+        in said
+    )
+    assert "The ledger alone does not show that it is an older copy" in said
 
 
 def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
@@ -49,7 +52,7 @@ def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
         ledger.batches.mark_dead(key, "me", ERROR)
     said = told(ledger_url, "verify", 3)
     assert said.startswith("orders: proven, 10 dead, 10 lost\n")
-    assert "headrace failures lists what waits for somebody." in said
+    assert "headrace failures lists the unresolved failures." in said
     assert "orders-0 [50, 60) was gone before it was read." in said
     told(ledger_url, f"drop {key} --why known --by Ada")
     told(ledger_url, "failures", 3)
@@ -139,7 +142,7 @@ def test_a_ledger_without_a_gate_says_so(tmp_path: Path) -> None:
         result = invoke(url, "verify", *arguments)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
         assert "has no gate yet, so nothing is proven" in result.stderr
-        assert "a SQLite file is copied with its -wal" in result.stderr
+        assert "a SQLite file is copied together with its -wal" in result.stderr
 
 
 def test_a_gate_that_the_ledger_does_not_have_is_3(ledger_url: str) -> None:

@@ -389,7 +389,7 @@ def test_many_findings_of_a_journal_are_counted() -> None:
     finding = JournalFinding(JournalFindingKind.GAP, "0/1.segment", 0, 1, 2, "nothing is there")
     shown = past.text_of(journal_view("orders", JournalVerification((), (finding,) * 102)))
     assert shown.count("gap") == 100
-    assert "and 2 more; --json tells them all." in shown
+    assert "and 2 more; --json lists all findings." in shown
 
 
 whole = st.integers(0, 2**63 - 1)

@@ -17,7 +17,7 @@ def test_a_dead_letter_is_not_that_of_another_gate(url: str, action: str) -> Non
         add_dead_letter(ledger)
         (record,) = ledger.dead_letters.oldest("orders")
         form = {"gate": "returns", "letter": str(record.dead_letter_id), "why": "a test"}
-        with pytest.raises(OptionError, match="No such dead letter waits"):
+        with pytest.raises(OptionError, match="dead letter does not wait any more"):
             perform(site, action, form, "Ada")
         assert ledger.operator_limits.history(None) == ()
         (record,) = ledger.dead_letters.oldest("orders")
@@ -91,7 +91,9 @@ def test_a_bulk_action_is_about_what_was_shown_and_nothing_that_has_come_since(u
         assert "1 dead letter of gate orders is dropped." in perform(
             site, "drop-letters", form, "Ada"
         )
-        with pytest.raises(OptionError, match="showed 1 dead letter alike, and by now it is 0"):
+        with pytest.raises(
+            OptionError, match="showed 1 dead letter with this error, and now there are 0"
+        ):
             perform(site, "drop-letters", form, "Ada")
         statuses = [each.status for each in ledger.dead_letters.oldest("orders")]
         assert statuses == [DeadLetterStatus.DROPPED, DeadLetterStatus.WAITING]

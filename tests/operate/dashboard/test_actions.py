@@ -173,4 +173,4 @@ def test_an_action_on_what_is_gone_says_so(serve: Serve, url: str, signed_in: Si
         ledger.batches.claim(key, "me", 60_000)
         form(page, "retry").get_by_label("Why?").fill("again")
         form(page, "retry").get_by_role("button").click()
-        expect(page.get_by_role("alert").last).to_contain_text("is not failed any more")
+        expect(page.get_by_role("alert").last).to_contain_text("not have the status failed any")

@@ -186,7 +186,7 @@ def test_somebody_tries_at_once_by_a_command_or_on_the_page(ledger: Ledger, url:
         perform(site, "retry-sink", form, "Ada")
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code != 0
-    assert "Nothing of gate 'orders' waits to be run again" in str(refused.exception)
+    assert "No batch of gate 'orders' waits for its sink or a backfill" in str(refused.exception)
 
 
 def test_failed_batches_do_not_wait_for_their_backfill_either(url: str) -> None:

@@ -1,4 +1,4 @@
-"""The command ``headrace``."""
+"""Entry point of the command ``headrace``."""
 
 import io
 import sys
@@ -12,11 +12,11 @@ except KeyboardInterrupt:  # Ctrl-C during the imports: no traceback
 
 
 def main() -> None:
-    """Run the command line of this process.
+    """Run the command that the process's arguments name, then exit with its status.
 
-    The exit status is 0 when all is well, 1 after an error, 2 for a command that cannot be
-    understood and 130 after Ctrl-C. An error that a user can solve is one sentence, without a
-    trace. A character that the output's encoding does not have is replaced.
+    The exit status is 0 on success, 1 after an error, 2 for invalid arguments and 130 after Ctrl-C.
+    An error that a user can solve is printed as one sentence, without a traceback. A character that
+    the output's encoding does not have is replaced.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")

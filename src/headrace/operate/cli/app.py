@@ -1,4 +1,7 @@
-"""Commands by group and name. A command is imported when it is run: importing all takes 1 s."""
+"""All commands of ``headrace``, by group and name.
+
+A command's module is imported only when the command runs, because importing all modules takes 1 s.
+"""
 
 import importlib
 from collections.abc import Mapping
@@ -71,7 +74,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def _declared(group: str) -> dict[str, tuple[str, str]]:
-    """Return the commands of a group that are declared as actions on a gate."""
+    """Return a group's commands that `gate_actions` declares, in the form that `GROUPS` has."""
     return {
         name: ("operator_limits", command.summary)
         for name, command in ACTIONS.items()
@@ -81,29 +84,38 @@ def _declared(group: str) -> dict[str, tuple[str, str]]:
 
 GROUPS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType(
     {
-        "See how gates fare": {
-            "status": ("status", "What needs somebody, and how gates fare."),
+        "See the state of gates": {
+            "status": ("status", "Problems that need an operator, and the state of each gate."),
             "why": ("status", "Why a batch has its size."),
-            "batches": ("batches_command", "The newest batches, or all about one."),
-            "failures": ("failures", "What failed, was lost or skipped, and is unresolved."),
+            "batches": ("batches_command", "The newest batches, or one batch in full."),
+            "failures": ("failures", "Unresolved failures, and lost or skipped records."),
             "dead-letters": ("dead_letters_command", "Records that cannot be processed."),
             "verify": ("verify", "Prove that no offset was left out."),
-            "dashboard": ("dashboard_command", "The same as web pages that stay live."),
+            "dashboard": (
+                "dashboard_command",
+                "Gates, failures, flows and receivers as live web pages.",
+            ),
             "metrics": ("metrics_command", "Metrics, alert rules and a dashboard for Prometheus."),
         },
         RUNNING: {
             **_declared(RUNNING),
             "limit": ("operator_limits", "Cap the rate."),
-            "drain": ("operator_limits", "Let what is admitted finish, and admit nothing more."),
-            "stop": ("operator_limits", "End the query once its batch is done."),
-            "retry": ("operator_limits", "Run at once what waits for its sink or a backfill."),
+            "drain": ("operator_limits", "Finish the admitted batches, and admit no more records."),
+            "stop": ("operator_limits", "End the query after its current batch."),
+            "retry": (
+                "operator_limits",
+                "Run batches at once that wait for their sink or a backfill.",
+            ),
             "flow": ("flows", "List a flow of queries, or run it."),
         },
         REPAIR: {
             "backfill": ("backfill", "Run failed batches again."),
             "drop": ("failures", "Resolve dead batches without processing them."),
             "accept": ("operator_limits", "Accept records that are lost or skipped."),
-            "adopt": ("operator_limits", "Start with an older checkpoint, or another ledger's."),
+            "adopt": (
+                "operator_limits",
+                "Let a query start with an older checkpoint, or another ledger's.",
+            ),
             **_declared(REPAIR),
             "checkpoint": ("checkpoint_command", "A gate's position, and a checkpoint for Spark."),
             "prune": ("batches_command", "Delete batches that ended long ago."),
@@ -119,7 +131,7 @@ GROUPS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType(
         },
     }
 )
-"""Module of each command, and the command's line in ``headrace --help``, by group."""
+"""Commands by group: for each name, the command's module and its line in ``headrace --help``."""
 
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -131,9 +143,10 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class Commands(TyperGroup):
-    """All commands.
+    """Group of all commands, which imports a command's module when the command is used.
 
-    Annotations are Any for classes of typer's own copy of click, which has no public name.
+    Arguments whose class belongs to typer's own copy of click are annotated with Any, because these
+    classes have no public name.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -143,7 +156,7 @@ class Commands(TyperGroup):
         self.commands = names
 
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
-        """Import and return a command; None for an unknown name."""
+        """Import a command by its name and return it; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
         loaded = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
@@ -158,7 +171,7 @@ class Commands(TyperGroup):
         return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """List the commands by group, without importing them."""
+        """Write the list of commands, by group, without importing their modules."""
         groups = {
             title: {name: line for name, (_, line) in group.items()}
             for title, group in GROUPS.items()

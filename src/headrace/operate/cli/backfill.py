@@ -24,24 +24,25 @@ if TYPE_CHECKING:
     from headrace.gate import Handler
 
 RUNNABLE: Final = (Status.FAILED, Status.BACKFILLING)
-"""Statuses of a batch that can be run; the lease of a ``backfilling`` batch must have expired."""
+"""Statuses of batches that a backfill can run; a ``backfilling`` batch only after its lease
+expired."""
 
 _NO_LIMIT: Final = 2**31 - 1
 _IN_ONE_WAY: Final = (
-    "Name the batches to run in one way: by their KEYs; by one GATE, of which --status, --since and"
-    " --until choose some; or with --all."
+    "Select the batches to run in one way: by their KEYS; by one GATE, with --status, --since"
+    " and --until as filters; or with --all."
 )
 
 
 class FailurePolicy(StrEnum):
-    """Policy for an exception of the handler."""
+    """Reaction to the handler's exception: leave the batch failed, or isolate bad records."""
 
     DEFER = "defer"
     ISOLATE = "isolate"
 
 
 class Pace(StrEnum):
-    """Records that are run at once."""
+    """Speed of a backfill: the rate that the live stream leaves unused, or no limit."""
 
     SPARE = "spare"
     UNLIMITED = "unlimited"
@@ -51,7 +52,8 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="GATE|KEY",
-        help="A gate, for all of it that failed; or the batches' keys, or how they begin.",
+        help="A gate, to select all of its failed batches; or keys of batches, or the first"
+        " digits of keys.",
         autocompletion=opt.complete_gates,
     ),
 ]
@@ -59,41 +61,46 @@ HandlerName = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:FUNCTION",
-        help="Called as handler(df, batch) for each batch, as the stream's handler is.",
+        help="Function that is called as handler(df, batch) for each batch, like the stream's"
+        " handler.",
     ),
 ]
 FlowName = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:FLOW",
-        help="In place of a handler: the flow whose stage the gate is. The batches are read, "
-        "handled and written as that stage does it.",
+        help="Flow that has the gate as a stage, in place of --handler. The stage reads, handles"
+        " and writes the batches.",
     ),
 ]
 Everything = Annotated[
     bool,
-    typer.Option("--all", help="Run all that failed, of the gate that is named or the only one."),
+    typer.Option(
+        "--all",
+        help="Run all failed batches of the named gate, or of the only gate with failed batches.",
+    ),
 ]
 OfStatus = Annotated[
     Status | None,
     typer.Option(
         metavar="STATUS",
-        help=f"Run those of this status: {' or '.join(RUNNABLE)}, its process being gone.",
+        help=f"Run only batches with this status: {' or '.join(RUNNABLE)}. The process that ran a"
+        " backfilling batch must have ended.",
     ),
 ]
 TransformName = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:FUNCTION",
-        help="Called as transform(df) before the handler, for a stream that was derived from "
-        "what was read before it was written.",
+        help="Function that is called as transform(df) before the handler. Needed if the stream"
+        " derives its records between reading and writing.",
     ),
 ]
 OnFailureOption = Annotated[
     FailurePolicy,
     typer.Option(
-        help="What follows an exception: defer leaves the batch failed; isolate halves it "
-        "until what cannot be processed stands alone, as dead letters.",
+        help="Reaction to an exception: defer leaves the batch failed; isolate halves the batch"
+        " until each bad record is alone, and stores the bad records as dead letters.",
     ),
 ]
 MaxBackfills = Annotated[
@@ -101,20 +108,20 @@ MaxBackfills = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="A batch of which so many backfills have failed, in the stream's process too, is "
-        "dead.",
+        help="Number of failed backfills after which a batch is dead; backfills in the stream's"
+        " process count too.",
     ),
 ]
 PaceOption = Annotated[
     Pace,
     typer.Option(
-        help="spare: what the live stream leaves of its rate, larger batches in parts, and "
-        "waiting while it leaves nothing; unlimited: each batch whole, and at once, for when "
-        "the stream is stopped, or may wait.",
+        help="spare: use the rate that the live stream leaves unused, run larger batches in"
+        " parts, and wait while no rate is left. unlimited: run each batch whole, without"
+        " waiting, for a stream that is stopped or may wait.",
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only show what would be run; nothing is claimed.")
+    bool, typer.Option("--dry-run", help="Only show the batches that would be run; claim none.")
 ]
 
 
@@ -137,17 +144,17 @@ def backfill(
     dry_run: DryRun = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Run failed batches again, the earliest first, in an application of its own.
+    """Run failed batches again, the oldest first, in a Spark application of its own.
 
-    Name them by KEY; by their GATE, of which --status, --since and --until choose some; or with
-    --all, where batches of one gate alone have failed.
-    What is read is reached where the stream reached it; Kafka's security settings are given with
-    --option or --options-file.
-    Spark is set up by its environment, as with spark-submit.
-    Ctrl-C ends it after the current batch, and once more at once.
-    With --json there is an object for each event, and one at the end.
-    Exit status 0: all is done, or there is nothing to do.
-    Exit status 1: something failed again, is dead or was not run, or there was an error.
+    Select batches by KEY; by GATE, with --status, --since and --until as filters; or with --all, if
+    only one gate has failed batches.
+    The ledger has the source's address. Give Kafka's security settings with --option or
+    --options-file.
+    Spark takes its settings from the environment, as with spark-submit.
+    The first Ctrl-C ends the backfill after the current batch, and the second ends it at once.
+    With --json, each event is a JSON object, and the last object is a summary.
+    Exit status 0: each selected batch is done or run by another process, or no batch is selected.
+    Exit status 1: a batch failed again, is dead or was not run, or there was an error.
     """
     window = opt.window_ms(since, until, wall_clock_ms())
     choice = Choice(words or (), everything, status, *window)
@@ -160,7 +167,7 @@ def backfill(
             _print_plan(reader, batches, sources, as_json=as_json)
             return
     if not batches:
-        typer.echo("No batch that is meant has failed, so there is nothing to do.", err=True)
+        typer.echo("None of the selected batches has failed, so there is nothing to do.", err=True)
         return
     from headrace.operate.cli.backfill_run import Job, run_manually  # noqa: PLC0415  (it takes a second)
 
@@ -174,7 +181,7 @@ def backfill(
 class Choice:
     """Selection of batches on the command line: by keys, by gate and filters, or all.
 
-    ``words`` are keys, or one gate.
+    ``words`` are keys of batches, or the name of one gate.
     """
 
     words: Sequence[str]
@@ -188,17 +195,17 @@ class Choice:
             raise OptionError(_IN_ONE_WAY)
         if self.status is not None and self.status not in RUNNABLE:
             raise OptionError(
-                f"--status is '{self.status}', but only batches that are"
-                f" {' or '.join(RUNNABLE)} can be run; name one of these."
+                f"--status is '{self.status}', but only batches that are {' or '.join(RUNNABLE)}"
+                " can be run; name one of these statuses."
             )
 
     @property
     def is_filtered(self) -> bool:
-        """Whether a filter by status or time is set."""
+        """Whether the batches are filtered by status, or by the time of their plan."""
         return any(value is not None for value in (self.status, self.since_ms, self.until_ms))
 
     def includes(self, batch: BatchRecord) -> bool:
-        """Whether the filters select a failed batch."""
+        """Whether a failed batch has the selected status, and was planned in the selected time."""
         return (
             self.status in {None, batch.status}
             and (self.since_ms is None or batch.created_time_ms >= self.since_ms)
@@ -230,8 +237,8 @@ def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
     gates = sorted({batch.gate for batch in batches})
     if len(gates) > 1:
         raise OptionError(
-            f"These batches are of the gates {', '.join(map(repr, gates))}, and a handler is one"
-            " gate's; name one of them."
+            f"The selected batches belong to several gates ({', '.join(map(repr, gates))}), but a"
+            " handler belongs to one gate; name one of the gates."
         )
     return sorted(batches, key=lambda batch: (batch.created_time_ms, batch.batch_key))
 
@@ -246,17 +253,17 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
             if owner_word(batch, now_ms) != "busy":
                 return
             why = (
-                "is run by another backfill, which has it at least until"
+                "is run by another backfill, whose lease lasts at least until"
                 f" {words.full_time(batch.lease_until_ms, now_ms)}; wait for its outcome"
             )
         case Status.IN_PROGRESS:
             why = (
-                "is in_progress, so the live stream runs it; if that has ended, start its query"
-                " again, which runs or fails the batch"
+                "is in_progress, so the live stream runs it; if the stream has ended, start its"
+                " query again, which runs the batch or marks it as failed"
             )
         case Status.SUCCESS:
             why = (
-                "is success, so it is processed; name one that failed, as `headrace failures` does"
+                "is success, so it is processed; name a failed batch, as `headrace failures` lists"
             )
         case Status.DEAD:
             error = (
@@ -265,39 +272,42 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
                 else f", by {words.printable(words.short_error(batch.error))}"
             )
             why = (
-                f"is dead{error}, which is final; a record that is kept as a dead letter can be"
-                " sent again with `headrace dead-letters send`, and of a whole batch"
-                f" `headrace batches {key}` lists the ranges, to read them with Spark itself"
+                f"is dead{error}, which is final; send records that are kept as dead letters"
+                " again with `headrace dead-letters send`; for a whole batch, read the ranges"
+                f" that `headrace batches {key}` lists with Spark itself"
             )
     raise OptionError(f"Batch {key} of gate {batch.gate!r} {why}.")
 
 
 class Work(NamedTuple):
-    """Options of the source and handler for the batches of a gate."""
+    """Source options and handler of each gate whose batches are run, and the ledger's URL."""
 
     options: Callable[[str], dict[str, str]]
-    """Options of the stream, as far as they are known."""
+    """Returns the source options that a flow declares for a gate; empty with ``--handler``."""
     handler: Callable[[str], "Handler"]
     ledger: str
-    """URL of the ledger: the flow's, or the named one."""
+    """URL of the ledger: the flow's own, or the value of ``--ledger``."""
 
 
 def work_of(handler: str | None, transform: str | None, flow: str | None, ledger: str) -> Work:
-    """Return the work of ``--handler`` and ``--transform``, or of ``--flow``."""
+    """Return the options and the handler for ``--handler`` and ``--transform``, or for ``--flow``.
+
+    Raise OptionError unless exactly one of ``--handler`` and ``--flow`` is given.
+    """
     if flow is None:
         if handler is None:
             raise OptionError(
-                "Neither --handler nor --flow is given; name the function that is called with each"
-                " batch as --handler module:function, or the flow whose stage it is as --flow"
-                " module:flow."
+                "Neither --handler nor --flow is given; name the function that handles each"
+                " batch with --handler module:function, or the flow that has the gate as a stage"
+                " with --flow module:flow."
             )
         handle = load_handler(handler, transform)
         return Work(lambda _gate: {}, lambda _gate: handle, ledger)
     if handler is not None or transform is not None:
         option = "--handler" if handler is not None else "--transform"
         raise OptionError(
-            f"--flow is {flow!r}, and {option} is given too; leave that out, for the stage has its"
-            " own."
+            f"--flow is {flow!r}, and {option} is given too; leave {option} out, because the"
+            " flow's stage has its own."
         )
     return _work_of_flow(flow, ledger)
 
@@ -313,8 +323,9 @@ def _work_of_flow(name: str, ledger: str) -> Work:
     def stage_of(gate: str) -> "Stage":
         if gate not in stages:
             raise OptionError(
-                f"The batches are of the gate {gate!r}, which is no stage of flow {flow.name!r};"
-                f" its stages have the gates {', '.join(map(repr, stages))}."
+                f"The batches belong to the gate {gate!r}, which is no stage of flow"
+                f" {flow.name!r}; the stages of the flow have the gates"
+                f" {', '.join(map(repr, stages))}."
             )
         return stages[gate]
 
@@ -366,7 +377,10 @@ def _print_plan(
 def plan_table(
     batches: Sequence[BatchRecord], gone_of: Mapping[str, Sequence[OffsetRange]]
 ) -> Table:
-    """Return a table of the batches that would be run; ``gone_of`` has their lost ranges by key."""
+    """Return a table of the batches that would be run.
+
+    ``gone_of`` has, by batch key, the ranges whose records have left the source.
+    """
 
     def still_there(batch: BatchRecord) -> str:
         left = batch.records_left - sum(item.count for item in gone_of[batch.batch_key])

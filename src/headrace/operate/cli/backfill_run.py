@@ -1,4 +1,4 @@
-"""Runs selected batches one after another, and reports progress and outcomes."""
+"""Runs the batches that ``headrace backfill`` selected, and prints progress and outcomes."""
 
 import logging
 import re
@@ -66,7 +66,7 @@ _CANCEL_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Handler, policy and sources of a manual backfill."""
+    """Handler, sources by batch key, and limits of a manual backfill."""
 
     handler: Handler
     sources: Mapping[str, SourceAccess]
@@ -76,7 +76,7 @@ class Job:
 
 
 class ManualBackfill:
-    """Runs one or more batches of a gate, each once and in their order."""
+    """Runs batches of one gate in Spark, each batch once, in the given order."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class ManualBackfill:
             raise
 
     def stop(self) -> None:
-        """End after the current batch. May be called from any thread."""
+        """End the backfill after the current batch. May be called from any thread."""
         for scheduler, _ in self._schedulers:
             scheduler.close()
 
@@ -151,7 +151,10 @@ class ManualBackfill:
         self._view.event(event, self.tally)
 
     def _release(self) -> None:
-        """Mark the current batch as failed at once; an ended run makes no batch dead."""
+        """Cancel the Spark jobs, and mark the current batch as failed at once.
+
+        The batch does not become dead, however many backfills of it have failed.
+        """
         if self._current is None:
             return
         # Cancel in a thread, because Java itself may hang.
@@ -183,7 +186,10 @@ def _without_exit(handler: Handler) -> Handler:
 
 
 def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json: bool) -> bool:
-    """Run batches of one gate in a new Spark session. Return whether all are done."""
+    """Run batches of one gate in a new Spark session, and print progress and outcomes.
+
+    Return False if a batch or record failed again, is dead, or was not run.
+    """
     view = progress_view(sum(batch.records_left for batch in batches), as_json=as_json)
     with Ledger.open(url, timeouts=OF_A_QUERY) as ledger:
         # The view prints the events of this logger.
@@ -192,7 +198,7 @@ def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json:
         work = ManualBackfill(ledger, spark, job, view, batches)
 
         def stop() -> None:
-            view.say("It stops after the current batch; Ctrl-C once more ends that at once, too.")
+            view.say("The backfill stops after the current batch; a second Ctrl-C ends it at once.")
             work.stop()
 
         try:
@@ -205,14 +211,14 @@ def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json:
 
 
 class Outcome(IntEnum):
-    """Outcome of a batch or a record."""
+    """Outcome of a batch, or of a record, in a backfill."""
 
     DONE = 0
     SKIPPED = 1
-    """Another process runs the batch."""
+    """The batch was not run, because another process runs it."""
     FAILED = 2
     DEAD = 3
-    """Dead; records that have left the source count too."""
+    """The batch or record is dead. Records that have left the source count as dead too."""
     NOT_RUN = 4
     """The backfill ended before the batch began."""
 
@@ -234,7 +240,7 @@ _WORDS: Final = {
 class Tally:
     """Counts the outcomes of the selected batches from the events of the backfill.
 
-    Records of a batch that is run in parts count by the outcome of their part.
+    If a batch is run in parts, its records count by the outcome of each part.
     """
 
     def __init__(self, ledger: Ledger, chosen: Sequence[BatchRecord]) -> None:
@@ -258,12 +264,12 @@ class Tally:
 
     @property
     def known_records(self) -> int:
-        """Number of records with a known outcome."""
+        """Number of records whose outcome is known."""
         return self._records.total()
 
     @property
     def records(self) -> dict[Outcome, int]:
-        """Number of records by outcome."""
+        """Number of the selected batches' records by outcome."""
         counts = self._records + Counter({Outcome.NOT_RUN: sum(self._left.values())})
         return {outcome: counts[outcome] for outcome in Outcome}
 
@@ -275,7 +281,7 @@ class Tally:
 
     @property
     def is_good(self) -> bool:
-        """Whether no batch or record failed again, is dead, or was not run."""
+        """Whether every batch and record is done, or run by another process."""
         bad = (Outcome.FAILED, Outcome.DEAD, Outcome.NOT_RUN)
         return not any(self.batches[outcome] or self.records[outcome] for outcome in bad)
 
@@ -296,7 +302,10 @@ class Tally:
 
 
 def progress_view(records: int, *, as_json: bool) -> "ProgressLines":
-    """Return the view for the output: JSON, a bar on a terminal, lines in a pipe."""
+    """Return a view that prints a backfill's progress.
+
+    The view prints JSON objects, a bar over ``records`` records on a terminal, or else lines.
+    """
     if as_json:
         return ProgressJson()
     console = Console()
@@ -304,10 +313,10 @@ def progress_view(records: int, *, as_json: bool) -> "ProgressLines":
 
 
 class ProgressLines:
-    """View with a line for each event during the ``with`` block, and a sentence at the end."""
+    """View that prints each event of a backfill as a line, and a summary at the end."""
 
     def event(self, event: BackfillEvent, tally: "Tally") -> None:
-        """Print an event, which the tally has counted."""
+        """Print an event that ``tally`` has already counted."""
         typer.echo(printable(str(event)))
 
     def say(self, words: str) -> None:
@@ -315,7 +324,7 @@ class ProgressLines:
         typer.echo(words, err=True)
 
     def end(self, tally: "Tally") -> None:
-        """Print the summary. Call after the ``with`` block."""
+        """Print the numbers of batches and records by outcome. Call it after the ``with`` block."""
         typer.echo(summary(tally))
 
     def __enter__(self) -> Self:
@@ -329,14 +338,17 @@ def _event_name(event: BackfillEvent) -> str:
 
 
 class ProgressJson(ProgressLines):
-    """View with a JSON object for each event, times in ms since the epoch, and one at the end."""
+    """View that prints each event as a JSON object, and a summary object at the end.
+
+    Times are in milliseconds since the epoch.
+    """
 
     def event(self, event: BackfillEvent, tally: "Tally") -> None:
         """Print an event as JSON."""
         print_json({"event": _event_name(event), **asdict(event)})
 
     def end(self, tally: "Tally") -> None:
-        """Print the number of batches and records by outcome."""
+        """Print the numbers of batches and records by outcome, as JSON."""
         batches, records = (
             {outcome.name.lower(): number for outcome, number in counts.items()}
             for counts in (tally.batches, tally.records)
@@ -345,7 +357,7 @@ class ProgressJson(ProgressLines):
 
 
 class ProgressBar(ProgressLines):
-    """View with a bar over the records, and above it a line for each event but successes."""
+    """View that draws a bar over the records, and prints problems as lines above the bar."""
 
     def __init__(self, records: int, console: Console) -> None:
         self._progress = Progress(
@@ -359,7 +371,7 @@ class ProgressBar(ProgressLines):
         self._task = self._progress.add_task("waiting", total=records)
 
     def event(self, event: BackfillEvent, tally: "Tally") -> None:
-        """Move the bar, and print an event that is not a success."""
+        """Move the bar. Print the event above the bar unless it is Claimed, Done or Skipped."""
         doing = "waiting"
         if isinstance(event, Claimed):
             doing = f"batch {event.batch.batch_key[:SHORT]}"
@@ -380,7 +392,7 @@ class ProgressBar(ProgressLines):
 
 
 def summary(tally: Tally) -> str:
-    """Return the outcomes of all batches and records, in one sentence."""
+    """Return a sentence with the numbers of batches and records by outcome."""
     batches, records = (
         ", ".join(
             f"{count(number)} {_WORDS[outcome]}" for outcome, number in counts.items() if number

@@ -31,7 +31,7 @@ from headrace.operate.status.states import batch_time_ms
 from headrace.operate.status.words import SHORT
 
 _DIGITS: Final = re.compile("[0-9a-f]{4,32}")
-_COMMITTED: Final = "Already committed; what was raised after that changed nothing of it:"
+_COMMITTED: Final = "Already committed; an error that was raised after the commit changed nothing:"
 _NO_LOSSES: Final[Mapping[str, Sequence[Loss]]] = {}
 _NO_NUMBERS: Final[Mapping[str, int]] = {}
 _STYLES: Final = {
@@ -47,23 +47,26 @@ GateOrKey = Annotated[
     str | None,
     typer.Argument(
         metavar="GATE|KEY",
-        help="Show only this gate; or all about the batch whose key is this, or begins so.",
+        help="Show only this gate; or show the batch whose key is this, or begins with this, in"
+        " full.",
         autocompletion=opt.complete_gates,
     ),
 ]
 Statuses = Annotated[
     list[Status] | None,
     typer.Option(
-        metavar="STATUS", help=f"Show those of this status: {', '.join(Status)}; can be repeated."
+        metavar="STATUS",
+        help=f"Show only batches with this status: {', '.join(Status)}; can be repeated.",
     ),
 ]
 
 
 @opt.sharing(opt.Listing)
 def batches(listing: opt.Listing, *, word: GateOrKey = None, status: Statuses = None) -> None:
-    """List the newest batches, or show everything about one.
+    """List the newest batches, or show one batch in full.
 
-    A KEY is 4 to 32 hexadecimal digits. A word that is a gate of the ledger is that gate.
+    A KEY is a batch's key, or its first 4 or more hexadecimal digits.
+    A word that is a gate and also a KEY is refused, unless another option requires a gate.
     In JSON, times are milliseconds since the epoch.
     """
     filtered = any((status, listing.since, listing.until))
@@ -116,10 +119,11 @@ def batches(listing: opt.Listing, *, word: GateOrKey = None, status: Statuses = 
 
 
 def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str | BatchRecord:
-    """Return the gate with a name, or else the batch whose key begins with the word.
+    """Return the gate whose name is ``word``, or else the batch whose key begins with ``word``.
 
-    A key's prefix has 4 to 32 hexadecimal digits. ``is_gate`` says that other arguments require a
-    gate. Raise OptionError if neither a gate nor a batch matches, or if both do.
+    A key's prefix has 4 to 32 hexadecimal digits. ``is_gate`` says that other options require a
+    gate. Raise OptionError if nothing matches, if a gate and a batch match without ``is_gate``, or
+    if only a batch matches with ``is_gate``.
     """
     digits = word.strip().lower()
     keys = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
@@ -127,26 +131,27 @@ def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str 
     if any(record.name == word for record in gates):
         if keys and not is_gate:
             raise OptionError(
-                f"{word!r} is a gate, and batch {keys[0].batch_key} begins so too; give more digits"
-                " of the batch's key, or for the gate a filter, such as --since 2000-01-01."
+                f"{word!r} is a gate, and the key of batch {keys[0].batch_key} begins with it"
+                " too; give more digits of the key to select the batch, or a filter such as"
+                " --since 2000-01-01 to select the gate."
             )
         return word
     if keys and is_gate:
         raise OptionError(
-            f"{word!r} is one batch, which cannot be combined with --all, --watch or a filter such"
-            " as --since; leave that out."
+            f"{word!r} is the key of one batch, which cannot be combined with --all, --watch or a"
+            " filter such as --since; leave these options out."
         )
     if not keys:
         raise OptionError(
             f"The ledger {redact_url(url)} has no gate {word!r}; the gates it has:"
-            f" {opt.listed(gates)}. No batch's key begins with it either (4 to 32 hexadecimal"
-            " digits); `headrace batches` lists the newest."
+            f" {opt.listed(gates)}. No batch has a key that begins with {word!r} either (4 to 32"
+            " hexadecimal digits); `headrace batches` lists the newest batches."
         )
     return find_batch(ledger, word, url)
 
 
 def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
-    """Return the batch whose key begins with a prefix; raise OptionError for none or several."""
+    """Return the batch whose key begins with ``key``; raise OptionError for none or several."""
     digits = key.strip().lower()
     matches = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
     if len(matches) == 1:
@@ -159,7 +164,8 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
             "give more digits."
         )
     raise OptionError(
-        f"{where} has no batch {key!r}; `headrace batches` lists those it has, with their keys."
+        f"{where} has no batch {key!r}; `headrace batches` lists the ledger's batches with their"
+        " keys."
     )
 
 
@@ -184,7 +190,7 @@ def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
 
 
 def batch_values(batch: BatchRecord) -> dict[str, Any]:
-    """Return a batch for JSON: its row, the records left, and whether it was interrupted."""
+    """Return a batch's row for JSON, with ``records_left`` and whether it was ``interrupted``."""
     row = asdict(batch)
     del row["progress"]
     return {**row, "records_left": batch.records_left, "interrupted": batch.interrupted}
@@ -207,7 +213,11 @@ def batches_view(
     rejected: Mapping[str, int] = _NO_NUMBERS,
     reported_ms: Mapping[str, int] = _NO_NUMBERS,
 ) -> Table:
-    """Return a table with one line for each batch; further values are by batch key."""
+    """Return a table with one line for each batch.
+
+    By batch key, ``losses`` has the lost ranges, ``rejected`` the number of rejected records, and
+    ``reported_ms`` the duration that Spark reported (ms).
+    """
 
     def remark(batch: BatchRecord) -> RenderableType:
         key = batch.batch_key
@@ -241,7 +251,7 @@ def batch_view(
     rejected: Mapping[str, int] = _NO_NUMBERS,
     reported_ms: Mapping[str, int] = _NO_NUMBERS,
 ) -> RenderableType:
-    """Return the view of one batch in full."""
+    """Return the view of one batch in full: facts, ranges, losses and error."""
     facts = (
         (
             Text(name, style="dim"),
@@ -349,14 +359,15 @@ def status_text(batch: BatchRecord) -> Text:
 
 
 def key_text(batch: BatchRecord) -> Text:
-    """Return the first digits of a batch's key."""
+    """Return the first 8 digits of a batch's key, by which tables name the batch."""
     return out.line(batch.batch_key[:SHORT])
 
 
 def owner_word(batch: BatchRecord, now_ms: int) -> str:
-    """Return the state of a batch's owner: ``busy``, ``gone`` or ``nobody``.
+    """Return the state of a batch's owner: ``busy``, ``gone``, or ``nobody`` without an owner.
 
-    ``now_ms`` is the time by the clock of the ledger's database.
+    The owner is busy while its lease is in force, and gone after the lease has expired. ``now_ms``
+    is the time by the clock of the ledger's database.
     """
     if batch.owner is None or batch.lease_until_ms is None:
         return "nobody"
@@ -365,16 +376,19 @@ def owner_word(batch: BatchRecord, now_ms: int) -> str:
 
 def prune(
     older_than: Annotated[
-        str, typer.Option(metavar="AGE", help="Keep what ended since: '30 days', '12h'.")
+        str,
+        typer.Option(
+            metavar="AGE", help="Keep batches and rates that are younger: '30 days', '12h'."
+        ),
     ],
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Delete batches that ended long ago, and rates that old, of all gates of a ledger.
+    """Delete old batches and old rate samples of all gates from a ledger.
 
-    Whatever is not processed, or is dead and unresolved, stays at any age; so do losses, the
-    newest batch of each gate, and what headrace verify needs to find a gap or an overlap.
-    It may be done while queries run.
+    Unprocessed batches and unresolved dead batches are kept at any age. Losses, the newest batch of
+    each gate, and the rows that headrace verify needs to find a gap or an overlap are kept too.
+    Queries may run meanwhile.
     """
     kept_ms = age_ms("--older-than", older_than)
     # Only an existing ledger can be pruned: none is created here.

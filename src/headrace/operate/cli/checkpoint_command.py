@@ -24,7 +24,7 @@ checkpoint = typer.Typer(no_args_is_help=True, add_completion=False)
 
 @checkpoint.callback()
 def commands() -> None:
-    """Print a gate's position, or take its checkpoint back to Spark's own Kafka source."""
+    """Print a gate's position, or export its query's checkpoint for Spark's own Kafka source."""
 
 
 @checkpoint.command()
@@ -33,9 +33,10 @@ def offsets(
     gate: opt.TheGate = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
-    """Print where a gate stands, as the ledger knows it: a value for the option startingOffsets.
+    """Print a gate's position in the ledger as JSON, a value for Spark's option startingOffsets.
 
-    A batch that is not done lies behind it already: headrace failures lists those.
+    The position is after every batch that the gate has begun, failed batches included.
+    headrace failures lists the failed batches.
     """
     with Ledger.open(ledger, create=False) as opened:
         gate = opt.the_gate(opened, gate, ledger, say=True).name
@@ -44,30 +45,33 @@ def offsets(
     memory = GateMemory(redact_url(ledger), gate, "", rows)
     positions = continued(StreamOffset(read), memory).positions
     if not positions:
-        raise OptionError(f"Gate {gate!r} has read nothing yet, so it stands nowhere.")
+        raise OptionError(
+            f"Gate {gate!r} has begun no batch yet, so it has no position; start its query first."
+        )
     typer.echo(json.dumps(nested(positions), separators=(",", ":")))
 
 
 @checkpoint.command()
 def export(
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="The checkpoint, in a folder of this machine.")
+        str, typer.Argument(metavar="PATH", help="Folder of the checkpoint on this machine.")
     ],
     to: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where to write the copy; it must not be there yet.")
+        Path, typer.Option(metavar="DIR", help="Folder for the copy; it must not exist yet.")
     ],
     rerun: Annotated[
         bool,
         typer.Option(
             "--rerun",
-            help="Have a batch that is planned and not committed run again by the native source.",
+            help="Let the native source run a planned, uncommitted batch again.",
         ),
     ] = False,
 ) -> None:
-    """Write a copy of a stopped query's checkpoint that Spark's own Kafka source goes on from.
+    """Copy a stopped query's checkpoint, so that Spark's own Kafka source continues from the copy.
 
-    The original is never changed. Batches that failed and wait for a backfill are behind the
-    checkpoint already: headrace failures lists them, headrace backfill runs them.
+    The original is never changed.
+    The copy's position is after failed batches that wait for a backfill: headrace failures lists
+    these batches, and headrace backfill runs them.
     """
     export_checkpoint(Checkpoint.read(path), to, rerun=rerun)
-    typer.echo(f"The copy {to} is written; the native source goes on from it.")
+    typer.echo(f"The copy {to} is written; the native source continues from it.")

@@ -1,4 +1,4 @@
-"""``headrace dashboard``: serves the ledger as web pages."""
+"""``headrace dashboard``: serves the state of a ledger as web pages."""
 
 import sys
 from pathlib import Path
@@ -18,25 +18,27 @@ def dashboard(
     host: Annotated[
         str,
         typer.Option(
-            help="The address to listen on. On any but this machine's own, reading needs the token."
+            help="Address to listen on. If other machines reach the address, reading needs the"
+            " token too."
         ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="The port; 0 takes any that is free.")
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free port.")
     ] = 8480,
     token_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=f"A file with the token to sign in with; or set {TOKEN_VARIABLE}. Without either, "
-            "one is made and printed.",
+            help=f"File with the token to sign in with; or set {TOKEN_VARIABLE}. Without either, a"
+            " token is generated and printed.",
         ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Another name that browsers ask for it by, as a proxy's; can be repeated.",
+            help="Another host name under which browsers request the dashboard, such as a proxy's"
+            " name; can be repeated.",
         ),
     ] = None,
     tls_certificate: Annotated[
@@ -48,14 +50,14 @@ def dashboard(
     option: opt.SourceOption = None,
     options_file: opt.OptionsFile = None,
 ) -> None:
-    """Show gates, failures, flows and receivers as web pages that stay live, and act on them.
+    """Show gates, failures, flows and receivers as live web pages, with forms for actions.
 
-    Reading is free on this machine; every action needs somebody to sign in with the token, and is
-    kept with who, when and why.
-    --option and --options-file say how dead letters are sent again.
-    Ctrl-C and SIGTERM end it.
-    Exit status 0: it was ended so.
-    Exit status 1: there was an error; the port is taken, for one.
+    On this machine, reading needs no token. To act, an operator signs in with the token. The ledger
+    keeps each action with its author, time and reason.
+    --option and --options-file are options of the stream for sending dead letters again.
+    Ctrl-C and SIGTERM end the dashboard.
+    Exit status 0: Ctrl-C or SIGTERM ended it.
+    Exit status 1: there was an error, such as a port that is in use.
     """
     # Imported here, so that the help needs no extra.
     from headrace.operate.dashboard import DashboardSettings, serve  # noqa: PLC0415

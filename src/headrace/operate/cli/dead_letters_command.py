@@ -22,11 +22,11 @@ from headrace.operate.status import words
 from headrace.operate.status.letter_sending import LetterSender
 
 PAGE: Final = 100
-"""Largest number of dead letters in memory at a time."""
+"""Number of dead letters that are read from the ledger at a time."""
 
 _RECORD: Final = ("key", "value", "headers")
 _HIGHEST_ID: Final = 2**63 - 1
-"""Highest id in any database; drivers refuse higher numbers in a query."""
+"""Largest id of a dead letter; database drivers refuse larger numbers in a query."""
 
 dead_letters = typer.Typer(
     help="List, export, send or drop dead letters: records that cannot be processed.",
@@ -39,7 +39,8 @@ Statuses = Annotated[
     typer.Option(
         "--status",
         metavar="STATUS",
-        help=f"Show those of this status: {', '.join(DeadLetterStatus)}; can be repeated.",
+        help=f"Select dead letters with this status: {', '.join(DeadLetterStatus)}; can be"
+        " repeated.",
         show_default="waiting",
     ),
 ]
@@ -48,7 +49,10 @@ Statuses = Annotated[
 @dead_letters.command("list")
 @opt.sharing(opt.Listing)
 def list_letters(listing: opt.Listing, *, gate: opt.Gate = None, status: Statuses = None) -> None:
-    """List dead letters, oldest first, by when they were stored; JSON leaves out the records."""
+    """List dead letters in the order in which they were stored, the oldest first.
+
+    JSON leaves out key, value and headers of the records.
+    """
     statuses = status or [DeadLetterStatus.WAITING]
     with Ledger.open(listing.ledger, create=False) as opened:
 
@@ -84,9 +88,9 @@ def export_letters(
     status: Statuses = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
-    """Write all dead letters, with their records, as one JSON object per line.
+    """Print all dead letters with their records, one JSON object on each line.
 
-    Key, value and the headers' values are in base64, or null where there is none.
+    Keys, values and values of headers are in base64; null stands for a missing one.
     """
     with Ledger.open(ledger, create=False) as opened:
         opt.gates_of(opened, gate, ledger)
@@ -108,15 +112,19 @@ def export_letters(
 def drop_letters(
     ids: Annotated[
         list[int],
-        typer.Argument(metavar="ID", min=1, help="Their numbers, as the list has them."),
+        typer.Argument(
+            metavar="ID",
+            min=1,
+            help="Numbers of the dead letters, as headrace dead-letters list shows them.",
+        ),
     ],
     why: Annotated[
-        str, typer.Option(metavar="REASON", help="Give the reason, kept with the letter.")
+        str, typer.Option(metavar="REASON", help="The reason, which is kept with the dead letter.")
     ],
     by: opt.Author = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
-    """Resolve dead letters without processing them, and say why; this is final."""
+    """Drop dead letters: resolve them without processing, with a reason. This is final."""
     if not why.strip():
         raise OptionError("--why is empty; say why the record need not be processed.")
     # Only an existing ledger can be changed: none is created here.
@@ -128,8 +136,8 @@ def drop_letters(
             if not opened.repairs.drop_letters(gate, [number], who, why.strip()):
                 _waiting_letter(opened, number, ledger, "dropped")
                 raise OptionError(
-                    f"Dead letter {number} is being sent at this time, so it is not dropped; try"
-                    " again in two minutes, if it waits then."
+                    f"Dead letter {number} is being sent by another process, so it is not"
+                    " dropped; try again in two minutes, if it waits then."
                 )
             typer.echo(f"Dead letter {number} is dropped.")
 
@@ -139,53 +147,65 @@ def send_letters(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="ID", help="Their numbers, as the list has them; with --all, a gate."
+            metavar="ID",
+            help="Numbers of the dead letters, as in headrace dead-letters list; with --all, a"
+            " gate.",
         ),
     ] = None,
     *,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     everything: Annotated[
-        bool, typer.Option("--all", help="Send all that wait, or all of the gate that is named.")
+        bool, typer.Option("--all", help="Send all waiting dead letters, or all of the named gate.")
     ] = False,
     topic: Annotated[
         str | None,
-        typer.Option(metavar="TOPIC", help="Send them to this topic, and not back to their own."),
+        typer.Option(
+            metavar="TOPIC", help="Send the dead letters to this topic instead of their own topics."
+        ),
     ] = None,
     edit: Annotated[
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Called as edit(letter), a headrace.gate.ledger.DeadLetter; key, value and headers"
-            " of what it answers are sent, and nothing if it answers None.",
+            help="Function that is called as edit(letter) with a headrace.gate.ledger.DeadLetter."
+            " Key, value and headers of the returned letter are sent; if it returns None,"
+            " the letter is not sent.",
         ),
     ] = None,
     value: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Send the bytes of this file in the place of the value of one letter; its key and "
-            "headers stay, and the ledger keeps both values.",
+            help="Send the bytes of this file instead of the dead letter's value, with its key"
+            " and headers. The ledger keeps both values. For one dead letter only.",
         ),
     ] = None,
     option: opt.SourceOption = None,
     options_file: opt.OptionsFile = None,
 ) -> None:
-    """Send dead letters that wait to Kafka again, by ID or with --all.
+    """Send waiting dead letters to Kafka again, by ID or with --all.
 
-    Headers say where each was: headrace.dead-letter.topic, .partition and .offset.
-    A letter is sent when the brokers have acknowledged it.
-    Until then nobody else can send or drop it.
-    If this process dies in between, it waits again after two minutes, and is sent once more then.
+    The headers headrace.dead-letter.topic, .partition and .offset have the original position of
+    each record.
+    A dead letter is resolved when the brokers have acknowledged it.
+    Until then no other process can send or drop it.
+    If this process dies before that, the dead letter waits again after two minutes, and the next
+    headrace dead-letters send sends it once more.
     """
     if not words and not everything:
-        raise OptionError("Name the letters by their IDs, or say --all, or --all GATE.")
+        raise OptionError("No dead letter is named; name IDs, or give --all, or --all GATE.")
     if everything and len(words or ()) > 1:
-        raise OptionError("With --all name one gate, or none for those of all gates.")
+        raise OptionError(
+            "--all takes at most one gate; name one gate, or none to send the dead letters of"
+            " all gates."
+        )
     gate = words[0] if words and everything else None
     ids = [] if everything else _ids(words or ())
     options = opt.source_options(option or (), options_file)
     if value is not None and (len(ids) != 1 or edit is not None):
-        raise OptionError("--value is for one letter: name its ID, and leave --edit out.")
+        raise OptionError(
+            "--value replaces the value of one dead letter; name one ID, and leave --edit out."
+        )
     change = None if edit is None else load_function("--edit", edit)
     if value is not None:
         edit, change = f"--value {value}", partial(_with_value, _bytes_of(value))
@@ -210,7 +230,8 @@ def _ids(words: Sequence[str]) -> list[int]:
     wrong = next((word for word in words if not word.isdecimal() or not int(word)), None)
     if wrong is not None:
         raise typer.BadParameter(
-            f"{wrong!r} is not a dead letter's number; all of a gate are sent with --all GATE.",
+            f"{wrong!r} is not the number of a dead letter; --all GATE sends all dead letters of"
+            " a gate.",
             param_hint="ID",
         )
     return [int(word) for word in words]
@@ -244,18 +265,18 @@ def _waiting_letter(ledger: Ledger, letter_id: int, url: str, to_be: str) -> Dea
     if record is None:
         raise OptionError(
             f"The ledger {redact_url(url)} has no dead letter {letter_id}; `headrace dead-letters"
-            " list` shows those that wait."
+            " list` shows the dead letters that wait."
         )
     if record.status is not DeadLetterStatus.WAITING:
         raise OptionError(
-            f"Dead letter {letter_id} was {record.status} already ({record.resolution}); only one "
-            f"that waits can be {to_be}."
+            f"Dead letter {letter_id} was {record.status} already ({record.resolution}); only a"
+            f" dead letter that waits can be {to_be}."
         )
     return record
 
 
 def letter_values(record: DeadLetterRecord) -> dict[str, Any]:
-    """Return a dead letter for JSON, without the record itself; times are ms since the epoch."""
+    """Return a dead letter for JSON, without key, value and headers; times are in epoch ms."""
     values = asdict(record)
     letter, _ = values.pop("letter"), values.pop("sent_value")
     shown = {name: value for name, value in letter.items() if name not in _RECORD}
@@ -269,7 +290,10 @@ def _base64(data: bytes | None) -> str | None:
 def letters_table(
     records: Sequence[DeadLetterRecord], now_ms: int, *, name_gates: bool, last: str = ""
 ) -> Table:
-    """Return a table of dead letters; the last column is ``value``, ``resolution`` or none."""
+    """Return a table with a line for each dead letter.
+
+    ``last`` names the last column: ``value``, ``resolution``, or empty for a table without it.
+    """
     details: dict[str, Callable[[DeadLetterRecord], str]] = {
         "value": lambda record: (record.letter.value or b"").decode(errors="replace"),
         "resolution": lambda record: f"{record.status}: {record.resolution or words.UNKNOWN}",

@@ -1,7 +1,7 @@
-"""``headrace demo``: one stream in two queries, without a gate and with one, and the comparison.
+"""``headrace demo``: runs one stream in two queries, with and without a gate, to compare them.
 
-``python -m headrace.operate.cli.demo FOLDER`` is the driver, which runs both queries. The demo
-kills the driver in act 4.
+``python -m headrace.operate.cli.demo FOLDER`` is the driver process, which runs both queries. The
+demo kills the driver in act 4.
 """
 
 import json
@@ -35,7 +35,10 @@ from headrace.operate.status.words import count
 GATE, GATED, UNGATED = "headrace-demo", "with a gate", "without a gate"
 INTERVAL_S, GATE_OPTIONS = 2, {"backpressure.pid.minRate": "400"}
 ORDERS_PER_S = 1_100  # less than half of a handler's capacity before the slowdown
-BACKLOG, MOST_WAITING = 20_000, 25_000  # at the start; behind the gate when no more are sent
+BACKLOG, MOST_WAITING = (
+    20_000,
+    25_000,
+)  # orders at the start; waiting orders above which none are sent
 COST_S, SLOWDOWN = 0.0004, 4  # time of a handler for an order, as for the call of a service
 DRIVER: Final = (sys.executable, "-m", "headrace.operate.cli.demo")
 TOPIC, PARTITIONS, BAD_ORDER = "orders", 4, b"{ this is no order"
@@ -50,7 +53,7 @@ _END: Final = "UPDATE runs SET ended_s = :now_s, error = :error WHERE ended_s IS
 
 
 def open_shop(folder: Path) -> sqlalchemy.Engine:
-    """Open the SQLite file of the arrived orders and the handlers' calls."""
+    """Open the demo's SQLite file, with tables of the arrived orders and of the handlers' calls."""
     shop = sqlalchemy.create_engine(f"sqlite:///{folder}/shop.db", connect_args={"timeout": 10})
     for statement in _SCHEMA:
         _sql(shop, statement)
@@ -64,7 +67,11 @@ def _sql(shop: sqlalchemy.Engine, statement: str, **values: object) -> list[Any]
 
 
 def handle(folder: Path, shop: sqlalchemy.Engine, df: Any, batch: Any) -> None:
-    """Write a batch's orders once, and reject bad orders; without a gate, raise at a bad order."""
+    """Handle a batch of either query: write its orders into the SQLite file.
+
+    With a gate, write each batch once, and reject bad orders. Without a gate, ``batch`` is None,
+    and a bad order raises ValueError.
+    """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     lane = UNGATED if batch is None else GATED
@@ -118,7 +125,7 @@ Append = Callable[[int, Sequence[bytes]], object]  # to a partition; durable at 
 
 
 def open_journal(cleanup: ExitStack, folder: Path) -> tuple[Append, dict[str, str]]:
-    """Create a journal. Return a function that appends to it, and options for reading it."""
+    """Create a journal. Return a function that appends orders, and options that read the orders."""
     journal = Journal.open(str(folder), create=True)
     lanes = [cleanup.enter_context(journal.writer(lane)) for lane in range(PARTITIONS)]
 
@@ -140,7 +147,11 @@ def _open_topic(servers: str) -> tuple[Append, dict[str, str]]:
 
 @dataclass(slots=True)
 class Demo:
-    """State of a demo. Orders were sent up to the time ``sending_s``; None while they pause."""
+    """State of a running demo.
+
+    ``sending_s`` is the monotonic time (s) up to which orders were sent; None while no orders are
+    sent.
+    """
 
     folder: Path
     shop: sqlalchemy.Engine
@@ -183,9 +194,9 @@ def _state(demo: Demo, lane: str) -> str:
 
 
 def wait(demo: Demo, seconds: float, until: Callable[[], bool] | None = None) -> None:
-    """Send orders and print lines for some seconds, or until ``until`` is true.
+    """Send orders and print the queries' state for ``seconds``, or until ``until`` returns True.
 
-    Raise an error if ``until`` is not true in time.
+    Raise HeadraceError if ``until`` does not return True in time, or if the driver has ended.
     """
     ends_s, line_s = time.monotonic() + seconds, 0.0
     while time.monotonic() < ends_s:
@@ -204,7 +215,9 @@ def wait(demo: Demo, seconds: float, until: Callable[[], bool] | None = None) ->
             line_s = time.monotonic() + _LINE_S
         time.sleep(_LOOK_S)
     if until:
-        raise HeadraceError(f"The demo stopped: its next step did not come in {seconds:.0f} s.")
+        raise HeadraceError(
+            f"The demo stopped: its next step did not happen within {seconds:.0f} s."
+        )
 
 
 def _backlog(demo: Demo) -> None:
@@ -274,7 +287,11 @@ def _proof(demo: Demo) -> dict[str, int]:
 
 
 def count_orders(arrived: Sequence[int], sent: int) -> dict[str, int]:
-    """Count the arrived orders from 0 to ``sent``; orders that were never sent count as twice."""
+    """Return the numbers of sent, arrived, missing and duplicate orders.
+
+    ``arrived`` has the orders' numbers. An order whose number is not below ``sent`` was never sent,
+    and counts as a duplicate.
+    """
     times = Counter(arrived)
     missing = sum(number not in times for number in range(sent))
     twice = sum(often > 1 or not 0 <= number < sent for number, often in times.items())
@@ -284,21 +301,28 @@ def count_orders(arrived: Sequence[int], sent: int) -> dict[str, int]:
 def demo(
     *,
     broker: Annotated[
-        bool, typer.Option("--broker", help="Start a Kafka broker, instead of a journal on disk.")
+        bool,
+        typer.Option(
+            "--broker",
+            help="Use a Kafka broker, which the demo starts, instead of a journal on disk.",
+        ),
     ] = False,
-    seconds: Annotated[float, typer.Option(min=25, max=600, help="About how long it lasts.")] = 75,
+    seconds: Annotated[
+        float, typer.Option(min=25, max=600, help="Approximate duration of the demo (s).")
+    ] = 75,
     ledger: Annotated[
         str | None, typer.Option(help="Keep the ledger at this URL, to look at it afterwards.")
     ] = None,
 ) -> None:
     """Watch one stream in two queries: without a gate, and with one.
 
-    A backlog waits, the handler gets slower, a record is bad, the driver is killed; in the end,
-    what arrived is compared with what was sent.
+    A backlog waits, the handler gets slower, a record is bad, the driver is killed; in the end, the
+    arrived orders are compared with the sent orders.
 
-    It prints how to see it in the dashboard. It ends by itself and leaves nothing running.
-    Exit status 0: each order arrived once, and the bad record was put aside.
-    Exit status 1: one is missing or came twice, or there was an error.
+    The demo prints the command that shows it in the dashboard. It ends by itself and leaves nothing
+    running.
+    Exit status 0: each order arrived once, and the bad record became a dead letter.
+    Exit status 1: an order is missing or arrived twice, or there was an error.
     """
     import pyspark  # noqa: F401, PLC0415  (the driver is a process of its own, and needs it)
 
@@ -325,7 +349,10 @@ def demo(
 
 
 def prepare(cleanup: ExitStack, ledger: str | None, pace: float, *, broker: bool) -> Demo:
-    """Open the resources of a demo, in a folder that is deleted at its end."""
+    """Open ledger, journal or broker, and SQLite file of a demo, in a temporary folder.
+
+    ``cleanup`` closes them, stops the driver and deletes the folder.
+    """
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="headrace-demo-")))
     url = ledger or f"sqlite:///{folder}/headrace.db"
     opened = cleanup.enter_context(Ledger.open(url))

@@ -1,4 +1,4 @@
-"""The exit statuses of all commands, and the signals that end them."""
+"""Exit statuses of all commands, and handlers of the signals that end commands."""
 
 import logging
 import signal
@@ -14,48 +14,48 @@ class ExitStatus(IntEnum):
     """Exit status of a command. ``docs/commands.md`` has the same table."""
 
     DONE = 0
-    """The command succeeded; nothing is open."""
+    """The command succeeded, and no work is left undone."""
     ERROR = 1
-    """The command failed, or the machine has a problem; a sentence on standard error says which."""
+    """The command failed, or ``headrace doctor`` found a problem."""
     USAGE = 2
     """The arguments of the command are invalid."""
     OPEN = 3
-    """The command succeeded, and something is not done yet."""
+    """The command succeeded, but a batch, a failure, a loss or a drain is still open."""
     BROKEN = 4
     """Data is missing, duplicated or damaged."""
     HUNG_UP = 129
     """The terminal was closed (SIGHUP)."""
     INTERRUPTED = 130
-    """Ctrl-C."""
+    """Ctrl-C (SIGINT) interrupted the command."""
     TERMINATED = 143
-    """SIGTERM, for a command that SIGTERM interrupts."""
+    """SIGTERM interrupted the command. A command that runs until it is ended exits with 0."""
 
 
 _AGAIN_S: Final = 0.02
-"""Time until a lost signal is raised again (s). Most finalizers end sooner; in a longer one the
-signal is lost, and raised, once more."""
+"""Time after which a signal that was lost in a finalizer is raised again (s). Most finalizers end
+sooner; in a longer finalizer the signal is lost and raised once more."""
 
 ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
-"""Signals for which `leave` is a handler."""
+"""Signals that `leave` handles, so that they end a command in good order."""
 
 _OF_CTRL_C: Final = (
     "KeyboardInterrupt while sending command",
     "Exception occurred while shutting down conn",
 )
-"""Beginnings of log lines with stack traces that Py4J writes on Ctrl-C."""
+"""Beginnings of the messages that Py4J logs with a stack trace on Ctrl-C."""
 
 
 def leave(number: int, _frame: object) -> NoReturn:
-    """Handle a signal by SystemExit, so that open resources are closed."""
+    """Raise SystemExit for the signal ``number``, so that open resources are closed."""
     sys.exit(128 + number)
 
 
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Raise a signal again if its exception was lost in a finalizer, until it has an effect.
+    """Raise a signal again after its exception was lost in a finalizer, until it has an effect.
 
-    Python ignores exceptions in finalizers. Use in the main thread only; the context uses SIGALRM
-    and its timer.
+    Python ignores exceptions in finalizers, so Ctrl-C would be lost there. Use this context in the
+    main thread only; it uses SIGALRM and the interval timer ITIMER_REAL.
     """
     lost: int | None = None
 
@@ -95,7 +95,8 @@ def _signal_of(raised: BaseException | None) -> int | None:
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Call ``stop`` on the first Ctrl-C or SIGTERM; raise KeyboardInterrupt on a later Ctrl-C.
 
-    Use in the main thread only. Replaces Spark's own handler of Ctrl-C, which cancels the jobs.
+    ``stop`` runs in a thread of its own. Use this context in the main thread only. It replaces
+    Spark's handler of Ctrl-C, which would cancel the running jobs.
     """
     asked = False
 
@@ -105,7 +106,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             raise KeyboardInterrupt
         if not asked:
             asked = True
-            # Stop in another thread: the interrupted one may hold a lock that `stop` needs.
+            # Stop in another thread: the interrupted thread may hold a lock that `stop` needs.
             threading.Thread(target=stop, daemon=True).start()
 
     def is_logged(record: logging.LogRecord) -> bool:

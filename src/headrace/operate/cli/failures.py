@@ -26,13 +26,15 @@ from headrace.operate.cli.printing import show_or_watch
 from headrace.operate.status import words
 
 _NOTHING: Final = (
-    "Nothing is unresolved: no batch has failed, no dead letter waits, and no loss that is known"
-    " waits to be accepted; headrace verify proves the rest."
+    "Nothing is unresolved: no batch has failed, no dead letter waits, and no known loss waits"
+    " to be accepted; headrace verify proves that no offset was left out."
 )
 
 ErrorClass = Annotated[
     str | None,
-    typer.Option(metavar="CLASS", help="Show failures by this exception: ValueError."),
+    typer.Option(
+        metavar="CLASS", help="Show only failures with this class of exception, such as ValueError."
+    ),
 ]
 
 
@@ -43,14 +45,15 @@ def failures(
     gate: opt.Gate = None,
     error: ErrorClass = None,
 ) -> None:
-    """List unresolved failures: failed batches, dead letters that wait, what was lost or skipped.
+    """List unresolved failures: failed batches, waiting dead letters, lost and skipped records.
 
-    The age of a dead letter counts from when it was stored.
-    backfilling, busy: a backfill runs it.
-    backfilling, gone: that backfill has ended; the next one claims it.
-    Exit status 0: there is none of those asked for.
-    Exit status 3: there are some.
-    Exit status 1: there was an error, and nobody knows.
+    The age of a dead letter counts from the time when it was stored.
+    The status "backfilling, busy" means that a backfill runs the batch.
+    The status "backfilling, gone" means that the batch's backfill has ended; the next backfill
+    claims it.
+    Exit status 0: there is no such failure.
+    Exit status 3: there are such failures.
+    Exit status 1: there was an error, so the answer is not known.
     """
     limit = listing.limit
     filtered = any((listing.since, listing.until, error))
@@ -96,7 +99,7 @@ def _missed(ledger: Ledger, gate: str | None) -> Mapping[str, Missed]:
 
 
 def _missed_line(found: tuple[str, Missed]) -> Text:
-    """Return a line about a gate's lost and skipped records, which it will not read."""
+    """Return a line with the number of records that a gate has lost, and that it has skipped."""
     gate, missed = found
     counts = (
         f"{words.count(missed.lost)} records are lost and {words.count(missed.skipped)} skipped"
@@ -127,13 +130,13 @@ def failures_view(
     *,
     name_gates: bool,
 ) -> RenderableType:
-    """Return the view of the first batches and dead letters, at most ``limit`` of each."""
+    """Return a view of failed batches and dead letters, at most the first ``limit`` of each."""
     shown: list[RenderableType] = []
     if batches:
         shown += [
             _headline("batch", len(batches), limit),
             _batches_table(batches[:limit], now_ms, name_gates=name_gates),
-            out.line("headrace batches KEY shows one in full.", style="dim"),
+            out.line("headrace batches KEY shows a batch in full.", style="dim"),
         ]
     if batches and letters:
         shown.append(Text())
@@ -174,17 +177,18 @@ def _batches_table(batches: Sequence[BatchRecord], now_ms: int, *, name_gates: b
 
 def drop(
     keys: Annotated[
-        list[str], typer.Argument(metavar="KEY", help="The batches' keys, or how they begin.")
+        list[str],
+        typer.Argument(metavar="KEY", help="Keys of the batches, or the first digits of the keys."),
     ],
     why: Annotated[
-        str, typer.Option(metavar="REASON", help="Give the reason, kept with the batch.")
+        str, typer.Option(metavar="REASON", help="The reason, which is kept with the batch.")
     ],
     by: opt.Author = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
-    """Resolve dead batches without processing them, and say why; this is final.
+    """Drop dead batches: resolve them without processing, with a reason. This is final.
 
-    A batch is dead when its attempts are spent, or its records have left Kafka.
+    A batch is dead when its attempts are spent, or when its records have left Kafka.
     """
     if not why.strip():
         raise OptionError("--why is empty; say why the batch need not be processed.")
@@ -204,9 +208,10 @@ def drop(
 def _refuse_unless_dead(batch: BatchRecord) -> None:
     if batch.status is not Status.DEAD:
         raise OptionError(
-            f"Batch {batch.batch_key} is {batch.status}; only one that is dead can be dropped."
+            f"Batch {batch.batch_key} is {batch.status}; only a dead batch can be dropped."
         )
     if batch.resolution is not None:
         raise OptionError(
-            f"Batch {batch.batch_key} was dropped already ({batch.resolution}); once is enough."
+            f"Batch {batch.batch_key} was dropped already ({batch.resolution}); no further action"
+            " is needed."
         )

@@ -1,4 +1,4 @@
-"""``headrace flow``: lists and runs flows that a user declares."""
+"""``headrace flow``: lists the stages of a flow that a user declares, and runs the flow."""
 
 import os
 import sys
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
     from headrace.flow import RunningFlow
 
 MOST_CHARACTERS: Final = 2000
-"""Largest number of characters that are shown of a query's error."""
+"""Largest number of characters of a query's error in the command's error."""
 
 flow = typer.Typer(
     help="List and run flows: stages in a chain.", no_args_is_help=True, add_completion=False
 )
 
 FlowName = Annotated[
-    str, typer.Argument(metavar="MODULE:FLOW", help="Where the flow is, such as shop.flows:orders.")
+    str,
+    typer.Argument(
+        metavar="MODULE:FLOW", help="Module and name of the flow, such as shop.flows:orders."
+    ),
 ]
 
 
@@ -49,16 +52,18 @@ def run_flow(
     stage: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Run this stage; can be repeated. The others run elsewhere."
+            metavar="NAME",
+            help="Run this stage; can be repeated. Other processes run the other stages.",
         ),
     ] = None,
 ) -> None:
-    """Run a flow in a Spark application of its own, whole or in part, until Ctrl-C.
+    """Run all or some stages of a flow in a Spark application of its own, until Ctrl-C.
 
-    A batch that is interrupted then is run again when the flow is started again.
-    Ctrl-C once more ends it at once. The log, on the standard error, has each change of pressure.
-    Exit status 0: it was ended so, or by SIGTERM.
-    Exit status 1: a stage failed, or the flow is wrong.
+    Ctrl-C stops the flow, and the flow's next start runs interrupted batches again.
+    A second Ctrl-C ends the process at once.
+    The log, on standard error, has each change of pressure between stages.
+    Exit status 0: Ctrl-C or SIGTERM stopped the flow.
+    Exit status 1: a stage failed, or the flow is invalid.
     """
     # Imported here, so that `headrace flow show` does not wait for Spark.
     from pyspark.errors import StreamingQueryException  # noqa: PLC0415

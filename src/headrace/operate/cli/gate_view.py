@@ -1,4 +1,4 @@
-"""Views of gates for the terminal, which also read well without colours and piped."""
+"""Views of gates for the terminal, readable also without colours and in a pipe."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,16 +28,17 @@ from headrace.operate.status.trends import Trend
 from headrace.operate.status.words import SHORT
 
 BATCHES: Final = 6
-"""Largest number of batches with a bar."""
+"""Largest number of a gate's batches that are shown, each with a bar for its duration."""
 
 PARTITIONS: Final = 8
-"""Largest number of rows for partitions; the last row then combines all further partitions."""
+"""Largest number of rows for a gate's partitions. If there are more partitions, the last row
+combines the others."""
 
 NEEDS: Final = 5
-"""Largest number of needs that are shown of a gate; further needs are counted."""
+"""Largest number of a gate's needs (problems) that are shown; the last line counts the others."""
 
 WIDE: Final = 100
-"""Width from which on an overview has all columns (characters)."""
+"""Width of the terminal from which on an overview has all columns (characters)."""
 
 _URGENT: Final = {
     Urgency.NOW: "bold red",
@@ -46,7 +47,7 @@ _URGENT: Final = {
     Urgency.FINE: "default",
 }
 _OWN_SENTENCES: Final = {"bad records", "failing wholes", "new checkpoint"}
-"""Kinds of needs whose sentences are never cut."""
+"""Kinds of needs (problems) whose sentences are never cut."""
 _MOST_NAME: Final = 18
 """Largest width of a gate's name in a narrow overview (characters)."""
 _DRAIN_TRENDS: Final = {
@@ -58,7 +59,7 @@ _DRAIN_TRENDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GateView:
-    """View of one gate: at most 38 lines, if at least 80 characters wide."""
+    """View of one gate in full: at most 38 lines on a terminal of at least 80 characters."""
 
     snapshot: GateSnapshot
 
@@ -93,9 +94,10 @@ def _panel(snapshot: GateSnapshot, width: int) -> Panel:
 
 
 def needs_view(needs: Sequence[Need], most: int) -> RenderableType:
-    """Return a sentence for each need, each followed by its command.
+    """Return a view of needs (problems): a sentence for each, and the command that acts on it.
 
-    If there are more needs than ``most``, needs of one kind share a sentence.
+    If there are more needs than ``most``, needs of one kind share a sentence, and the view shows
+    ``most`` sentences.
     """
     if len(needs) <= most:
         return Group(*(line for need in needs for line in _need(need)))
@@ -143,7 +145,7 @@ def _command(need: Need | NeedGroup) -> Padding:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """View of several gates, one line each, with fewer columns on a narrow terminal."""
+    """View of several gates, one line each; a narrow terminal shows fewer columns."""
 
     snapshots: Sequence[GateSnapshot]
 
@@ -172,7 +174,7 @@ def _cell(column: Column, snapshot: GateSnapshot, *, wide: bool) -> Text:
 
 
 def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableType:
-    """Return a view of several gates, one line each, and the number of ``others``."""
+    """Return a view with a line for each gate, and the number of other gates that it leaves out."""
     hint = "headrace status GATE shows one of them in full."
     if others:
         hint = f"and {words.plural(others, 'other gate')}, less urgent. {hint}"
@@ -301,13 +303,16 @@ def _batch_name(batch: BatchSnapshot) -> Text:
 
 
 def _has_ended(snapshot: GateSnapshot) -> bool:
-    """Whether a gate's query has ended, or gives no sign of life."""
+    """Whether a gate's query has ended, or its process gives no sign of life."""
     query = snapshot.query
     return snapshot.ended_ms is not None or (query is not None and query.ended_ms is not None)
 
 
 def _partitions(snapshot: GateSnapshot) -> Table:
-    """Return the lags of the last batch's partitions, or the records left after an ended query."""
+    """Return a table of the last batch's partitions, with bars for their lags.
+
+    After the end of the query, the table has the records that the batch left in each partition.
+    """
     partitions = snapshot.partitions
     ended = _has_ended(snapshot)
     shown, rest = list(partitions), list[PartitionSnapshot]()

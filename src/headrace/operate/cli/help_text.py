@@ -1,6 +1,6 @@
-"""Help of a command as plain text: one line for a command, and words in place of types.
+"""Renders the help of a command as plain text: one line for each command, words instead of types.
 
-Replaces typer's own help, which imports rich and takes longer than most commands.
+Typer's own help imports rich, which takes longer than most commands.
 """
 
 import shutil
@@ -12,7 +12,8 @@ from typing import Any, Final
 NARROWEST, WIDEST = 40, 100
 
 _NAMES_WIDTH: Final = 28
-"""Longest name with its help on the same line (characters); a longer name has its help below."""
+"""Longest name of an option or command with its help on the same line (characters). The help of a
+longer name begins on the next line."""
 
 
 def help_text(
@@ -22,9 +23,9 @@ def help_text(
     groups: Mapping[str, Mapping[str, str]] | None = None,
     examples: Sequence[str] = (),
 ) -> str:
-    """Return the help of a typer command, whose class has no public name.
+    """Return the help of a typer command. The command's class has no public name.
 
-    ``groups`` has a line for each subcommand, by the title of the group and the subcommand's name.
+    ``groups`` maps a group's title to the help of each subcommand, by the subcommand's name.
     Default: one group with the command's own subcommands and their short help.
     """
     width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
@@ -51,7 +52,7 @@ def help_text(
 
 
 def _filled(text: str, width: int) -> Iterator[str]:
-    """Yield a docstring's lines, wrapped again; a line break after a sentence stays."""
+    """Yield a docstring's lines, wrapped to ``width``; keep line breaks after a period or colon."""
     sentence: list[str] = []
     for line in [*text.strip().splitlines(), ""]:
         sentence.append(line.strip())
@@ -83,7 +84,7 @@ def _section(
 
 
 def _word(parameter: Any) -> str:
-    """Return the word for a parameter's value: its choices, ``N`` for a number, or its name."""
+    """Return a parameter's placeholder: its choices, ``N`` for a number, or its name."""
     default = parameter.default
     if parameter.metavar:
         return str(parameter.metavar)

@@ -33,7 +33,7 @@ from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.status import words
 
 FINDINGS: Final = 100
-"""Largest number of findings with a line; further findings are counted."""
+"""Largest number of findings that are shown, one line each; the last line counts the others."""
 
 _STYLES: Final = {
     **dict.fromkeys(DEFECTS, "bold red"),
@@ -46,7 +46,7 @@ _BECAUSE: Final = {
 }
 
 journal = typer.Typer(
-    help="Look at a journal: what it holds, whether it is whole, how it becomes readable again.",
+    help="List, verify, repair or prune a journal.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -54,14 +54,16 @@ journal = typer.Typer(
 Url = Annotated[
     str,
     typer.Argument(
-        metavar="JOURNAL", help="Its directory, s3://bucket/prefix or webhdfs://host:port/path."
+        metavar="JOURNAL",
+        help="The journal: a directory, s3://bucket/prefix or webhdfs://host:port/path.",
     ),
 ]
 Reached = Annotated[
     list[str] | None,
     typer.Option(
         metavar="LANE:OFFSET",
-        help="A lane and how far it is known to have been read, as a query says that refuses it.",
+        help="A lane and the offset up to which a gate has read it, as in the error of a query"
+        " that refuses the journal.",
     ),
 ]
 GatesLedger = Annotated[
@@ -69,7 +71,8 @@ GatesLedger = Annotated[
     typer.Option(
         "--ledger",
         metavar="URL",
-        help="The ledger of the gates that read it, which knows how far they have read.",
+        help="URL of the ledger of the gates that read the journal, which has the offsets that"
+        " they have read.",
     ),
 ]
 
@@ -80,7 +83,7 @@ def list_lanes(
     lane: Annotated[int | None, typer.Option(metavar="N", help="Show only this lane.")] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """List a journal's lanes: their offsets, blocks, bytes and ages. No block is read."""
+    """List a journal's lanes: their offsets, blocks, bytes and ages. The command reads no block."""
     opened = Journal.open(url)
     lanes = opened.lanes()
     if lane is not None and lane not in lanes:
@@ -93,11 +96,14 @@ def list_lanes(
     elif listings:
         out.show(lanes_table(listings, wall_clock_ms()))
     else:
-        typer.echo("The journal has no lane yet; a receiver makes its own when it starts.")
+        typer.echo("The journal has no lane yet; a receiver creates its lane when it starts.")
 
 
 def _listing(opened: Journal, lane: int) -> dict[str, Any]:
-    """Return a lane for JSON, with offsets from ``start`` to before ``until``; read no block."""
+    """Return a lane for JSON, without reading a block.
+
+    The lane has offsets from ``start`` to before ``until``.
+    """
     start, until = opened.lane_bounds(lane)
     blocks = opened.blocks(lane)
     return {
@@ -115,7 +121,7 @@ def _listing(opened: Journal, lane: int) -> dict[str, Any]:
 
 
 def lanes_table(lanes: Sequence[dict[str, Any]], now_ms: int) -> Table:
-    """Return a table with a line for each lane."""
+    """Return a table with a line for each lane; a lane is a result of `_listing`."""
 
     def age(ms: int | None) -> str:
         return words.UNKNOWN if ms is None else words.duration(max(now_ms - ms, 0))
@@ -142,14 +148,14 @@ def verify_blocks(
     reached: Reached = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Read every block, and prove that they are what was written, all there.
+    """Read every block, and prove that no block is missing, damaged or changed.
 
-    A lane's mark says how far it has reached, should its last blocks be gone; with --ledger or
-    --reached it is held to what was read of it, too.
+    Each lane has a mark with the offset that it has reached, so missing last blocks are found too.
+    With --ledger or --reached, a lane must also reach the offsets that gates have read.
 
-    Exit status 0: it is whole, but for what was declared lost.
+    Exit status 0: the journal is whole, except for records that were declared lost.
     Exit status 4: something is damaged or missing.
-    Exit status 1: there was an error, and nobody knows.
+    Exit status 1: there was an error, so the answer is not known.
     """
     opened = Journal.open(url)
     proof = verify_journal(opened, _reached(opened, ledger, reached))
@@ -164,15 +170,16 @@ def verify_blocks(
 def repair_blocks(
     url: Url, *, ledger: GatesLedger = None, reached: Reached = None, as_json: opt.AsJson = False
 ) -> None:
-    """Declare lost what is damaged or missing, so that the journal can be read again.
+    """Declare damaged and missing blocks lost, so that the journal can be read again.
 
-    No block is deleted: a damaged one is set aside under another name. Restore it first from a
-    backup, if there is one. No lane may be written meanwhile. With --ledger or --reached, a lane
-    that ends before what was read of it goes on behind that, and what is between is lost.
+    If there is a backup, restore the blocks from it first. No lane may be written meanwhile. No
+    block is deleted: a damaged block gets another name. With --ledger or --reached, a lane that
+    ends before the offset that gates have read continues after this offset, and the offsets between
+    are lost.
 
-    Exit status 0: the journal is whole now, but for what was declared lost.
-    Exit status 4: something has to be mended by hand.
-    Exit status 1: there was an error, and nobody knows.
+    Exit status 0: the journal is whole now, except for records that were declared lost.
+    Exit status 4: the journal needs manual repair.
+    Exit status 1: there was an error, so the answer is not known.
     """
     opened = Journal.open(url)
     offsets = _reached(opened, ledger, reached)
@@ -221,7 +228,7 @@ def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> di
 
 
 def journal_view(name: str, found: JournalVerification) -> RenderableType:
-    """Return the view of a journal's verification: a verdict, and the findings."""
+    """Return a view of a journal's verification: a line with the verdict, then the findings."""
     records = words.plural(sum(lane.records for lane in found.lanes), "record")
     blocks = words.plural(sum(lane.blocks for lane in found.lanes), "block")
     holds = f"{records} in {blocks} of {words.plural(len(found.lanes), 'lane')}"
@@ -250,7 +257,7 @@ def _findings(findings: Sequence[JournalFinding]) -> Table:
         for finding in findings[:FINDINGS]
     ]
     if len(findings) > FINDINGS:
-        more = f"and {len(findings) - FINDINGS:,} more; --json tells them all."
+        more = f"and {len(findings) - FINDINGS:,} more; --json lists all findings."
         rows.append((Text(), Text(more)))
     return out.grid(rows)
 
@@ -262,20 +269,29 @@ def _offsets(finding: JournalFinding) -> str:
 OlderThan = Annotated[
     str,
     typer.Option(
-        metavar="AGE", help="Keep what is younger, whatever has become of it: '7 days', '12h'."
+        metavar="AGE",
+        help="Keep blocks that are younger, even if they are processed: '7 days', '12h'.",
     ),
 ]
 Lanes = Annotated[
-    list[int] | None, typer.Option(metavar="N", help="Prune this lane; without it, all.")
+    list[int] | None,
+    typer.Option(
+        metavar="N", help="Prune this lane; can be repeated. Without it, prune all lanes."
+    ),
 ]
 Without = Annotated[
     list[str] | None,
-    typer.Option(metavar="GATE", help="A gate that will never read the journal again."),
+    typer.Option(
+        metavar="GATE",
+        help="A gate that will never read the journal again, so that no block is kept for it.",
+    ),
 ]
 Unread = Annotated[
-    bool, typer.Option("--unread", help="Also if no gate of the ledger has read the journal.")
+    bool, typer.Option("--unread", help="Prune even if no gate of the ledger has read the journal.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show the blocks that would be removed.")
+]
 
 
 @journal.command("prune")
@@ -290,14 +306,14 @@ def prune_blocks(
     dry_run: DryRun = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Remove the blocks that are processed, that no failed batch needs, and that are old enough.
+    """Remove the blocks that are old enough, are processed, and are not needed by a failed batch.
 
-    The ledger has to be that of the gates that read the journal: it says what is processed. The
-    last batch of each gate is kept, and the last block of each lane. A gate that has read the
-    journal holds all its lanes, for it may come to each; of one that by its option `lanes` never
-    will, prune the other lanes apart: --lane 3 --without GATE.
+    Name the ledger of the gates that read the journal, because it has the processed offsets. The
+    blocks of each gate's last batch are kept, and the last block of each lane. A gate that has read
+    the journal keeps blocks of all lanes, because it may read each lane. If its option `lanes`
+    excludes some lanes for ever, prune these lanes separately: --lane 3 --without GATE.
 
-    Exit status 0: what could be removed is removed, be it nothing.
+    Exit status 0: all blocks that could be removed are removed, even if there was none.
     Exit status 1: there was an error.
     """
     min_age_ms = age_ms("--older-than", older_than)
@@ -333,7 +349,7 @@ def _show_pruned(lanes: Sequence[LanePruning], verb: str) -> None:
 
 
 def pruned_table(lanes: Sequence[LanePruning]) -> Table:
-    """Return a table of lanes: removed blocks, kept blocks, and the reason for keeping them."""
+    """Return a table of lanes: removed blocks, kept blocks, and the reason for keeping blocks."""
     return out.table(
         lanes,
         (">lane", lambda row: str(row.lane)),

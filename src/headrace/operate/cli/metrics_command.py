@@ -13,21 +13,24 @@ from headrace.operate.status.lags import LagWatch
 from headrace.operate.status.sources import Sources
 
 WAIT_S: Final = 3.0
-"""Time to wait for the sources' answers (s)."""
+"""Time to wait for brokers and journals to report their waiting records (s)."""
 
 
 def metrics(
     *,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     openmetrics: Annotated[
-        bool, typer.Option("--openmetrics", help="OpenMetrics' text, not Prometheus'.")
+        bool,
+        typer.Option("--openmetrics", help="Print OpenMetrics text instead of Prometheus text."),
     ] = False,
     per_partition: Annotated[
-        bool, typer.Option("--per-partition", help="The lag of each partition, too.")
+        bool, typer.Option("--per-partition", help="Print the lag of each partition too.")
     ] = False,
     kafka_exporter_names: Annotated[
         bool,
-        typer.Option("--kafka-exporter-names", help="The same as kafka_consumergroup_lag, too."),
+        typer.Option(
+            "--kafka-exporter-names", help="Print the lag as kafka_consumergroup_lag too."
+        ),
     ] = False,
     rules: Annotated[
         bool, typer.Option("--rules", help="Print alert rules for Prometheus, and nothing else.")
@@ -39,11 +42,11 @@ def metrics(
 ) -> None:
     """Print the metrics of all gates and flows of a ledger, as Prometheus reads them.
 
-    Of gates that plan no batch, or lag, it asks the brokers or the journal what waits there now, if
-    they answer without secrets.
+    For gates that plan no batch, or lag, the command asks the Kafka brokers or the journal for the
+    number of waiting records. Sources that require secrets do not answer.
     """
     if rules and dashboard:
-        raise OptionError("Print --rules or --dashboard, one at a time.")
+        raise OptionError("--rules and --dashboard are both given; give only one of them.")
     if rules:
         typer.echo(alert_rules(), nl=False)
         return

@@ -31,24 +31,24 @@ from headrace.operate.status.sources import WAIT_FOR_SOURCES_S, Sources
 from headrace.operate.status.states import query_behind
 
 LOOK_S: Final = 0.2
-"""Interval between two looks at a drain or a stop (s)."""
+"""Interval between two reads of the progress of a drain or a stop (s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """Common arguments of these commands: gates, operator, reason and ledger."""
+    """Common arguments of the commands that act on gates: gates, operator, reason and ledger."""
 
     gate: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="GATE",
-            help="The gates to act on; the only one of a ledger needs no name.",
+            help="Gates to act on; a ledger's only gate needs no name.",
             autocompletion=opt.complete_gates,
         ),
     ] = None
     flow: opt.FlowName = None
     why: Annotated[
-        str, typer.Option(metavar="REASON", help="Give the reason, shown wherever the gate is.")
+        str, typer.Option(metavar="REASON", help="The reason, which is shown with the gate.")
     ] = ""
     by: opt.Author = None
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER
@@ -56,19 +56,20 @@ class Acting:
 
     @property
     def who(self) -> str:
-        """Name of the operator."""
+        """Name of the operator: ``--by``, or else the user of this process."""
         return opt.acting_user(self.by)
 
     def chosen(self) -> tuple[dict[str, tuple[str, ...]], str]:
-        """Return the gates with their upstream gates, and the URL of the ledger.
+        """Return the chosen gates, each with its direct upstream gates, and the URL of the ledger.
 
-        The gates of a flow are in the flow's order. Other gates have no upstream gates. All gates
-        are checked to be in the ledger, so that a command changes either all of them or none.
+        The gates of a flow are in the flow's order. Other gates have no upstream gates. Raise
+        OptionError if a gate is not in the ledger, so that a command changes either all gates or
+        none.
         """
         upstream: dict[str, tuple[str, ...]] = dict.fromkeys(self.gate or (), ())
         url = self.ledger
         if upstream and self.flow is not None:
-            raise OptionError("Name gates or a --flow, and not both.")
+            raise OptionError("Gates and --flow are both named; name gates or a --flow.")
         if self.flow is not None:
             flow = load_flow(self.flow)
             upstream = {
@@ -88,7 +89,7 @@ _acting: Final = opt.sharing(Acting)
 
 
 def __getattr__(name: str) -> Callable[..., None]:
-    """Return the command of a declared action without arguments of its own."""
+    """Return the command of an action of `GATE_ACTIONS`, such as ``pause``, by its name."""
     action = GATE_ACTIONS.get(name)
     if action is None or action.command is None:
         raise AttributeError(name)
@@ -107,21 +108,29 @@ def limit(
     *,
     rate: Annotated[
         str,
-        typer.Argument(metavar="RATE", help="Records/s over all partitions; or: off, no-ceiling."),
+        typer.Argument(
+            metavar="RATE",
+            help="Records/s over all partitions; or off, to end the limit; or no-ceiling.",
+        ),
     ],
     lasts: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="End it by itself after so long: 2h, 30min."),
+        typer.Option(
+            "--for", metavar="TIME", help="End the limit automatically after this time: 2h, 30min."
+        ),
     ] = None,
 ) -> None:
-    """Cap the rate of gates from their next batch on, besides all that limits them already.
+    """Cap the rate of gates from their next batch on; other limits stay in force.
 
-    Of a flow the first stages are limited. The word no-ceiling lifts what batches have taught that
-    failed for their size: the handler takes larger ones now.
+    Of a flow, the command limits the first stages.
+    With no-ceiling instead of a rate, the gate forgets the ceiling that it learnt from batches that
+    failed because of their size. Use it when the handler can take larger batches again.
     """
     if rate == NO_CEILING:
         if lasts is not None:
-            raise OptionError(f"--for is the time of a limit, and {rate!r} is none; leave it out.")
+            raise OptionError(
+                f"--for is the duration of a limit, and {rate!r} sets no limit; leave --for out."
+            )
         _act(acting, GATE_ACTIONS["lift-ceiling"])
     else:
         _act(acting, WantedLimit.parse(rate, lasts, "--for").action)
@@ -132,15 +141,16 @@ def drain(
     acting: Acting,
     *,
     timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="Wait so long at most: 0s, 5min.")
+        str, typer.Option(metavar="TIME", help="Longest time to wait: 0s, 5min.")
     ] = "10min",
 ) -> None:
-    """Admit nothing more, let what is admitted finish, and say when the query can be stopped.
+    """Stop admitting records, finish the admitted batches, and print when the query can be stopped.
 
-    A flow is drained from its first stages to its last: each stops when nothing more can come.
-    After a restart a gate goes on only once it is resumed.
-    Exit status 3: the time is over, or somebody has resumed it, and it is not done; the same
-    command goes on from there.
+    A flow is drained from its first stages to its last: a stage stops when no more records can
+    reach it.
+    After a restart, a drained gate admits no records until it is resumed.
+    Exit status 3: the time is over, or somebody has resumed a gate, before the drain was done. The
+    same command continues the drain.
     """
     timeout_s = age_ms("--timeout", timeout) / 1000
     (upstream, url), as_json = acting.chosen(), acting.as_json
@@ -158,18 +168,22 @@ def stop(
     acting: Acting,
     *,
     after_drain: Annotated[
-        bool, typer.Option("--after-drain", help="Drain it first: let what is admitted finish.")
+        bool,
+        typer.Option(
+            "--after-drain", help="Drain the gates first, so that the admitted batches finish."
+        ),
     ] = False,
     timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="Wait so long at most: 0s, 5min.")
+        str, typer.Option(metavar="TIME", help="Longest time to wait: 0s, 5min.")
     ] = "10min",
 ) -> None:
-    """End the query behind gates, wherever it runs, once its batch is done.
+    """Stop the queries of gates after their current batches, whatever process runs them.
 
-    It plans no batch more, and the program that has it ends it: of queries that a handler's batches
-    run through (Gate.write), over Spark Connect too. Its next start goes on where it was.
-    Exit status 1: no query runs behind a gate.
-    Exit status 3: the time is over, and it still runs; it ends when its batch is done.
+    A query plans no further batch, and its own program stops it. This works for queries that run
+    through Gate.write, over Spark Connect too. The next start of a query continues where the query
+    stopped.
+    Exit status 1: a gate has no running query.
+    Exit status 3: the time is over, and a query still runs; it ends after its current batch.
     """
     deadline_s = time.monotonic() + age_ms("--timeout", timeout) / 1000
     upstream, url = acting.chosen()
@@ -195,22 +209,25 @@ def stop(
 
 def adopt(
     gate: Annotated[
-        str, typer.Argument(metavar="GATE", help="The gate.", autocompletion=opt.complete_gates)
+        str,
+        typer.Argument(metavar="GATE", help="Name of the gate.", autocompletion=opt.complete_gates),
     ],
     which: Annotated[
-        str, typer.Argument(metavar="ID", help="The id that the refusal of the query names.")
+        str,
+        typer.Argument(metavar="ID", help="The ID in the error with which the query was refused."),
     ],
     *,
     why: Annotated[
-        str, typer.Option(metavar="REASON", help="Give the reason, kept with the gate.")
+        str, typer.Option(metavar="REASON", help="The reason, which is kept with the gate.")
     ],
     by: opt.Author = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
-    """Let a gate's query start with an older checkpoint, or with one of another ledger.
+    """Let a gate's query start with an older checkpoint, or with a checkpoint of another ledger.
 
-    Of an older checkpoint it goes on where the ledger stands. What a checkpoint of another ledger
-    has committed becomes one dead batch, for nobody knows what was deferred there.
+    With an older checkpoint, the query continues at the gate's position in this ledger.
+    With a checkpoint of another ledger, the offsets that the checkpoint has committed become one
+    dead batch, because this ledger does not know which of these offsets failed.
     """
     # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:
@@ -220,12 +237,13 @@ def adopt(
         is_other = _GATE_ID.fullmatch(which) and record is not None and record.gate_id != which
         if which not in own and not is_other:
             raise OptionError(
-                f"The ID is {which!r}; give the one that the refused start of {gate!r} names: of a"
-                " checkpoint that this ledger knows, or 16 hexadecimal digits of another ledger's."
+                f"The ID is {which!r}, which is neither a checkpoint of {gate!r} nor another"
+                " ledger's (16 hexadecimal digits); give the ID in the error with which the"
+                " gate's query was refused."
             )
     with Ledger.join(ledger) as opened:
         opened.operator_limits.adopt(gate, which, opt.acting_user(by), why)
-    typer.echo(words.printable(f"{gate}: its next start goes on with {which}."))
+    typer.echo(words.printable(f"{gate}: the next start of its query continues with {which}."))
 
 
 _GATE_ID: Final = re.compile("[0-9a-f]{16}")
@@ -294,7 +312,7 @@ def _act(acting: Acting, action: GateAction, *, all_stages: bool = False) -> Non
 
 
 def operator_limit_values(operator_limits: OperatorLimits) -> dict[str, Any]:
-    """Return a gate's limits in force, for JSON; times are ms since the epoch."""
+    """Return a gate's operator limits for JSON; times are ms since the epoch."""
     return {
         **asdict(operator_limits),
         "seen": operator_limits.seen,
@@ -304,10 +322,11 @@ def operator_limit_values(operator_limits: OperatorLimits) -> dict[str, Any]:
 
 @_acting
 def retry(acting: Acting) -> None:
-    """Have gates run at once what waits: for their sink, or for their next backfill.
+    """Run waiting batches of gates at once: batches that wait for their sink, and failed batches.
 
-    A batch whose sink is away is run within two seconds. Failed batches do not wait for their next
-    backfill any more: the gate's own process runs them next, between two batches of its stream.
+    A batch that waits for its sink is run within two seconds.
+    Failed batches no longer wait for the next scheduled backfill: the gate's own process runs them
+    next, between two batches of its stream.
     """
     gates, url = acting.chosen()
     why = acting.why or "to try now"
@@ -328,7 +347,9 @@ def retry(acting: Acting) -> None:
         }
     if not any(any(item.values()) for item in retried.values()):
         names = " and ".join(map(repr, gates))
-        raise OptionError(f"Nothing of gate {names} waits to be run again; see `headrace status`.")
+        raise OptionError(
+            f"No batch of gate {names} waits for its sink or a backfill; see `headrace status`."
+        )
     for gate, item in retried.items():
         if acting.as_json:
             out.print_json({"gate": gate, **item, "sink": bool(item["sink"])})
@@ -353,20 +374,27 @@ def accept(
     records: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help="Say how many are lost or skipped, as headrace verify does."
+            metavar="N",
+            min=1,
+            help="Number of lost and skipped records, as headrace verify shows it.",
         ),
     ],
     why: Annotated[
         str,
-        typer.Option(metavar="REASON", help="Say why they need not be processed; kept with them."),
+        typer.Option(
+            metavar="REASON",
+            help="The reason why the records need not be processed, which is kept.",
+        ),
     ],
     by: opt.Author = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
-    """Accept what a gate has lost, or skipped between two checkpoints; this is final.
+    """Accept records that a gate has lost, or skipped between two checkpoints. This is final.
 
-    It is about what is there now: where the number is another one, nothing is changed. Then
-    headrace verify counts it as accepted, and headrace status asks nobody to look at it any more.
+    --records is the present number of lost and skipped records. If the ledger has another number,
+    nothing is changed.
+    headrace verify then counts the records as accepted, and headrace status no longer lists them as
+    a problem.
     """
     # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:

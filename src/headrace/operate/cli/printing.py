@@ -1,4 +1,4 @@
-"""Printing of numbers, times, lines, tables, bars and JSON."""
+"""Prints numbers, times, lines, tables, bars and JSON for commands."""
 
 import json
 import logging
@@ -25,17 +25,17 @@ _LEVELS: Final = "▁▂▃▄▅▆▇█"
 
 
 def line(text: str, style: str = "") -> Text:
-    """Return a text as one printable line, cut with an ellipsis if too long."""
+    """Return a text as one line, without control characters, cut with an ellipsis if too long."""
     return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def batch_number(number: int | None) -> str:
-    """Format a batch's number in Spark; empty before the first run."""
+    """Format a batch's number in Spark, such as ``#12``; empty for a batch that has not run yet."""
     return "" if number is None else f"#{number}"
 
 
 def fitting(facts: Iterable[str], width: int) -> str:
-    """Join the facts that fit into a line, none cut; the first one always stays."""
+    """Join the facts that fit into ``width`` characters, without cutting any; keep the first."""
     shown = ""
     for fact in map(printable, facts):
         longer = f"{shown} · {fact}" if shown else fact
@@ -46,7 +46,10 @@ def fitting(facts: Iterable[str], width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts on one line, none cut; the first is wrapped if too long."""
+    """Facts that are printed on one line, as many as fit, without cutting any.
+
+    A first fact that is too long is wrapped.
+    """
 
     facts: tuple[str, ...]
 
@@ -59,10 +62,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """A text that is cut in its middle if too long, because its end may matter.
+    """Text whose middle is left out if the text is too long, so that its end stays visible.
 
     Attributes:
-        lines: Largest number of lines.
+        lines: Largest number of printed lines.
     """
 
     text: str
@@ -80,7 +83,9 @@ class Shortened:
 
 
 def middle_cut(text: str, most: int) -> str:
-    """Cut a text in its middle to ``most`` characters. Commands in backquotes are never cut.
+    """Leave out the middle of a text that has more than ``most`` characters.
+
+    Commands in backquotes are never cut.
 
     >>> middle_cut("AttributeError: 'Batch' object has no attribute 'kye'", 34)
     "AttributeError: 'Bat…tribute 'kye'"
@@ -102,11 +107,11 @@ def table(
     *columns: tuple[str, Callable[[Row], RenderableType]] | None,
     wide: bool = True,
 ) -> Table:
-    """Return a table without rules, if ``wide`` as wide as the terminal.
+    """Return a table without borders; if ``wide``, the table is as wide as the terminal.
 
-    A column is a header and a function that returns a row's cell; None is left out. ``>`` before
-    the header aligns the column to the right, and ``*`` gives the column the remaining width.
-    ``|16`` after the header limits the cells to 16 characters.
+    A column is a header and a function that returns the cell of a row; a column that is None is
+    left out. ``>`` before the header aligns the column to the right, and ``*`` gives the column the
+    remaining width. ``|16`` after the header limits the cells to 16 characters.
     """
     made = Table(expand=wide, box=None, pad_edge=False, header_style="dim")
     present = [column for column in columns if column is not None]
@@ -127,9 +132,9 @@ def table(
 def grid(rows: Iterable[tuple[RenderableType, ...]], columns: str = "") -> Table:
     """Return a table without headers; each column is as wide as its cells.
 
-    ``columns`` has a letter for each column of one line: ``l`` for left, ``r`` for right, ``*`` for
-    the remaining width. Default: two columns that are wrapped. Rows may have different numbers of
-    cells.
+    ``columns`` has a letter for each column: ``l`` aligns it to the left, ``r`` to the right, and
+    ``*`` gives it the remaining width. Cells are then not wrapped. Default: columns with wrapped
+    cells. Rows may have different numbers of cells.
     """
     made = Table.grid(expand=bool(columns), padding=(0, 2, 0, 0))
     for letter in columns:
@@ -141,13 +146,13 @@ def grid(rows: Iterable[tuple[RenderableType, ...]], columns: str = "") -> Table
 
 
 class TextLines(logging.Formatter):
-    """Formatter with the local time, the level above INFO, and the message on one line."""
+    """Log formatter for one line: local time, level if above INFO, and message."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return a record's line without its trace."""
+        """Return the line of a log record, without a stack trace."""
         level = "" if record.levelno <= logging.INFO else f"{record.levelname} "
         return f"{record.asctime} {level}{printable(record.message)}"
 
@@ -156,9 +161,9 @@ class TextLines(logging.Formatter):
 def logged(
     stream: TextIO, lines: logging.Formatter | None = None, *, of: str | None = None
 ) -> Iterator[None]:
-    """Write log records to a stream during the context, by default as `TextLines`.
+    """Write log records to a stream during the context. Default of ``lines``: `TextLines`.
 
-    ``of`` names the logger. Default: all loggers, with warnings of other packages.
+    ``of`` names the logger. Default: the root logger, which has warnings of other packages too.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(lines or TextLines())
@@ -172,30 +177,33 @@ def logged(
 
 
 def show(picture: RenderableType) -> None:
-    """Print on the standard output, without colours if it is not a terminal."""
+    """Print a rich renderable on standard output; without colours if it is no terminal."""
     Console().print(picture)
 
 
 def if_more(found: int, limit: int, which: str) -> list[Text]:
-    """Return lines about a list that was cut at its limit; none for a whole list."""
+    """Return a note that a list of ``found`` rows was cut at ``limit``; empty for a whole list.
+
+    ``which`` describes the printed rows, such as ``newest``.
+    """
     if found <= limit:
         return []
     return [Text(), Text(f"These are the {which} {limit}; --limit shows more.")]
 
 
 def flat(record: Any) -> dict[str, Any]:
-    """Return a dataclass for JSON, with the values of ``offsets`` in place of ``offsets``."""
+    """Return a dataclass for JSON, with the fields of its ``offsets`` beside its other fields."""
     values = asdict(record)
     return {**values.pop("offsets"), **values}
 
 
 def print_json(values: object) -> None:
-    """Print one JSON object on a line of its own."""
+    """Print a value as JSON on one line."""
     typer.echo(json.dumps(values))
 
 
 class Bar:
-    """A bar of text that fills its width: ``draw`` takes the width (cells)."""
+    """Bar that fills the available width; ``draw`` returns its text for a width (cells)."""
 
     def __init__(self, draw: Callable[[int], Text]) -> None:
         self._draw = draw
@@ -208,7 +216,10 @@ class Bar:
 
 
 def duration_bar(duration_ms: int, interval_ms: int, longest_ms: int) -> Bar:
-    """Return a bar for a batch's duration with a mark for its interval; full at ``longest_ms``."""
+    """Return a bar for a batch's duration, with a mark at the gate's interval.
+
+    A duration of ``longest_ms`` fills the bar.
+    """
 
     def draw(width: int) -> Text:
         filled = _cells(duration_ms, longest_ms, width)
@@ -223,7 +234,10 @@ def duration_bar(duration_ms: int, interval_ms: int, longest_ms: int) -> Bar:
 
 
 def lag_bar(lag: int, admitted: int, longest: int) -> Bar:
-    """Return a bar for a lag, solid for ``admitted`` records, else light; full at ``longest``."""
+    """Return a bar for a lag: solid for the ``admitted`` records, light for the other records.
+
+    A lag of ``longest`` records fills the bar.
+    """
 
     def draw(width: int) -> Text:
         whole = _cells(lag, longest, width)
@@ -245,7 +259,7 @@ def sparkline(values: Iterable[int], highest: int) -> str:
 
 
 def _cells(value: int, longest: int, width: int) -> int:
-    """Return the number of cells that a value fills; above 0, at least one."""
+    """Return the number of a bar's cells for a value: at least 1 for a value above 0."""
     if value <= 0:
         return 0
     return min(max(round(value / max(longest, 1) * width), 1), width)
@@ -253,14 +267,16 @@ def _cells(value: int, longest: int, width: int) -> int:
 
 REFRESH_S: Final = 1.0
 
-Watch = Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Refresh the output every second, until Ctrl-C.")
+]
 
 
 def show_or_watch(draw: Callable[[int | None], RenderableType | None], *, watch: bool) -> None:
     """Print the result of ``draw`` once, or every second; on a terminal in the same place.
 
-    ``draw`` takes the terminal's height (lines) if the picture has to fit, else None. A result of
-    None is not printed: ``draw`` has printed JSON.
+    ``draw`` takes the terminal's height (lines) if its result has to fit into the terminal, else
+    None. It returns None if it has already printed JSON.
     """
     console = Console()
     if watch and console.is_terminal:

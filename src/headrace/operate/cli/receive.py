@@ -46,13 +46,16 @@ Settings = TypeVar("Settings")
 
 
 class OptionValues(dict[str, Any]):
-    """Values of options, by the names of the settings' fields.
+    """Values of the command line's options, by the names of the settings' fields.
 
-    Call `complete` to add the values that are not options of the command line.
+    Call `complete` to add the fields that the command line does not have.
     """
 
     def complete(self, kind: type) -> None:
-        """Add the settings' secrets, from files or environment variables, and the lane's names."""
+        """Add secrets from files or environment variables, and names made from journal and lane.
+
+        ``kind`` is the settings' dataclass, whose fields say where each value comes from.
+        """
         for item, _, _ in described_fields(kind):
             given_by = option_of(item)
             if given_by.pattern is not None:
@@ -67,11 +70,11 @@ class OptionValues(dict[str, Any]):
         return os.environ.get(variable) if self[given_by.instead] is None else None
 
     def with_file(self, file: SettingsFile) -> "OptionValues":
-        """Return the values, completed by a settings file."""
+        """Return these values together with the values of a settings file."""
         return OptionValues({**self, **file.values})
 
     def make(self, kind: type[Settings], **others: Any) -> Settings:
-        """Make settings, with their nested settings, from the values and from ``others``."""
+        """Return settings of the dataclass ``kind`` from these values and from ``others``."""
         values = dict(others)
         for item, _, nested in described_fields(kind):
             if item.name not in values and (nested is not None or item.name in self):
@@ -81,10 +84,11 @@ class OptionValues(dict[str, Any]):
 
 
 def options_from(*kinds: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add options for settings to a command; `OptionValues` are its first argument.
+    """Return a decorator that adds options for settings to a command.
 
     The fields of the dataclasses ``kinds``, and of nested dataclasses, declare the options
-    (`option`). A parameter of the command replaces an option of the same name.
+    (`option`). The command takes their `OptionValues` as its first argument. A parameter of the
+    command replaces an option of the same name.
     """
     made = [parameter for kind in kinds for parameter in _parameters(kind)]
 
@@ -124,7 +128,10 @@ def _parameters(kind: type) -> Iterator[inspect.Parameter]:
 
 
 def _secret_file(name: str, given_by: Option) -> inspect.Parameter:
-    """Return the parameter for a secret's file: other users can read command lines."""
+    """Return the option that names the file with a secret.
+
+    A secret is not an option itself, because other users can read command lines.
+    """
     text = f"A file with the {name}; or set {given_by.variable}."
     option = typer.Option(given_by.name, metavar="FILE", help=text)
     return inspect.Parameter(
@@ -161,11 +168,11 @@ def _receive(
             "--print-settings",
             callback=_print_settings,
             is_eager=True,
-            help="Print a settings file, with every key, its unit, range and default.",
+            help="Print a settings file with every key, its unit, range and default.",
         ),
     ] = False,
 ) -> None:
-    """Only for its option."""
+    """Declare the option ``--print-settings`` of the command group."""
 
 
 SettingsPath = Annotated[
@@ -173,14 +180,14 @@ SettingsPath = Annotated[
     typer.Option(
         "--settings",
         metavar="FILE",
-        help="A file (TOML) with all other settings; 'headrace receive --print-settings' prints"
-        " one.",
+        help="TOML file with all other settings; 'headrace receive --print-settings' prints an"
+        " example.",
     ),
 ]
 
 LogAsJson = Annotated[
     bool,
-    typer.Option("--json", help="The log as one JSON object per line, on the standard output."),
+    typer.Option("--json", help="Write the log to standard output, one JSON object on each line."),
 ]
 
 
@@ -207,11 +214,15 @@ for _name, (_, _settings) in RECEIVERS.items():
 
 
 def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hosting:
-    """Return the destination of the records. Refuse a named ledger that would not be used."""
+    """Return the destination and rate limits of the records.
+
+    Raise OptionError if the command line has ``--ledger`` without ``--gate``, so that the ledger
+    would not be used.
+    """
     source = context.get_parameter_source("ledger")
     if given["gate"] is None and source is not None and source.name == "COMMANDLINE":
         raise OptionError(
-            "--ledger is given without --gate, and would not be used; name the gate too."
+            "--ledger is given without --gate, so the ledger would not be used; name the gate too."
         )
     return given.make(Hosting, ledger=ledger)
 
@@ -229,21 +240,22 @@ def _listen(receiver: Listener, given: OptionValues) -> str:
 
 
 def _warn_of_others(host_name: str, given: OptionValues) -> None:
-    """Log warnings about settings that let others on the network send to the receiver."""
+    """Log a warning if others on the network can send records, or read tokens and records."""
     if "token_file" not in given:  # senders of this kind have no token
         _LOG.warning(
-            "Whoever can reach %s can send records; let nobody reach it but senders.", host_name
+            "Every client that can reach %s can send records; let only senders reach it.", host_name
         )
     elif not any(given[name] for name in ("token", "token_file", "client_ca_file")):
         _LOG.warning(
-            "Whoever can reach %s can send records; have them show a token: --token-file or"
-            " %s, or a certificate: --tls-client-ca.",
+            "Every client that can reach %s can send records; require a token with --token-file"
+            " or %s, or a certificate with --tls-client-ca.",
             host_name,
             TOKEN_VARIABLE,
         )
     elif given["certificate_file"] is None:
         _LOG.warning(
-            "Tokens and records travel to %s unencrypted; name a certificate: --tls-certificate.",
+            "Tokens and records travel to %s unencrypted; give a certificate with"
+            " --tls-certificate.",
             host_name,
         )
 
@@ -259,7 +271,7 @@ def _run(receiver: PlacedReceiver, hosting: Hosting, given: OptionValues, as_jso
 
 
 class JsonLog(logging.Formatter):
-    """Formatter of JSON objects: ``time_ms``, ``level``, ``event``, ``message``, event fields."""
+    """Log formatter for JSON objects: ``time_ms``, ``level``, ``message``, and event fields."""
 
     def format(self, record: logging.LogRecord) -> str:  # noqa: D102
         values = {

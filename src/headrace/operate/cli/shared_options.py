@@ -1,4 +1,4 @@
-"""Options of several commands, and the loading of users' functions and flows."""
+"""Options that several commands share, and functions that load users' handlers and flows."""
 
 import getpass
 import importlib
@@ -47,7 +47,8 @@ FlowName = Annotated[
     typer.Option(
         "--flow",
         metavar="MODULE:FLOW",
-        help="Take a whole flow, such as shop.flows:orders, in the ledger that it declares.",
+        help="Select all gates of a flow, such as shop.flows:orders, in the ledger that the flow"
+        " declares.",
     ),
 ]
 
@@ -55,7 +56,8 @@ FlowName = Annotated[
 def ledger_of_flow(flow: "Flow", url: str) -> str:
     """Return the URL of the ledger that a flow declares.
 
-    Raise OptionError if ``--ledger`` names another ledger; the default does not count.
+    ``url`` is the value of ``--ledger``. Raise OptionError if it is neither the default nor the
+    flow's ledger.
     """
     usual = os.environ.get("HEADRACE_LEDGER") or DEFAULT_LEDGER
     if url != usual and normalize_url(url) != flow.ledger:
@@ -67,7 +69,10 @@ def ledger_of_flow(flow: "Flow", url: str) -> str:
 
 
 def complete_gates(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of gates with a prefix, for completion in a shell; empty on an error."""
+    """Return the names of gates that begin with ``incomplete``, for completion in a shell.
+
+    Return no names if the ledger cannot be read.
+    """
     url = context.params.get("ledger") or os.environ.get("HEADRACE_LEDGER") or DEFAULT_LEDGER
     try:
         with Ledger.open(url, create=False) as ledger:
@@ -89,33 +94,39 @@ TheGate = Annotated[
     str | None,
     typer.Argument(
         metavar="GATE",
-        help="The gate to take; the only one of a ledger needs no name.",
+        help="Name of the gate; a ledger's only gate needs no name.",
         autocompletion=complete_gates,
     ),
 ]
 Author = Annotated[
     str | None,
     typer.Option(
-        "--by", metavar="NAME", help="Say who does it.", show_default="the name of the user"
+        "--by", metavar="NAME", help="Name of the operator.", show_default="the name of the user"
     ),
 ]
 Limit = Annotated[
-    int, typer.Option(metavar="N", help="Show so many at most.", min=1, max=1_000_000)
+    int, typer.Option(metavar="N", help="Largest number of rows to show.", min=1, max=1_000_000)
 ]
 Since = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Take what is since then: '2024-11-21 14:00', '2h', '30 minutes ago'.",
+        help="Select only batches and dead letters from this time on: '2024-11-21 14:00', '2h',"
+        " '30 minutes ago'.",
     ),
 ]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="Take what is before then.")]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Select only batches and dead letters from before this time."
+    ),
+]
 SourceOption = Annotated[
     list[str] | None,
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="Give an option of the stream, such as kafka.security.protocol=SSL; can be repeated.",
+        help="Option of the stream, such as kafka.security.protocol=SSL; can be repeated.",
     ),
 ]
 OptionsFile = Annotated[
@@ -123,7 +134,8 @@ OptionsFile = Annotated[
     typer.Option(
         "--options-file",
         metavar="FILE",
-        help="Read such options from a file, one NAME=VALUE a line, # for comments: for secrets.",
+        help="File with options of the stream, such as secrets: one NAME=VALUE on each line, #"
+        " for comments.",
     ),
 ]
 
@@ -133,10 +145,11 @@ def with_parameters(
     shared: Sequence[inspect.Parameter],
     made_of: Callable[[dict[str, Any]], object],
 ) -> Callable[..., None]:
-    """Add parameters to a command. ``made_of`` their values is the command's first argument.
+    """Return a command with the ``shared`` parameters in place of its first parameter.
 
-    The added parameters follow the command's own, so that the rate is the first word after
-    ``headrace limit``.
+    ``made_of`` makes the command's first argument from the values of the shared parameters. These
+    parameters follow the command's own, so that the rate is the first word after ``headrace
+    limit``.
     """
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
@@ -154,7 +167,10 @@ def with_parameters(
 
 
 def sharing(kind: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a dataclass's fields to a command as parameters; an instance is its first argument."""
+    """Return a decorator that gives a command the fields of a dataclass as parameters.
+
+    The command takes an instance of the dataclass ``kind`` as its first argument.
+    """
     hints = get_type_hints(kind, include_extras=True)
     shared = [
         inspect.Parameter(
@@ -169,17 +185,25 @@ def sharing(kind: Callable[..., Any]) -> Callable[[Callable[..., None]], Callabl
 
 
 def acting_user(by: str | None) -> str:
-    """Return the operator's name: ``by``, or else the user of this process."""
+    """Return the operator's name: ``by``, or else the user of this process.
+
+    Raise OptionError if the user has no name.
+    """
     if by is not None:
         return by
     try:
         return getpass.getuser()
     except (KeyError, OSError) as error:
-        raise OptionError("The user has no name here; say with --by who does it.") from error
+        raise OptionError(
+            "The user of this process has no name; name the operator with --by."
+        ) from error
 
 
 def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
-    """Return a gate by name, or all gates without a name; raise OptionError for an unknown name."""
+    """Return the gate named ``gate``, or all gates for None.
+
+    Raise OptionError if the ledger does not have the gate.
+    """
     gates = ledger.gates.all()
     wanted = [record for record in gates if gate is None or record.name == gate]
     if gate is not None and not wanted:
@@ -190,38 +214,41 @@ def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
 
 
 def named_gates(ledger: Ledger, names: Iterable[str] | None, url: str) -> list[GateRecord]:
-    """Return gates by name, in the order of the names, or all gates without a name."""
+    """Return the gates with the given names, in the order of ``names``, or all gates without names.
+
+    Raise OptionError for an unknown name.
+    """
     named = [gates_of(ledger, name, url)[0] for name in dict.fromkeys(names or ())]
     return named or gates_of(ledger, None, url)
 
 
 def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -> GateRecord:
-    """Return a gate by name, or the only gate without a name; ``say`` then prints its name.
+    """Return the gate named ``gate``, or the ledger's only gate for None; ``say`` prints its name.
 
-    Raise OptionError for an unknown name, or without a name for none or several gates.
+    Raise OptionError for an unknown gate, or for None if the ledger has no gate or several gates.
     """
     gates = gates_of(ledger, gate, url)
     if len(gates) == 1:
         if gate is None and say:
-            typer.echo(f"Gate {gates[0].name}, the only one of this ledger.", err=True)
+            typer.echo(f"Gate {gates[0].name}, the only gate of this ledger.", err=True)
         return gates[0]
     if not gates:
         raise OptionError(
-            f"The ledger {redact_url(url)} has no gate yet; a gated query declares its own when it"
-            " starts."
+            f"The ledger {redact_url(url)} has no gate yet; a gated query declares its gate when"
+            " it starts."
         )
     raise OptionError(f"The ledger {redact_url(url)} has several gates; name one: {listed(gates)}.")
 
 
 def listed(gates: Sequence[GateRecord]) -> str:
-    """Return the names of the first gates, and the number of further gates, in words."""
+    """Return the names of the first 20 gates, and the number of further gates, in words."""
     names = [record.name for record in gates[:_MOST_NAMES]]
     more = f" and {len(gates) - len(names):,} more" if len(gates) > len(names) else ""
     return ", ".join(names) + more or "none at all"
 
 
 def moment_ms(option: str, text: str, now_ms: int) -> int:
-    """Parse a time (ms since the epoch) from an ISO date or time, or from a time span ago.
+    """Parse an ISO date or time, or a time span before ``now_ms``, into ms since the epoch.
 
     >>> moment_ms("--since", "2 hours ago", now_ms=7_200_001)
     1
@@ -247,7 +274,7 @@ def _parsed_ms(option: str, written: str, now_ms: int) -> int:
 
 
 def window_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int | None, int | None]:
-    """Return the times (ms since the epoch) of ``--since`` and ``--until``."""
+    """Return the times of ``--since`` and ``--until`` (ms since the epoch); None if not given."""
     return (
         None if since is None else moment_ms("--since", since, now_ms),
         None if until is None else moment_ms("--until", until, now_ms),
@@ -256,7 +283,7 @@ def window_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int | 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Options of each list."""
+    """Options of the commands that print a list."""
 
     since: Since = None
     until: Until = None
@@ -266,12 +293,12 @@ class Listing:
     as_json: AsJson = False
 
     def window_ms(self, now_ms: int) -> tuple[int | None, int | None]:
-        """Return the times (ms since the epoch) of ``--since`` and ``--until``."""
+        """Return the times of ``--since`` and ``--until`` (ms since the epoch), or None."""
         return window_ms(self.since, self.until, now_ms)
 
 
 def secret_of(file: Path | None, option: str, variable: str) -> str | None:
-    """Return a secret from the option's file, else from the environment variable, else None."""
+    """Return a secret from a file, or without a file from an environment variable, or None."""
     return os.environ.get(variable) if file is None else _text_of(file, option).strip()
 
 
@@ -281,21 +308,22 @@ def _text_of(file: Path, option: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise OptionError(
-            f"The file {file} of {option} cannot be read: {reason}; name another one."
+            f"{option} is {file}, which cannot be read ({reason}); name another file."
         ) from error
 
 
 def source_options(given: Sequence[str], file: Path | None) -> dict[str, str]:
-    """Return options of the stream from a file and the command line, which replaces the file's.
+    """Return options of the stream from the command line and from a file.
 
-    Names are case-insensitive, and the last value of a name counts. Errors show no values.
+    The command line replaces options of the file. Names are case-insensitive, and the last value of
+    a name counts. Errors show no values.
     """
     named = dict[str, tuple[str, str]]()
     for where, text in [*_lines(file), *(("--option", option) for option in given)]:
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
             raise OptionError(
-                f"{where} is not NAME=VALUE; write it as kafka.security.protocol=SSL."
+                f"{where} is not NAME=VALUE; write an option such as kafka.security.protocol=SSL."
             )
         named[name.strip().lower()] = (name.strip(), value.strip())
     return dict(named.values())
@@ -309,7 +337,11 @@ def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def load_handler(handler: str, transform: str | None) -> "Handler":
-    """Return the function of ``--handler``, applied to the result of ``--transform``."""
+    """Return a handler that calls the function of ``--handler`` with the result of ``--transform``.
+
+    The handler raises OptionError if the function returns a value, as the handler of a flow's stage
+    does.
+    """
     from headrace.gate import check_handler, refuse_unrun  # noqa: PLC0415  (brings Spark)
 
     handle = load_function("--handler", handler)
@@ -322,16 +354,16 @@ def load_handler(handler: str, transform: str | None) -> "Handler":
         if answer is not None:
             # A stage's handler returns its output, which only --flow writes to the channel.
             raise OptionError(
-                f"--handler is {handler!r}, which has answered a value of type"
-                f" {type(answer).__name__}; it must answer None, or, if it is a stage's of a flow,"
-                " be called by that: --flow module:flow in its place."
+                f"--handler is {handler!r}, which returned a value of type"
+                f" {type(answer).__name__}; a handler must return None. For the handler of a"
+                " flow's stage, give --flow module:flow in place of --handler."
             )
 
     return handle_derived
 
 
 def load_function(option: str, name: str) -> Callable[..., Any]:
-    """Import the function that ``module:function`` names.
+    """Import and return the function ``name``, which has the form ``module:function``.
 
     >>> load_function("--handler", "json:dumps")([1])
     '[1]'
@@ -347,7 +379,7 @@ def load_function(option: str, name: str) -> Callable[..., Any]:
 
 
 def load_flow(name: str) -> "Flow":
-    """Import and check the flow that ``module:flow`` names."""
+    """Import, check and return the flow ``name``, which has the form ``module:flow``."""
     from headrace.flow import Flow  # noqa: PLC0415  (handlers do without)
 
     loaded = _load("The flow", name, "a flow", "module:flow, such as shop.flows:orders")
@@ -371,21 +403,21 @@ def _load(option: str, name: str, kind: str, form: str) -> object:
         module = importlib.import_module(module_name)
     except Exception as error:
         raise OptionError(
-            f"{option} is {name!r}, and {module_name} cannot be imported"
-            f" ({type(error).__name__}: {printable(str(error))}); see that it can be from {here}."
+            f"{option} is {name!r}, and {module_name} cannot be imported ({type(error).__name__}:"
+            f" {printable(str(error))}); make sure that it can be imported from {here}."
         ) from error
     try:
         loaded: object = reduce(getattr, path.split("."), module)
     except AttributeError as error:
         raise OptionError(
             f"{option} is {name!r}, but {module_name} ({module.__file__}) has no {path!r}; name"
-            f" {kind} that it has."
+            f" {kind} that the module has."
         ) from error
     return loaded
 
 
 def start_spark(name: str) -> "SparkSession":
-    """Start a Spark session that takes its settings from the environment."""
+    """Start a Spark session with settings from the environment. Raise SetupError on failure."""
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -397,7 +429,8 @@ def start_spark(name: str) -> "SparkSession":
         spark = configure(SparkSession.builder.appName(name)).getOrCreate()
     except PySparkRuntimeError as error:
         raise SetupError(
-            f"Spark does not start ({error.getCondition()}); `headrace doctor` says what it needs."
+            f"Spark does not start ({error.getCondition()}); `headrace doctor` shows what is"
+            " missing."
         ) from error
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)

@@ -26,10 +26,10 @@ from headrace.operate.status.sources import Sources
 from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs, stages_of
 
 NEEDS: Final = 20
-"""Largest number of needs that are shown; further needs are counted."""
+"""Largest number of needs (problems) that are shown; the last line counts the others."""
 
 FEWEST_GATES: Final = 3
-"""Number of gates with a line even on the shortest terminal."""
+"""Number of gates that are shown even if the terminal has too few lines for them."""
 
 _STAGE_STYLES: Final = {"throttled": "yellow", BOTTLENECK: "red"}
 
@@ -42,14 +42,15 @@ def status(
     watch: Watch = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Show what needs somebody, then how gates fare: lag, rate, batch times, what limits them.
+    """Show problems that need an operator, then each gate: lag, rate, batch times, limits.
 
-    Where no batch has come for a while it asks the brokers or the journal what waits there now, if
-    they answer without secrets, and says how old the last figure is.
-    Of flows that run it shows each stage too: its queue, what throttles it, and the bottleneck.
+    If a gate has planned no batch for a while, the command asks the Kafka brokers or the journal
+    for the number of waiting records. Sources that require secrets do not answer. A lag that is not
+    current is shown with its age.
+    For flows that run, the command also shows the stages: queue, throttle and bottleneck.
     """
     if gate and flow is not None:
-        raise OptionError("Name gates or a --flow, and not both.")
+        raise OptionError("Gates and --flow are both named; name gates or a --flow.")
     wanted = None if flow is None else opt.load_flow(flow)
     url = ledger if wanted is None else opt.ledger_of_flow(wanted, ledger)
     with Ledger.open(url, create=False) as opened:
@@ -85,12 +86,13 @@ def status(
 def status_view(
     gates: Sequence[GateSnapshot], stages: Sequence[StageSnapshot], height: int | None = None
 ) -> RenderableType:
-    """Return a view of the needs, of one gate in full or a line per gate, and of the stages.
+    """Return the view of a ledger: needs (problems), gates, and stages of flows.
 
-    If ``height`` (lines) is too small, the needs stay, and the most urgent gates.
+    A single gate is shown in full, and several gates with a line each. ``height`` is the terminal's
+    number of lines; if it is too small, only the most urgent needs and gates are shown.
     """
     if not gates:
-        return "The ledger has no gate yet; a gated query declares its own when it starts."
+        return "The ledger has no gate yet; a gated query declares its gate when it starts."
     last = [Text(), stages_view(stages, wall_clock_ms())] if stages else []
     is_one = len(gates) == 1  # a single gate's view begins with its needs
     needs = [need for snapshot in gates if not is_one for need in snapshot.needs]
@@ -115,7 +117,7 @@ def _throttled_by(stage: StageSnapshot, now_ms: int) -> str:
 
 
 def stages_view(stages: Sequence[StageSnapshot], now_ms: int) -> RenderableType:
-    """Return a table with a line for each stage."""
+    """Return a table of stages: state, queue, busy time, rates, and throttle at ``now_ms``."""
     return out.table(
         stages,
         ("flow", lambda stage: out.line(stage.flow)),
@@ -134,14 +136,15 @@ def why(
     gate: opt.TheGate = None,
     batch: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Explain this batch, by its number in Spark: 1234."),
+        typer.Option(metavar="N", min=0, help="Explain the batch with this number in Spark: 1234."),
     ] = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Explain the size of a gate's last batch: lag, rate, the law's terms, caps, operators.
+    """Explain the size of a gate's last batch: lag, rate, terms of the law, caps, operator limits.
 
-    What a batch costs is not kept for each: it is said as it is known now.
+    The ledger does not keep the cost of each batch, so the explanation has the cost that is known
+    now.
     """
     with Ledger.open(ledger, create=False) as opened:
         record = opt.the_gate(opened, gate, ledger, say=True)
@@ -152,7 +155,7 @@ def why(
     if explanation is None:
         raise OptionError(
             f"Gate {gate!r} has no batch {batch}; `headrace batches {shlex.quote(gate)}` lists"
-            " those it has."
+            " the gate's batches."
         )
     if as_json:
         out.print_json(asdict(explanation))
@@ -161,7 +164,7 @@ def why(
 
 
 def explanation_view(found: Explanation) -> Table:
-    """Return the sentences of an explanation, each on lines of its own."""
+    """Return a table with a heading and a sentence for each cause in an explanation."""
     return out.grid(
         (Text(item.about, style="dim"), Text(words.printable(item.sentence)))
         for item in found.sentences

@@ -21,7 +21,7 @@ PARTITIONS: Final = 3
 
 
 class Service(StrEnum):
-    """Service that can be left out."""
+    """Service that ``--without`` can leave out."""
 
     KAFKA = "kafka"
     POSTGRESQL = "postgresql"
@@ -31,7 +31,9 @@ def up(
     *,
     topic: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Topic to make; can be repeated.", show_default="orders"),
+        typer.Option(
+            metavar="NAME", help="Topic to create; can be repeated.", show_default="orders"
+        ),
     ] = None,
     without: Annotated[
         list[Service] | None,
@@ -39,20 +41,20 @@ def up(
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Run a Kafka broker and a PostgreSQL, with a journal, on this machine until Ctrl-C.
+    """Run a Kafka broker, a PostgreSQL server and a journal on this machine until Ctrl-C.
 
-    They listen on 127.0.0.1 alone, and are gone with all of their data at the end.
-    The first start fetches Kafka (about 43 MB) into the cache, and needs a Java.
-    Ctrl-C and SIGTERM end it.
-    Exit status 0: it was ended so.
-    Exit status 1: one of them cannot be had; a sentence says which, and why.
+    The services listen on 127.0.0.1 only. All their data is deleted at the end.
+    The first start downloads Kafka (about 43 MB) into the cache. Kafka needs Java.
+    Ctrl-C and SIGTERM end the services.
+    Exit status 0: Ctrl-C or SIGTERM ended the services.
+    Exit status 1: a service cannot be started; the error names it and the reason.
     """
     for number in ENDS:
         signal.signal(number, lambda *_: sys.exit(0))
     try:
         with ExitStack() as cleanup:
             services = _start(cleanup, list(dict.fromkeys(topic or ["orders"])), set(without or ()))
-            # Entered last and so left first: Ctrl-C does not interrupt the closing of the services.
+            # Entered last, so called first: Ctrl-C does not interrupt the closing of the services.
             for number in (signal.SIGINT, *ENDS):
                 cleanup.callback(signal.signal, number, signal.SIG_IGN)
             typer.echo(json.dumps(services) if as_json else "\n".join(_lines(services)))
@@ -63,11 +65,14 @@ def up(
 
 
 def _start(cleanup: ExitStack, topics: list[str], left_out: set[Service]) -> dict[str, Any]:
-    """Start the services. Return the values for ``--json``; ``kafka`` is None if it is left out."""
+    """Start the services that are not in ``left_out``. Return the values for ``--json``.
+
+    ``kafka`` is the broker's address; None if Kafka is left out.
+    """
     from headrace.operate.local.servers import local_postgresql, start_kafka  # noqa: PLC0415
 
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="headrace-up-")))
-    # The server may run as another user (PostgreSQL does for root), who needs to pass this folder.
+    # PostgreSQL runs as another user if this user is root, and has to traverse this folder.
     folder.chmod(0o711)
     kafka, ledger, journal = None, f"sqlite:///{folder}/headrace.db", str(folder / "journal")
     Journal.open(journal, create=True)
@@ -81,7 +86,7 @@ def _start(cleanup: ExitStack, topics: list[str], left_out: set[Service]) -> dic
             progress = lambda line: typer.echo(line, err=True)  # noqa: E731
             kafka = start_kafka(cleanup, topics, PARTITIONS, progress)
     except SetupError as error:
-        raise SetupError(f"{error} Or leave it out: --without {service}.") from error
+        raise SetupError(f"{error} Or leave {service} out: --without {service}.") from error
     values = {"kafka": kafka, "topics": topics if kafka else [], "ledger": ledger}
     return values | {"journal": journal, "folder": str(folder)}
 
@@ -97,4 +102,4 @@ def _lines(services: dict[str, Any]) -> list[str]:
         first = f'.option("kafka.bootstrap.servers", "{kafka}")'
         lines.append(f'  {first}.option("subscribe", "{topics[0]}")')
     lines.append(f"  headrace receive http --journal {services['journal']} --lane 0")
-    return [*lines, "", "Ctrl-C ends it and deletes all of it."]
+    return [*lines, "", "Ctrl-C ends the services and deletes their data."]

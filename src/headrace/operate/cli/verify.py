@@ -1,6 +1,7 @@
 """``headrace verify``: proves that the gates of a ledger leave out no offset.
 
-The command prints a verdict, a line for each span, and the findings.
+The command prints a verdict, a line for each span (range of offsets that a run of a query has
+read), and the findings.
 """
 
 import shlex
@@ -54,7 +55,8 @@ _EXIT_STATUS: Final = {
 _WORST: Final = (Verdict.BROKEN, Verdict.SKIPPED, Verdict.OPEN)
 
 SPANS: Final = 20
-"""Number of spans above which only spans with findings have a line."""
+"""Number of spans (ranges of offsets) above which only spans with unprocessed offsets have a
+line."""
 
 _COUNTS: Final = ("processed", "open", "dead", "lost", "missing")
 
@@ -86,7 +88,8 @@ CheckpointPath = Annotated[
 WithSource = Annotated[
     bool,
     typer.Option(
-        "--source", help="Compare with where the topics or the journal begin and end now."
+        "--source",
+        help="Compare with the present first and last offsets of the topics or the journal.",
     ),
 ]
 
@@ -100,25 +103,28 @@ def verify(
     option: opt.SourceOption = None,
     options_file: opt.OptionsFile = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say what is proven, and what cannot be.")
+        bool,
+        typer.Option(
+            "--explain", help="Print what the verification proves, and what it cannot prove."
+        ),
     ] = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Prove that every offset from a gate's first to its last is accounted for.
 
-    With --source, Kafka's security settings are given with --option or --options-file.
-    Exit status 0: each is processed, or explained as dead or lost and resolved or accepted; or
-    there is none yet.
-    Exit status 3: there is no gap and no overlap, but some batches are not done yet, or headrace
-    failures lists something; or the ledger has no gate, or not the one that is named, so that
-    nothing is proven.
-    Exit status 4: there is a gap or an overlap, or a batch is gone; or records between two
-    checkpoints are skipped, and nobody has accepted that (headrace accept).
-    Exit status 1: there was an error, and nobody knows.
+    With --source, give Kafka's security settings with --option or --options-file.
+    Exit status 0: each offset is processed, or is dead or lost and then resolved or accepted; or
+    the gate has begun no batch.
+    Exit status 3: there is no gap and no overlap, but some batches are not done, or headrace
+    failures lists a failure; or the ledger has no gate or not the named gate, so that nothing is
+    proven.
+    Exit status 4: there is a gap or an overlap, or a batch is missing; or records between two
+    checkpoints are skipped and not accepted (headrace accept).
+    Exit status 1: there was an error, so the answer is not known.
     """
     if (option or options_file) and not source:
         raise OptionError(
-            "--option and --options-file say how the source is reached; add --source."
+            "--option and --options-file have an effect only with --source; add --source."
         )
     options = opt.source_options(option or (), options_file) if source else None
     scope = " ".join([PROVES, CANNOT] if checkpoint and source else [PROVES, CANNOT, ELSEWHERE])
@@ -140,7 +146,7 @@ def verify(
                 if len(verdicts) > 1:
                     typer.echo()
                 out.show(verification_view(item, verification, notes))
-    last = ["headrace failures lists what waits for somebody."] if is_unresolved else []
+    last = ["headrace failures lists the unresolved failures."] if is_unresolved else []
     for sentences in [*last, *([scope] if explain else [])] if not as_json else []:
         out.show(Text(f"\n{sentences}"))
     best = Verdict.OPEN if is_unresolved else Verdict.PROVEN
@@ -159,9 +165,9 @@ def _names(ledger: Ledger, gates: Sequence[str], url: str) -> list[str]:
         return list(dict.fromkeys(gates)) or names
     if not names:
         sentence = (
-            f"The ledger {redact_url(url)} has no gate yet, so nothing is proven; a gated query "
-            "declares its own when it starts. See that it is the right database, and a whole copy: "
-            "a SQLite file is copied with its -wal."
+            f"The ledger {redact_url(url)} has no gate yet, so nothing is proven; a gated query"
+            " declares its gate when it starts. Make sure that this is the right database, and a"
+            " whole copy: a SQLite file is copied together with its -wal file."
         )
     else:
         sentence = (
@@ -226,7 +232,7 @@ def _values(
 def verification_view(
     gate: str, verification: Verification, notes: Sequence[str] = ()
 ) -> RenderableType:
-    """Return the view of a gate's verification, with notes at the end."""
+    """Return the view of a gate's verification: verdict, spans and findings, then ``notes``."""
     last = [Text(words.printable(note), style="dim") for note in notes]
     if verification.verdict is Verdict.EMPTY:
         nothing = f"nothing to prove yet: gate {gate} has begun no batch"

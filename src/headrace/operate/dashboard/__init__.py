@@ -1,7 +1,7 @@
-"""The dashboard: gates, failures, flows and receivers of a ledger as live web pages.
+"""The dashboard: live web pages of a ledger's gates, failures, flows and receivers.
 
-The server renders the pages, which load nothing from other hosts. Records, names and errors appear
-as text.
+The server renders the pages, which load nothing from other hosts. Records, names and errors are
+shown as text, never as HTML.
 """
 
 from headrace.core.system import needs_extra

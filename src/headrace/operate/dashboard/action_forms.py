@@ -1,4 +1,4 @@
-"""Actions of forms. The ledger keeps each action with its author, time and reason."""
+"""Performs the actions of forms. The ledger keeps each action's author, time and reason."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,17 +18,21 @@ Form = Mapping[str, str]
 
 
 def perform(site: Site, what: str, form: Form, who: str) -> str:
-    """Do a form's action. Return its effect in a sentence.
+    """Perform the action ``what`` with a form's fields. Return its effect in a sentence.
 
     Raise OptionError if a field is missing or invalid, or if the action is not possible any more.
     Raise NotFoundError for an unknown action or gate.
     """
     action = _ACTIONS.get(what)
     if action is None:
-        raise NotFoundError("There is no such action.")
+        raise NotFoundError(
+            "The dashboard has no action of this name; send the form from its page."
+        )
     why = form.get("why", "").strip()
     if not why:
-        raise OptionError("The reason is empty; say why, for whoever looks at this later.")
+        raise OptionError(
+            "The reason is empty; give the reason for operators who look at this action later."
+        )
     with site.link.writing() as ledger:
         gate = form.get("gate", "")
         if gate and ledger.gates.get(gate) is None:
@@ -55,7 +59,9 @@ def _on_gate(name: str, _site: Site, ledger: Ledger, form: Form, who: str, why: 
 def _retry(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate, key = _field(form, "gate"), _field(form, "key")
     if not ledger.repairs.retry(gate, [key], who, why):
-        raise OptionError(f"Batch {key} is not failed any more; load its page again.")
+        raise OptionError(
+            f"Batch {key} does not have the status failed any more; load its page again."
+        )
     return f"Batch {key} does not wait for its next backfill any more."
 
 
@@ -81,7 +87,7 @@ def _retry_alike(_site: Site, ledger: Ledger, form: Form, who: str, why: str) ->
 def _drop_batch(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate, key = _field(form, "gate"), _field(form, "key")
     if not ledger.repairs.drop_batch(gate, key, who, why):
-        raise OptionError(f"Batch {key} is not dead, or was dropped already.")
+        raise OptionError(f"Batch {key} is not dead, or was dropped already; load its page again.")
     return f"Batch {key} is dropped."
 
 
@@ -119,14 +125,18 @@ def _correction(
     form: Form, letters: Sequence[DeadLetterRecord]
 ) -> Callable[[DeadLetter], DeadLetter]:
     if "letter" not in form:
-        raise OptionError("A value is for one dead letter; send the form from that one's page.")
+        raise OptionError(
+            "The form corrects the value of more than one dead letter; send it from the page of"
+            " one dead letter."
+        )
     value = corrected(letters[0].letter.value, form["value"])
     if value is None:
         raise OptionError(
-            "This value cannot be corrected here; use `headrace dead-letters send ID --value FILE`."
+            "The value of this dead letter cannot be corrected here; use `headrace dead-letters"
+            " send ID --value FILE`."
         )
     if value == letters[0].letter.value:
-        raise OptionError("The value is as it was; correct it, or send the dead letter as it is.")
+        raise OptionError("The value is unchanged; correct it, or send the dead letter as it is.")
     return partial(_with_value, value)
 
 
@@ -140,7 +150,7 @@ def _letters(ledger: Ledger, form: Form) -> tuple[str, list[DeadLetterRecord]]:
         letter = ledger.dead_letters.get(_number(form, "letter"))
         waits = letter is not None and letter.status is DeadLetterStatus.WAITING
         if letter is None or letter.gate != gate or not waits:
-            raise OptionError("No such dead letter waits any more; load the page again.")
+            raise OptionError("The dead letter does not wait any more; load the page again.")
         return gate, [letter]
     error, last = _given(form, "error"), _number(form, "last")
     alike = [
@@ -154,8 +164,8 @@ def _refuse_others(form: Form, number: int, noun: str) -> None:
     shown = _number(form, "number")
     if number != shown or not number:
         raise OptionError(
-            f"The page showed {plural(shown, noun)} alike, and by now it is {count(number)}; load"
-            " the page again."
+            f"The page showed {plural(shown, noun)} with this error, and now there are"
+            f" {count(number)}; load the page again."
         )
 
 

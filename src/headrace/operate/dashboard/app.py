@@ -1,4 +1,4 @@
-"""The dashboard's web application: routes of pages, forms, events and metrics."""
+"""The dashboard's web application, with routes for pages, forms, live events and metrics."""
 
 import asyncio
 import contextlib
@@ -87,15 +87,15 @@ PAGES: Final[tuple[tuple[str, Callable[[Site, str, Query], Page]], ...]] = (
     ("/actions", actions_page),
     ("/", overview_page),
 )
-"""Pages by their path; a name follows a path that ends with ``/``."""
+"""Function of each page, by the page's path. A path that ends with ``/`` is followed by a name."""
 
 
 _MOST_OUTCOMES: Final = 100
-"""Number of newest actions whose outcome is kept for their page."""
+"""Number of newest actions whose outcome stays available on the page that follows the action."""
 
 
 class _AnyPath(PathConvertor):
-    """A path that may have line ends: a gate's name may have them."""
+    """Path in a route that may contain line ends, because names of gates may contain them."""
 
     regex = "(?s:.*)"
 
@@ -104,7 +104,7 @@ register_url_convertor("any", _AnyPath())
 
 
 class Dashboard:
-    """The web application with its state: the ledger's link, live pages, sessions, outcomes."""
+    """The web application and its state: link to the ledger, live pages, sessions, outcomes."""
 
     def __init__(self, settings: DashboardSettings) -> None:
         """Build the application without opening the ledger; raise LedgerError for a wrong URL."""
@@ -173,13 +173,15 @@ class Dashboard:
             has_name = begins.endswith("/") and begins != "/"
             if path == begins or (has_name and path.startswith(begins)):
                 return make(self._site, path.removeprefix(begins), query)
-        raise NotFoundError("There is no such page.")
+        raise NotFoundError("The dashboard has no page at this address.")
 
     async def _live(self, request: Request) -> Response:
         if (refused := self._reader_only(request)) is not None:
             return refused
         if not self.hub.can_watch():
-            raise RefusedError(503, "Too many look at the dashboard; load the page again later.")
+            raise RefusedError(
+                503, "Too many browsers have the dashboard open; load the page again later."
+            )
         at = urlsplit(request.query_params.get("at", "/"))
         page = self._find(unquote(at.path), dict(parse_qsl(at.query)))
         seen = request.headers.get("last-event-id") or request.query_params.get("seen", "")
@@ -221,7 +223,7 @@ class Dashboard:
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in _STATIC:
-            raise NotFoundError("There is no such file.")
+            raise NotFoundError("The dashboard has no file at this address.")
         data = resources.files("headrace.operate.dashboard").joinpath("static", name).read_bytes()
         if name == "dashboard.css":
             data += (COLUMNS_CSS + FORMS_CSS).encode()
@@ -229,7 +231,10 @@ class Dashboard:
         return Response(data, media_type=_STATIC[name], headers=headers)
 
     def _reader_only(self, request: Request) -> Response | None:
-        """Return the sign-in page for a client that may not read; None for a client that may."""
+        """Return the sign-in page for a client that may not read; None for a client that may read.
+
+        Raise RefusedError for a client that does not accept HTML.
+        """
         if self.settings.is_local or self._session(request) is not None:
             return None
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -281,14 +286,14 @@ class Dashboard:
         answer.delete_cookie(self._cookie)
         return answer
 
-    # Acting
+    # Actions
 
     async def _act(self, request: Request) -> Response:
         form: Mapping[str, str] = request.scope["headrace.form"]
         session = check_form(self._session(request), form)
         action = request.path_params["what"]
         outcome = await asyncio.to_thread(perform, self._site, action, form, session.who)
-        _LOG.info("%s by %s: %s", action, session.who, outcome)
+        _LOG.info("Action %s by %s: %s", action, session.who, outcome)
         # The outcome has a page of its own, so loading it again does not act again.
         name = secrets.token_urlsafe(9)
         self._outcomes[name] = session.form_token, outcome, _own_path(form.get("next", "/"))
@@ -303,7 +308,7 @@ class Dashboard:
             return RedirectResponse("/actions", status_code=303)
         return self._respond(request, "done.html", sentence=sentence, next=next_page)
 
-    # Answers
+    # Responses
 
     def _respond(
         self, request: Request, template: str, status: int = 200, **values: Any
@@ -334,8 +339,8 @@ class Dashboard:
         return self._refused(request, RefusedError(status, str(error)))
 
     def _defect(self, request: Request, error: Exception) -> Response:
-        _LOG.error("The page %s failed.", _address(request), exc_info=error)
-        sentence = "The dashboard itself has failed here; its log has the details."
+        _LOG.error("The dashboard failed to serve the page %s.", _address(request), exc_info=error)
+        sentence = "The dashboard failed to serve this page; its log has the details."
         return self._refused(request, RefusedError(500, sentence))
 
 
@@ -350,28 +355,31 @@ def _address(request: Request) -> str:
 
 
 def _own_path(target: str) -> str:
-    """Return the target if it is a path of the dashboard, else ``/``: no redirect leaves it."""
+    """Return ``target`` if it is a path of the dashboard, else ``/``.
+
+    So a redirect never leads to another site.
+    """
     is_own = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_own and target.isprintable() else "/"
 
 
 STOP_S: Final = 2
-"""Time for which a stop waits for unfinished responses (s)."""
+"""Time for which the server waits for unfinished responses when it stops (s)."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(settings: DashboardSettings, started: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C.
+    """Serve the dashboard until SIGTERM or Ctrl-C.
 
     Args:
-        settings: Address and rights of the dashboard.
-        started: Called with the dashboard's address once it accepts requests.
+        settings: Address and access rights of the dashboard.
+        started: Called with the dashboard's URL once it accepts requests.
 
     Raises:
         SetupError: The port cannot be opened.
-        LedgerError: The URL is not a ledger's.
-        LedgerSchemaError: The ledger has another Headrace's schema.
+        LedgerError: The URL in the settings is not the URL of a ledger.
+        LedgerSchemaError: Another version of Headrace wrote the ledger's schema.
     """
     dashboard = Dashboard(settings)
     dashboard.link.refuse_another_schema()
@@ -401,7 +409,7 @@ def serve(settings: DashboardSettings, started: Callable[[str], None]) -> None:
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raise SetupError if the port is in use or not permitted."""
+    """Return a listening socket. Raise SetupError if the address or port cannot be used."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -415,7 +423,7 @@ def open_listener(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise SetupError(
             f"The dashboard cannot listen on {host} port {port}: {error.strerror or error}; name"
-            " another one with --port, or 0 for any that is free."
+            " another port with --port, or 0 for a free port."
         ) from error
     return listener
 
@@ -430,10 +438,10 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop in good order for SIGTERM and Ctrl-C.
+        """Stop the server in good order on SIGTERM and Ctrl-C.
 
-        Uvicorn's own method raises the signal once more after the stop, which would end the
-        command with a traceback or by the signal.
+        Uvicorn's own method raises the signal once more after the stop, which would end the command
+        with a traceback or by the signal.
         """
         before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
         try:

@@ -1,4 +1,4 @@
-"""Page of a gate: state, history, partitions, batches and limits."""
+"""Pages of a gate: state, history, partitions, batches and operator limits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,26 +36,27 @@ SPANS: Final[Mapping[str, int | None]] = {
     "7 d": 604_800_000,
     "all": None,
 }
-"""Spans of the charts, up to now (ms); None covers the whole ledger."""
+"""Time spans that a gate's charts offer (ms), up to now; None covers the whole ledger."""
 
 SPAN: Final = "15 min"
-"""Default span."""
+"""Default time span of a gate's charts, a key of `SPANS`."""
 
 POINTS: Final = 900
-"""Largest number of points of a chart; a longer time combines batches into one point."""
+"""Largest number of points in a chart. A longer time span combines batches into one point."""
 
 SHORTEST_MS: Final = 60_000
-"""Shortest range of a chart (ms), for a gate that has just begun."""
+"""Shortest time range of the charts (ms), for a gate that has just begun."""
 
 SHORTEST_RANGE_MS: Final = 1_000
-"""Shortest range that an address can name (ms)."""
+"""Shortest time range that a page's address can name (ms)."""
 
 CLOCKS_APART_MS: Final = 60_000
-"""Largest lead of a planner's clock over this one with which charts show a new batch (ms)."""
+"""Largest time (ms) by which a planner's clock may be ahead of this machine's clock, so that charts
+still show a new batch."""
 
 
 def named_range(query: Query) -> tuple[int, int] | None:
-    """Return the range that an address names (ms since the epoch); None if it names none.
+    """Return the time range that a page's address names (ms since the epoch), or None.
 
     >>> named_range({"from": "60000", "until": "90000"})
     (60000, 90000)
@@ -69,12 +70,14 @@ def named_range(query: Query) -> tuple[int, int] | None:
 def chart_range(
     query: Query, now_ms: int, oldest_ms: Callable[[int], int | None], newest_ms: int | None
 ) -> tuple[int, int]:
-    """Return the range of the charts (ms since the epoch): a named one, or the span up to now.
+    """Return the time range of the charts (ms since the epoch): named, or a span up to now.
 
-    A span begins with the first batch in it, so the three minutes of a new gate fill its charts. A
-    span ends with the last batch if more than half of the charts would be empty, as after the end
-    of a query. ``oldest_ms`` returns the time of the first plan since a time, and ``newest_ms`` is
-    the time of the last plan; both are None without a plan.
+    ``query`` names a range with ``from`` and ``until``, or a span. A span begins with the first
+    batch in it, so that a gate that is three minutes old fills its charts. A span ends with the
+    last batch if more than half of the charts would be empty, as after the end of a query.
+
+    ``oldest_ms`` returns the time of the first plan since a time, and ``newest_ms`` is the time of
+    the last plan; both are None if there is no plan.
     """
     named = named_range(query)
     if named is not None:
@@ -94,10 +97,10 @@ def chart_range(
 
 
 def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str, Any]:
-    """Return the history of a gate as columns for charts, with marks.
+    """Return the history of a gate as columns for charts, with marks for events.
 
-    ``from`` and ``until`` (ms since the epoch) name a range. Without them, ``span`` is the length
-    of the range up to now. ``after`` leaves out older points.
+    In ``query``, ``from`` and ``until`` (ms since the epoch) name a time range. Without them,
+    ``span`` is the length of the range up to now. Points before ``after`` are left out.
     """
     gate = refuse_no_gate(ledger, name)
     newest = ledger.batches.newest(name, 1)
@@ -108,7 +111,7 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
     bucket_ms = max((until_ms - since_ms) // POINTS, 1)
     start_ms = max(since_ms, whole_number(query.get("after", "")) or 0)
     start_ms -= start_ms % bucket_ms
-    # A planner's clock may be ahead of this one, and its newest batch belongs to the charts.
+    # A planner's clock may be ahead of this machine's; its newest batch belongs in the charts.
     ahead_ms = CLOCKS_APART_MS if until_ms == now_ms else 0
     points = ledger.moments.series(name, start_ms, until_ms + ahead_ms, bucket_ms)
     return {
@@ -150,7 +153,7 @@ def _marks(
 
 
 def _failures(points: Sequence[SeriesPoint], apart_ms: int) -> list[dict[str, Any]]:
-    """Return marks of failed batches, one for failures less than ``apart_ms`` apart."""
+    """Return marks for failed batches; failures less than ``apart_ms`` apart share a mark."""
     groups: list[tuple[int, int, int]] = []
     for point in points:
         if not point.failed:
@@ -167,11 +170,15 @@ def _failures(points: Sequence[SeriesPoint], apart_ms: int) -> list[dict[str, An
 
 
 ROWS: Final = 100
-"""Largest number of batches, or of partitions, on a page."""
+"""Largest number of batches on the page of batches, or of partitions on the page of partitions."""
 
 
 def batches_page(site: Site, _name: str, query: Query) -> Page:
-    """Return the page of a gate's live batches, newest first, planned before ``before`` (ms)."""
+    """Return the page of a gate's live batches, the newest first.
+
+    In ``query``, ``gate`` names the gate. With ``before`` (ms since the epoch), the page has only
+    batches that were planned before that time.
+    """
     gate = query.get("gate", "")
     before_ms = whole_number(query.get("before", ""))
 
@@ -202,7 +209,10 @@ def batches_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def partitions_page(site: Site, _name: str, query: Query) -> Page:
-    """Return the page of the partitions of a gate's newest batch, the largest remainder first."""
+    """Return the page of the partitions of a gate's newest batch.
+
+    Partitions in which the batch left the most records come first.
+    """
     gate = query.get("gate", "")
     skip = whole_number(query.get("skip", "")) or 0
 
@@ -220,7 +230,7 @@ def partitions_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def by_lag(partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
-    """Sort partitions by the records that the batch left, most first."""
+    """Return partitions sorted by the records that the batch left in them, most first."""
 
     def order(each: PartitionSnapshot) -> tuple[int, int, str, int]:
         return -(each.left or 0), -each.admitted, each.topic, each.partition
@@ -237,16 +247,16 @@ def _page(key: str, title: str, gate: str, look: Any) -> Page:
 BATCHES: Final = 20
 ACTIONS: Final = 5
 WORST: Final = 8
-"""Rows of partitions below the heat map."""
+"""Number of partitions with a row below the heat map: those with the largest lags."""
 
 MOST_CELLS: Final = 2_000
-"""Largest number of partitions in the heat map."""
+"""Largest number of partitions that the heat map shows."""
 
 HEATS: Final = 6
 
 
 def gate_page(site: Site, name: str, query: Query) -> Page:
-    """Return the page of a gate."""
+    """Return the page of the gate ``name``; ``query`` has the time range of its charts."""
     refuse_a_long_name(name)
     span = query.get("span", SPAN)
     span, zoomed = span if span in SPANS else SPAN, named_range(query)
@@ -337,13 +347,16 @@ def _other_needs(snapshot: GateSnapshot) -> list[Need]:
 
 
 def beyond_state(snapshot: GateSnapshot) -> str:
-    """Return a gate's headline without the state's name, which the page shows as a mark."""
+    """Return a gate's headline without the state's name, which the page shows as a label."""
     text, state = headline(snapshot), str(snapshot.state)
     return text[len(state) :].lstrip(": ") if text.lower().startswith(state) else text
 
 
 def cells_of(partitions: Sequence[PartitionSnapshot]) -> list[tuple[PartitionSnapshot, int]]:
-    """Return partitions in order, each with a shade for the records left; 0 for none."""
+    """Return partitions by topic and number, each with a shade for the heat map.
+
+    The shade grows with the records that the batch left in the partition; 0 means no records.
+    """
     largest = max((cell.left or 0 for cell in partitions), default=0)
     ordered = sorted(partitions, key=lambda cell: (cell.topic, cell.partition))[:MOST_CELLS]
     return [

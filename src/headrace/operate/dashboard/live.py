@@ -1,12 +1,12 @@
-"""Live pages: regions of HTML, rendered on the server and sent again when they have changed.
+"""Live pages: regions of HTML, which the server renders, and sends again when they change.
 
-A changed region is a server-sent event, and the browser puts it in place. So a page without scripts
-shows the same, and no region is rendered twice, in two languages.
+A changed region is sent as a server-sent event, and the browser replaces the region. So a page
+without scripts shows the same, and each region has one template only, on the server.
 
-One look at the ledger serves all viewers. While somebody views a page, four statements twice a
-second say which gates have changed (``gate/ledger/moments.py``), and only these are read again.
-Each round rests 19 times its own processor time. So the dashboard takes 5 % of a core at most, and
-refreshes a larger ledger less often.
+One read of the ledger serves all viewers. While a page is viewed, four SQL statements twice a
+second find the gates that have changed (``gate/ledger/moments.py``), and only these gates are read
+again. After each round, the server rests for 19 times the round's processor time. So the dashboard
+uses at most 5 % of a core, and refreshes a larger ledger less often.
 """
 
 import asyncio
@@ -33,22 +33,21 @@ from headrace.operate.dashboard.fleet import Fleet
 Answer = TypeVar("Answer")
 
 TRY_AGAIN_S: Final = 1.0
-"""Time until a ledger that did not answer is opened again (s)."""
+"""Shortest time between a failed attempt to open the ledger and the next attempt (s)."""
 
 
 class LedgerLink:
-    """Opens the ledger for reading on demand, and again after it was unreachable.
+    """Opens the ledger for reading when it is needed, and again after it was unreachable.
 
-    Until a first gated query creates the ledger, pages read an empty ledger in its place.
-
-    Methods may be called from any thread.
+    Until a first gated query creates the ledger, pages read an empty ledger instead. Methods may be
+    called from any thread.
     """
 
     def __init__(self, url: str) -> None:
-        """Parse the URL without opening the ledger; raise LedgerError if it is not a ledger's."""
+        """Parse a ledger's URL without opening the ledger; raise LedgerError if it is invalid."""
         self.url: Final = normalize_url(url)
         self.name: Final = unquote(redact_url(url))
-        """The URL for people, without secrets."""
+        """URL of the ledger as pages show it, without secrets."""
         parsed = make_url(self.url)
         self._file = parsed.database if parsed.get_backend_name() == "sqlite" else None
         self._lock = threading.Lock()
@@ -61,11 +60,14 @@ class LedgerLink:
 
     @property
     def is_made(self) -> bool:
-        """Whether the ledger was opened at least once."""
+        """Whether the ledger has been opened at least once, so that it exists."""
         return self._was_there
 
     def ask(self, question: Callable[[Ledger], Answer]) -> Answer:
-        """Return a question's answer from the ledger. After a LedgerError, open it again."""
+        """Call ``question`` with the ledger and return its result.
+
+        After a LedgerError, the next call opens the ledger again.
+        """
         ledger = self._current_or_empty()
         try:
             return question(ledger)
@@ -75,12 +77,15 @@ class LedgerLink:
 
     @contextmanager
     def writing(self) -> Iterator[Ledger]:
-        """Open the ledger for writing, without creating or migrating it."""
+        """Return a context with the ledger open for writing; never create or migrate a ledger."""
         with Ledger.join(self.url) as ledger:
             yield ledger
 
     def refuse_another_schema(self) -> None:
-        """Raise LedgerSchemaError for another Headrace's schema; ignore an unreachable ledger."""
+        """Raise LedgerSchemaError if another version of Headrace wrote the ledger's schema.
+
+        An unreachable ledger raises no error.
+        """
         try:
             self.ask(lambda ledger: None)
         except LedgerSchemaError:
@@ -89,7 +94,7 @@ class LedgerLink:
             return
 
     def close(self) -> None:
-        """Close the open ledgers, and delete the folder of the empty one."""
+        """Close the ledger, and delete the empty ledger that stood in for it."""
         with self._lock:
             ledgers, self._opened, self._empty = (self._opened, self._empty), None, None
             folder, self._folder = self._folder, None
@@ -100,10 +105,10 @@ class LedgerLink:
             folder.cleanup()
 
     def current(self) -> Ledger:
-        """Return the ledger, open for reading. Use it at once: it may be closed later."""
+        """Return the ledger, open for reading. Use it at once, because it may be closed later."""
         with self._lock:
             if self._opened is not None and self._identity != self._file_now():
-                # The file was deleted or replaced, so the open one is out of date.
+                # The file was deleted or replaced, so the open ledger is out of date.
                 self._opened.close()
                 self._opened = None
             if self._opened is None:
@@ -142,7 +147,7 @@ class LedgerLink:
         # Not closed: other threads may still be reading from it.
 
     def _file_now(self) -> tuple[int, int] | None:
-        """Return device and inode of a SQLite file; None for other databases or without a file."""
+        """Return device and inode of the SQLite file; None without one, or for other databases."""
         if self._file is None:
             return None
         try:
@@ -155,23 +160,26 @@ class LedgerLink:
 _LOG: Final = logging.getLogger("headrace.dashboard")
 
 ROUND_S: Final = 0.5
-"""Interval between two looks at the ledger (s)."""
+"""Shortest interval between two rounds, in which the ledger is read and pages are updated (s)."""
 
 REST: Final = 19
-"""Rest after a round, as a multiple of its own processor time."""
+"""Rest after a round, as a multiple of the round's processor time."""
 
 REFRESH_S: Final = 5.0
-"""Interval between two renderings of an unchanged page (s), for ages and gates that fell silent."""
+"""Interval after which an unchanged page is rendered again (s), because ages change and gates fall
+silent."""
 
 KEPT_S: Final = 60.0
-"""Time for which a page is remembered after its last viewer, who may come back (s)."""
+"""Time for which a page's state is kept after its last viewer has left (s), in case a viewer
+returns."""
 
 MOST_CHANNELS: Final = 500
 MOST_VIEWERS: Final = 200
-"""Largest number of live viewers; further viewers get pages without updates."""
+"""Largest number of viewers with live pages; pages of further viewers are not updated."""
 
 HEARTBEAT_S: Final = 5.0
-"""Interval between two events to a viewer (s), so that both sides notice a lost connection."""
+"""Longest interval between two events to a viewer (s), so that both sides notice a lost
+connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +187,9 @@ class View:
     """Content of a page at one moment.
 
     Attributes:
-        regions: HTML by the identifier of its element.
-        orders: The order of each list, by the list's identifier: identifiers of its elements, each
-            of which is a region.
+        regions: HTML of each region, by the identifier of the region's HTML element.
+        orders: Order of the elements of each list, by the list's identifier. Each element is a
+            region, given by its identifier.
     """
 
     regions: Mapping[str, str]
@@ -189,14 +197,14 @@ class View:
 
 
 Look = Callable[[Ledger, Fleet, int], View]
-"""Renders a view from the ledger, all gates and the time (ms since the epoch)."""
+"""Function that renders a page from the ledger, all gates and the time (ms since the epoch)."""
 
 Revision = Callable[[Fleet], object]
-"""Returns a value that changes when a page may have something new to show."""
+"""Function that returns a value which changes when a page may have something new to show."""
 
 
 class Channel:
-    """A viewed page, and the version in which each of its regions changed last."""
+    """A page that is viewed, with its regions and the version in which each region changed last."""
 
     def __init__(self, look: Look, revision: Revision) -> None:
         self.look: Final = look
@@ -211,7 +219,7 @@ class Channel:
         self._view: View | None = None
 
     def refresh(self, ledger: Ledger, fleet: Fleet) -> View:
-        """Return the present view; render it again if its content may have changed."""
+        """Return the page's present view; render it again only if its content may have changed."""
         seen, now_s = self.revision(fleet), time.monotonic()
         if self._view is None or seen != self._seen or now_s - self._made_s >= REFRESH_S:
             view = self.look(ledger, fleet, wall_clock_ms())
@@ -238,7 +246,7 @@ class Channel:
             self.version = version
 
     def since(self, version: int) -> str | None:
-        """Return the changes since a version, as JSON; None if there are none."""
+        """Return the regions and orders that changed after a version, as JSON; None without any."""
         if version >= self.version:
             return None
         regions = {name: html for name, (at, html) in self._regions.items() if at > version}
@@ -247,15 +255,15 @@ class Channel:
 
 
 class LiveHub:
-    """Reads the ledger for all viewed pages, and sends the changes to their viewers."""
+    """Reads the ledger once for all viewed pages, and sends changed regions to the viewers."""
 
     def __init__(self, link: LedgerLink) -> None:
         self.id: Final = secrets.token_hex(4)
         self.fleet: Final = Fleet()
         self.away: str | None = None
-        """Error of the last read of the ledger; None if the read succeeded."""
+        """Error of the last read of the ledger; None if the last read succeeded."""
         self.read_ms: int | None = None
-        """Time of the last successful read (ms since the epoch)."""
+        """Time of the last successful read of the ledger (ms since the epoch); None before it."""
         self._link = link
         self._channels: dict[str, Channel] = {}
         self._viewers = 0
@@ -265,7 +273,7 @@ class LiveHub:
         self._closing = False
 
     async def view(self, key: str, look: Look, revision: Revision) -> tuple[View | None, str]:
-        """Return a page's present view and its version; the view is None without a ledger."""
+        """Return a page's view and its version; the view is None if the ledger cannot be read."""
         channel = self._channels.setdefault(key, Channel(look, revision))
         channel.used_s = time.monotonic()
         async with self._looking:
@@ -286,7 +294,7 @@ class LiveHub:
         return view
 
     async def run(self) -> None:
-        """Update the pages repeatedly while there are viewers, until cancelled."""
+        """Update the viewed pages in rounds until cancelled; wait while no page is viewed."""
         while True:
             await self._wanted.wait()
             async with self._looking:
@@ -297,7 +305,7 @@ class LiveHub:
             await asyncio.sleep(max(ROUND_S, REST * spent_s))
 
     def _round(self) -> float:
-        """Update every viewed page. Return the processor time (s)."""
+        """Update every viewed page once. Return the processor time that this took (s)."""
         began_s = time.thread_time()
         watched = [page for page in list(self._channels.values()) if page.viewers]
 
@@ -308,9 +316,9 @@ class LiveHub:
                     channel.refresh(ledger, self.fleet)
                 except LedgerError:
                     raise
-                except Exception:  # noqa: BLE001  (whatever it is, the other pages go on)
-                    # One page fails, such as the page of a pruned batch; the others go on.
-                    _LOG.debug("A page could not be brought up to date.", exc_info=True)
+                except Exception:  # noqa: BLE001  (any error of a page)
+                    # One page fails, such as the page of a pruned batch; other pages are updated.
+                    _LOG.debug("A live page could not be updated.", exc_info=True)
 
         try:
             self._link.ask(ask)
@@ -329,13 +337,16 @@ class LiveHub:
                 del self._channels[key]
 
     def can_watch(self) -> bool:
-        """Whether there is room for one more viewer."""
+        """Whether the number of live viewers is below `MOST_VIEWERS`."""
         return self._viewers < MOST_VIEWERS
 
     async def watch(
         self, key: str, look: Look, revision: Revision, seen: str
     ) -> AsyncIterator[str]:
-        """Yield server-sent events for a viewer of a page, until the viewer disconnects."""
+        """Yield server-sent events for a viewer of a page, until the viewer disconnects.
+
+        ``seen`` is the version that the viewer has already.
+        """
         channel = self._channels.setdefault(key, Channel(look, revision))
         hub, _, number = seen.partition("-")
         version = int(number) if hub == self.id and number.isdecimal() else 0
@@ -365,7 +376,7 @@ class LiveHub:
                 self._wanted.clear()
 
     async def close(self) -> None:
-        """End the events of every viewer."""
+        """End the event streams of all viewers."""
         self._closing = True
         async with self._changed:
             self._changed.notify_all()

@@ -1,8 +1,8 @@
-"""Common tools of pages: addresses, the template environment, values as HTML.
+"""Common functions of pages: addresses, the template environment, values as HTML.
 
-Every value is text: records and names may carry markup or control characters. Templates replace
-each invisible character by an escape, and then escape the HTML. The content security policy allows
-only the dashboard's own scripts and styles.
+Records and names may contain markup or control characters, so every value is shown as text.
+Templates replace each invisible character by an escape, and then escape the HTML. The content
+security policy allows only the dashboard's own scripts and styles.
 """
 
 import json
@@ -28,10 +28,10 @@ from headrace.operate.status.snapshot import ARROWS
 from headrace.operate.status.states import Need, Where
 
 Query = Mapping[str, str]
-"""The query of an address; the last value of a repeated name counts."""
+"""Query parameters of a page's address, by name. The last value of a repeated name counts."""
 
 MOST_NAME: Final = 1_000
-"""The longest name in an address (characters)."""
+"""Largest length of a gate's name in a page's address (characters)."""
 
 _FIRST_LINES: Final = """\
 gate = headrace.Gate("orders", interval="1 second", ledger={ledger})
@@ -43,12 +43,12 @@ _HIGHEST_ID: Final = 2**63 - 1
 
 
 class NotFoundError(HeadraceError):
-    """There is no such page, or the ledger has no such gate, batch or dead letter."""
+    """Error for a page that does not exist, or a gate, batch or dead letter not in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Templates, ledger and options with which pages are rendered."""
+    """Values with which pages are rendered: templates, link to the ledger, source options."""
 
     templates: Environment
     link: LedgerLink
@@ -56,29 +56,30 @@ class Site:
 
     @property
     def first_lines(self) -> str:
-        """Example lines of Python that create a gate in this ledger."""
+        """Lines of Python that create a gate in this ledger, as an example for a first visit."""
         return _FIRST_LINES.format(
             ledger=json.dumps(without_secrets(self.link.url), ensure_ascii=False)
         )
 
     def render(self, template: str, **values: Any) -> str:
-        """Render the HTML of a region."""
+        """Return the HTML of a region, rendered from a template with ``values``."""
         loaded = self.templates.get_template(f"regions/{template}")
         return loaded.render({"now_ms": wall_clock_ms(), **values})
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A live page.
+    """A live page: its address, its content, and the function that renders it.
 
     Attributes:
-        key: Unique key of the page.
-        title: Title of the window, and heading.
-        look: Renders the regions.
+        key: Unique key of the page, by which viewers share it.
+        title: Title of the window, and heading of the page.
+        look: Renders the page's regions.
         revision: Returns a value that changes when the regions may have changed.
-        about: Further values for the template, constant while the page is open.
-        template: Template of the whole page; ``view`` has its live regions.
-        beside: Reads further values for the template from the ledger at each load.
+        about: Further values for the template, which are constant while the page is open.
+        template: Template of the whole page. Its value ``view`` has the live regions.
+        beside: Returns further values for the template from the ledger, at each load of the page;
+            None if there are none.
     """
 
     key: str
@@ -91,7 +92,7 @@ class Page:
 
 
 def address(page: str, **query: object) -> str:
-    """Return the address of a page; values of the query that are None are left out.
+    """Return the address of a page with its query; leave out values that are None.
 
     >>> address("/actions", gate="a b", before=None)
     '/actions?gate=a+b'
@@ -101,27 +102,29 @@ def address(page: str, **query: object) -> str:
 
 
 def refuse_a_long_name(name: str) -> None:
-    """Raise NotFoundError if a name in an address is empty, or longer than `MOST_NAME`."""
+    """Raise NotFoundError if a name in a page's address is empty or longer than `MOST_NAME`."""
     if not 0 < len(name) <= MOST_NAME:
-        raise NotFoundError("There is no such page.")
+        raise NotFoundError("The dashboard has no page at this address.")
 
 
 def refuse_no_gate(ledger: Ledger, gate: str) -> GateRecord:
-    """Return the row of a gate that an address names; raise NotFoundError for an unknown gate."""
+    """Return the ledger's row of a gate; raise NotFoundError for an unknown gate."""
     record = ledger.gates.get(gate)
     if record is None:
-        raise NotFoundError(f"The ledger has no gate {gate!r}; the overview lists those it has.")
+        raise NotFoundError(
+            f"The ledger has no gate {gate!r}; the overview lists the ledger's gates."
+        )
     return record
 
 
 def whole_number(text: str) -> int | None:
-    """Parse a whole number from 0 to 2^63 - 1; None for any other text."""
+    """Return the whole number from 0 to 2^63 - 1 that a text writes; None for any other text."""
     is_number = text.isdecimal() and text.isascii() and len(text) < 20
     return int(text) if is_number and int(text) <= _HIGHEST_ID else None
 
 
 MOST_SHOWN: Final = 64 * 1024
-"""Largest number of bytes that a page shows of a key or a value."""
+"""Largest number of bytes of a record's key or value that a page shows."""
 
 _TONES: Final = {
     "keeping up": "good",
@@ -153,7 +156,7 @@ _TONES: Final = {
     "waiting": "away",
     "sent": "good",
 }
-"""CSS class of a state's colour; pages always show the state's name too."""
+"""CSS class for the colour of each state and status. Pages always show the name too."""
 
 
 _COMMAND: Final = re.compile("`([^`]+)`")
@@ -162,8 +165,8 @@ _COMMAND: Final = re.compile("`([^`]+)`")
 def visible(text: str, *, lines: bool = False) -> str:
     r"""Replace each invisible character of a text by an escape.
 
-    Invisible are characters that terminals interpret, marks that change the direction of writing,
-    and NUL.
+    Invisible characters are NUL, other control characters, which terminals interpret, and marks
+    that change the direction of writing. With ``lines``, line feeds and tabs are kept.
 
     >>> visible("a\x1b[31m\u202eb\x00")
     'a\\x1b[31m\\u202eb\\x00'
@@ -180,12 +183,12 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def region_id(*names: str) -> str:
-    """Return an HTML identifier for a region from names with arbitrary text."""
+    """Return an HTML identifier for a region whose names may contain any characters."""
     return "r" + sha256("\0".join(names).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def path(*parts: object) -> str:
-    """Return the path of a page from segments with arbitrary text.
+    """Return the path of a page whose segments may contain any characters.
 
     >>> path("gate", "a/b?c")
     '/gate/a%2Fb%3Fc'
@@ -196,7 +199,10 @@ def path(*parts: object) -> str:
 
 
 def moment(ms: int | None) -> Markup:
-    """Return a time that the browser shows in its own time zone, or without scripts in UTC."""
+    """Return the HTML of a time (ms since the epoch).
+
+    The browser shows the time in its own time zone, or without scripts in UTC. None becomes a dash.
+    """
     if ms is None:
         return escape(words.UNKNOWN)
     then = datetime.fromtimestamp(min(max(ms, 0), LAST_MS) / 1000, UTC)
@@ -206,19 +212,19 @@ def moment(ms: int | None) -> Markup:
 
 
 def ago(ms: int | None, now_ms: int) -> Markup:
-    """Return the time since ``ms``, which the browser keeps up to date."""
+    """Return the HTML of the time since ``ms``, which the browser updates; None becomes a dash."""
     if ms is None:
         return escape(words.UNKNOWN)
     return Markup('<time data-ago="{}">{}</time>').format(ms, words.duration(max(now_ms - ms, 0)))
 
 
 def lines_of(text: str) -> Markup:
-    """Return a text of several lines as HTML for a ``pre`` element."""
+    """Return the HTML of a text with several lines for a ``pre`` element."""
     return escape(visible(text, lines=True))
 
 
 def with_commands(text: str) -> Markup:
-    """Return a sentence as HTML, with the text between backquotes as code.
+    """Return the HTML of a sentence, with text between backquotes as code.
 
     >>> str(with_commands("run `headrace why <x>`"))
     'run <code>headrace why &lt;x&gt;</code>'
@@ -227,7 +233,10 @@ def with_commands(text: str) -> Markup:
 
 
 def sparkline(values: Sequence[float | None], label: str) -> Markup:
-    """Draw a line through values, the oldest first, from zero to the highest value."""
+    """Return the HTML of a line chart of values, the oldest first.
+
+    The chart reaches from 0 to the highest value; None counts as 0. ``label`` describes the chart.
+    """
     numbers = [0.0 if value is None else float(value) for value in values]
     if len(numbers) < 2:
         return Markup("")
@@ -244,10 +253,11 @@ def sparkline(values: Sequence[float | None], label: str) -> Markup:
 
 
 def bar(batch_ms: float | None, interval_ms: float | None) -> Markup:
-    """Draw a batch's duration against its interval, which is half of the bar.
+    """Return the HTML of a bar for a batch's duration, with a mark for the interval in its middle.
 
-    A longer duration fills the second half more and more slowly: twice the interval fills 75 % of
-    the bar, ten times 95 %. From 1.5 times on, the multiple is written beside the bar.
+    A duration above the interval fills the second half more and more slowly: twice the interval
+    fills 75 % of the bar, and ten times the interval 95 %. From 1.5 times the interval on, the
+    multiple is written beside the bar.
     """
     if batch_ms is None or not interval_ms:
         return Markup("")
@@ -267,7 +277,7 @@ def bar(batch_ms: float | None, interval_ms: float | None) -> Markup:
 
 
 def share_bar(shares: Sequence[tuple[str, float]], label: str) -> Markup:
-    """Draw a bar of shares that add up to 1, each with a class of its own."""
+    """Return the HTML of a bar of shares that add up to 1, each with its name as CSS class."""
     x, parts = 0.0, []
     for name, share in shares:
         width = max(min(share, 1.0), 0.0) * 100
@@ -284,7 +294,10 @@ def share_bar(shares: Sequence[tuple[str, float]], label: str) -> Markup:
 
 
 def bytes_shown(data: bytes | None) -> dict[str, str]:
-    """Return a record's bytes as hex and base64, and as JSON and text if they are valid."""
+    """Return the forms in which a page shows a record's bytes, by the name of the form.
+
+    The forms are hex and base64, and JSON and text if the bytes are valid.
+    """
     if data is None:
         return {}
     cut, forms = data[:MOST_SHOWN], dict[str, str]()
@@ -310,17 +323,17 @@ def bytes_shown(data: bytes | None) -> dict[str, str]:
 
 
 def decoded(data: bytes | None, most: int) -> str | None:
-    """Return the first ``most`` bytes of a record as text."""
+    """Return the first ``most`` bytes of a record as text; None if ``data`` is None."""
     return None if data is None else data[:most].decode("utf-8", "backslashreplace")
 
 
 def tone(state: object) -> str:
-    """Return the CSS class of a state's colour."""
+    """Return the CSS class for a state's colour; ``plain`` for an unknown state."""
     return _TONES.get(str(state), "plain")
 
 
 def need_link(need: Need) -> str:
-    """Return the address of the page that acts on a need."""
+    """Return the address of the page on which an operator acts on a need (problem)."""
     gate = f"?gate={path(need.about)[1:]}"
     match need.where:
         case Where.GATE:
@@ -332,7 +345,7 @@ def need_link(need: Need) -> str:
 
 
 def _finalize(value: Any) -> Any:
-    """Return a template's value as text: visible, and with a dash for None."""
+    """Return a template's value without invisible characters; a dash for None."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, str):
@@ -341,7 +354,7 @@ def _finalize(value: Any) -> Any:
 
 
 def environment() -> Environment:
-    """Return the environment of the templates, with their filters and functions."""
+    """Return the Jinja environment of the pages' templates, with their filters and functions."""
     made = Environment(
         loader=PackageLoader("headrace.operate.dashboard"),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""Access control: host names, sessions, form tokens against forged requests, headers."""
+"""Access control of the dashboard: host names, sessions, tokens of forms, response headers."""
 
 import asyncio
 import hmac
@@ -22,20 +22,20 @@ from headrace.core.options import require_whole
 from headrace.errors import OptionError
 
 SHORTEST_TOKEN: Final = 16
-"""Smallest length of a token (characters): shorter ones could be guessed."""
+"""Smallest length of a sign-in token (characters). Shorter tokens could be guessed."""
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Names of this machine for a browser on this machine."""
+"""Host names under which a browser on this machine reaches this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardSettings:
-    """Address and rights of the dashboard.
+    """Address and access rights of the dashboard.
 
     Attributes:
         ledger: URL of the ledger.
-        host: Address to listen on. If other machines reach the address, a token is required, and
-            reading needs the token too.
+        host: Address to listen on. If other machines can reach the address, a token is required,
+            and reading needs the token too.
         port: Port to listen on; 0 takes a free one.
         token: Token with which operators sign in. Default: None, with which nobody can sign in.
         allowed_hosts: Further host names under which browsers may request the dashboard, such as
@@ -43,7 +43,7 @@ class DashboardSettings:
             point its own name at the dashboard's address.
         certificate: Certificate for HTTPS, as a PEM file; None serves HTTP.
         key: Private key of the certificate, as a PEM file.
-        source_options: Options of the stream for sending dead letters again.
+        source_options: Options of the stream with which dead letters are sent again.
     """
 
     ledger: str
@@ -59,33 +59,34 @@ class DashboardSettings:
         require_whole("The dashboard's port", self.port, 0, 65_535)
         if self.token is not None and len(self.token) < SHORTEST_TOKEN:
             raise OptionError(
-                f"The token has {len(self.token)} characters; give at least {SHORTEST_TOKEN}, such"
-                " as those of `openssl rand -hex 32`."
+                f"The token has {len(self.token)} characters; give at least {SHORTEST_TOKEN}"
+                " characters, such as the output of `openssl rand -hex 32`."
             )
         if self.token is None and not self.is_local:
             raise OptionError(
-                f"The dashboard would listen on {self.host}, which others reach, without a token;"
-                " give one with --token-file or HEADRACE_DASHBOARD_TOKEN."
+                f"The dashboard would listen on {self.host} without a token, and other machines"
+                " can reach this address; give a token with --token-file or"
+                " HEADRACE_DASHBOARD_TOKEN."
             )
         if (self.certificate is None) != (self.key is None):
             raise OptionError(
-                "Of --tls-certificate and --tls-key one is given; give both, or neither."
+                "Only one of --tls-certificate and --tls-key is given; give both, or neither."
             )
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches the dashboard."""
+        """Whether the dashboard is reachable from this machine only."""
         return is_loopback(self.host)
 
     @property
     def names(self) -> frozenset[str]:
-        """Host names that requests may have, in lower case."""
+        """Host names, in lower case, under which requests are accepted."""
         own = LOOPBACK if self.is_local else {self.host}
         return frozenset(host.lower().strip("[]") for host in {*own, *self.allowed_hosts})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches servers that listen on an address."""
+    """Whether a server that listens on an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -103,23 +104,24 @@ SESSION_S: Final = 12 * 3_600
 MOST_SESSIONS: Final = 1_000
 
 MOST_BODY: Final = 64 * 1024
-"""Largest body of a request (bytes): forms have a few hundred."""
+"""Largest body of a request (bytes). A form usually has a few hundred bytes."""
 
 DISCARDED: Final = 64 * 1024 * 1024
-"""Largest number of bytes that are read and dropped of a too large body, so that the sender gets
-the answer."""
+"""Largest number of bytes of a body that is too large, which are read and dropped so that the
+sender gets the response."""
 
 DISCARD_S: Final = 5.0
 
 MOST_FAILED: Final = 10
-"""Number of wrong tokens from a network in a minute after which it is locked out until the minute
+"""Number of wrong tokens within a minute after which a network cannot sign in until the minute
 ends."""
 
 MOST_ADDRESSES: Final = 10_000
-"""Number of networks whose wrong tokens are remembered, the newest ones."""
+"""Largest number of networks whose wrong tokens are remembered; the oldest network is forgotten
+first."""
 
 MOST_NAME: Final = 100
-"""Longest name of an operator (characters)."""
+"""Largest length of an operator's name (characters); a longer name is cut."""
 
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": (
@@ -138,7 +140,7 @@ _READING: Final = frozenset({"GET", "HEAD"})
 
 
 class RefusedError(Exception):
-    """A refused request: an HTTP status, and a sentence for the sender."""
+    """Error for a request that the dashboard refuses, with an HTTP status and a sentence."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -148,11 +150,11 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A signed-in operator.
+    """Session of an operator who has signed in.
 
     Attributes:
         who: The operator's name, which the ledger keeps with each action.
-        form_token: Token that each form of the session must carry.
+        form_token: Token that each form of the session must contain, against forged requests.
         until_s: End of the session, by the monotonic clock (s).
     """
 
@@ -162,7 +164,7 @@ class Session:
 
 
 class Sessions:
-    """Sessions of signed-in operators, in memory only."""
+    """Keeps the sessions of operators who have signed in, in memory only."""
 
     def __init__(self, token: str, seconds: Callable[[], float] = time.monotonic) -> None:
         self._token = token.encode()
@@ -171,10 +173,10 @@ class Sessions:
         self._failed: OrderedDict[str, deque[float]] = OrderedDict()
 
     def sign_in(self, token: str, who: str, address: str) -> str:
-        """Begin a session. Return its cookie.
+        """Begin a session of the operator ``who``. Return its cookie.
 
-        Refuse a wrong token, an empty name, and a network that sent `MOST_FAILED` wrong tokens
-        within a minute.
+        Raise RefusedError for a wrong token, an empty name, and a network that sent `MOST_FAILED`
+        wrong tokens within a minute.
         """
         now_s, who = self._seconds(), " ".join(who.split())[:MOST_NAME]
         failed = self._failed.get(_network(address))
@@ -186,11 +188,13 @@ class Sessions:
             self._note_failed(_network(address), now_s)
             raise RefusedError(
                 403,
-                "The token is wrong; it is the one that `headrace dashboard` was started with, or"
-                " that it printed when it began.",
+                "The token is wrong; give the token with which `headrace dashboard` was started,"
+                " or that it printed at its start.",
             )
         if not who:
-            raise RefusedError(400, "Give your name: every action is kept with who did it.")
+            raise RefusedError(
+                400, "The name is empty; give your name, which is kept with each of your actions."
+            )
         name = secrets.token_urlsafe(32)
         self._sessions[name] = Session(who, secrets.token_urlsafe(32), now_s + SESSION_S)
         while len(self._sessions) > MOST_SESSIONS:
@@ -204,11 +208,11 @@ class Sessions:
             self._failed.popitem(last=False)
 
     def is_token(self, token: str) -> bool:
-        """Whether a token is the dashboard's, compared in constant time."""
+        """Whether a token is the dashboard's token. The comparison takes constant time."""
         return hmac.compare_digest(token.encode("utf-8", "backslashreplace"), self._token)
 
     def of(self, cookie: str | None) -> Session | None:
-        """Return a cookie's session; None without one, or if it has ended."""
+        """Return the session of a cookie; None without a cookie, or after the session's end."""
         session = self._sessions.get(cookie or "")
         if session is not None and session.until_s <= self._seconds():
             self.sign_out(cookie)
@@ -216,14 +220,14 @@ class Sessions:
         return session
 
     def sign_out(self, cookie: str | None) -> None:
-        """End a session."""
+        """End the session of a cookie."""
         self._sessions.pop(cookie or "", None)
 
 
 def _network(address: str) -> str:
-    """Return an IPv4 address as it is, or the /64 network of an IPv6 address.
+    """Return the network of an address: an IPv4 address itself, or the /64 of an IPv6 address.
 
-    A sender can use all addresses of its /64 network.
+    A sender can use all addresses of its /64 network. Any other text is returned as it is.
 
     >>> _network("192.0.2.7"), _network("2001:db8::7"), _network("a socket")
     ('192.0.2.7', '2001:db8::/64', 'a socket')
@@ -236,10 +240,10 @@ def _network(address: str) -> str:
 
 
 class Guard:
-    """Refuses foreign and too large requests, and adds `HEADERS` to every answer.
+    """ASGI application that refuses unsafe requests, and adds `HEADERS` to every response.
 
-    Refused are requests whose Host is not one of the dashboard's names, requests with a too large
-    body, and changes that another site sends.
+    It refuses requests whose Host is not one of the dashboard's names, requests whose body is too
+    large, and forms that another site sends.
     """
 
     def __init__(
@@ -253,7 +257,7 @@ class Guard:
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
+        """Refuse a request, or pass it to the application; add `HEADERS` to the response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -277,7 +281,7 @@ class Guard:
 
 
 def check_host(headers: Headers, names: frozenset[str]) -> None:
-    """Refuse a request whose Host is missing, repeated, or not one of the dashboard's names."""
+    """Raise RefusedError unless a request has exactly one Host, which is one of ``names``."""
     named = headers.getlist("host")
     host = _host_of(named[0]) if len(named) == 1 else None
     if host is None or host not in names:
@@ -296,7 +300,7 @@ def _host_of(text: str) -> str | None:
 
 
 def check_origin(headers: Headers) -> None:
-    """Refuse a request that another site sends, by the headers Origin and Sec-Fetch-Site."""
+    """Raise RefusedError for a request of another site, by its Origin and Sec-Fetch-Site."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     foreign = origin is not None and urlsplit(origin).netloc != headers.get("host")
     if foreign or site not in (None, "same-origin", "none"):
@@ -304,7 +308,7 @@ def check_origin(headers: Headers) -> None:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Read the fields of a form. Refuse a body that is late, too large, or not a form."""
+    """Return a form's fields. Raise RefusedError for a body that is late, too large, or no form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body, size = bytearray(), 0
     try:
@@ -335,12 +339,12 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def check_form(session: Session | None, form: Mapping[str, str]) -> Session:
-    """Return the session that sent a form. Refuse a form without the session's token."""
+    """Return the session that sent a form. Raise RefusedError without the session's form token."""
     if session is None:
-        raise RefusedError(401, "Sign in to do this: every action is kept with who did it.")
+        raise RefusedError(401, "Sign in first: each action is kept with the name of its operator.")
     token = form.get("form_token", "").encode("utf-8", "backslashreplace")
     if not hmac.compare_digest(token, session.form_token.encode()):
         raise RefusedError(
-            403, "This form is not from a page of yours, or an old one; load the page again."
+            403, "This form is from another session or an old page; load the page again."
         )
     return session

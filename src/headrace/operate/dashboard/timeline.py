@@ -1,8 +1,8 @@
 """Timeline of a gate's last batches, each divided into phases.
 
-The ledger has four times of a batch: its plan, the last call of its handler, the end of this call,
-and Spark's commit, from the rate sample. Spark reads while the handler asks for rows, so reading
-has no phase of its own.
+The ledger has four times of a batch: the plan, the start and the end of the last call of its
+handler, and Spark's commit, from the rate sample. Spark reads while the handler asks for rows, so
+reading is no phase of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,8 +16,8 @@ MOST: Final = 40
 """Largest number of batches on a timeline."""
 
 PAUSE: Final = 20
-"""Number of intervals without a batch before which a timeline begins: a longer pause would take
-most of the width."""
+"""Number of intervals without a batch that count as a pause. A timeline begins after the last
+pause, which would take most of the width."""
 
 SHORTEST_PAUSE_MS: Final = 60_000
 
@@ -29,7 +29,7 @@ _RUNNING: Final = (Status.IN_PROGRESS, Status.BACKFILLING)
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase of a batch; its name is also its CSS class on the page."""
+    """Phase of a batch on the timeline. Its name is also its CSS class."""
 
     name: str
     begin_ms: int
@@ -43,13 +43,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class TimedBatch:
-    """A batch with its known phases, at least one.
+    """A batch on the timeline, with its known phases.
 
     Attributes:
         batch: The batch.
-        phases: The phases in order, without a gap.
-        is_again: Whether the latest run began after a later batch was planned, as in a backfill.
-        late_ms: Delay of the batch behind its interval (ms), because the preceding batch was long.
+        phases: One or more phases in order, without a gap.
+        is_again: Whether the batch's latest run began after a later batch was planned, as in a
+            backfill.
+        late_ms: Delay of the batch's start (ms), because the preceding batch took too long.
     """
 
     batch: BatchRecord
@@ -59,18 +60,18 @@ class TimedBatch:
 
     @property
     def begin_ms(self) -> int:
-        """Start of the first phase (ms since the epoch)."""
+        """Start of the batch's first phase (ms since the epoch)."""
         return self.phases[0].begin_ms
 
     @property
     def end_ms(self) -> int:
-        """End of the last phase (ms since the epoch); of a running batch, the present time."""
+        """End of the batch's last phase (ms since the epoch); now for a running batch."""
         return self.phases[-1].end_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Batches, the oldest first, from the last pause on."""
+    """Batches on a timeline, the oldest first, since the last pause."""
 
     batches: tuple[TimedBatch, ...]
 
@@ -86,11 +87,11 @@ class Timeline:
 
     @property
     def has_again(self) -> bool:
-        """Whether a batch was run again, which the second row shows."""
+        """Whether a batch was run again. The page shows such runs in a second row."""
         return any(timed.is_again for timed in self.batches)
 
     def places(self, timed: TimedBatch) -> Iterator[tuple[str, float, float]]:
-        """Yield name, x and width (percent) of each phase of a batch."""
+        """Yield name, x and width (both in percent of the timeline) of each phase of a batch."""
         since_ms, span_ms = self.since_ms, max(self.until_ms - self.since_ms, 1)
         for phase in timed.phases:
             width = max(100 * phase.duration_ms / span_ms, _NARROWEST)
@@ -99,7 +100,7 @@ class Timeline:
 
 
 def timeline_of(history: GateHistory, now_ms: int) -> Timeline | None:
-    """Lay out the gate's last batches up to the last pause before them; None without a batch."""
+    """Return the timeline of a gate's last batches since the last pause; None without a batch."""
     samples = {sample.batch_key: sample for sample in history.samples}
     pause_ms = max(PAUSE * history.gate.interval_ms, SHORTEST_PAUSE_MS)
     # Without a query, the time until which the batch ran is not known.

@@ -1,1 +1,1 @@
-"""Views and actions of operators, from the ledger: the commands and the dashboard share them."""
+"""State of gates and actions of operators, which the commands and the dashboard share."""

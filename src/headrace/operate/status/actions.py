@@ -1,4 +1,4 @@
-"""Requests of operators from commands and forms: limits, retries, drains of gates and flows."""
+"""Operators' requests from commands and forms: limits, retries, and drains of gates and flows."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,13 +20,13 @@ from headrace.operate.status.states import query_behind
 from headrace.operate.status.words import plural
 
 OFF: Final = "off"
-"""Word in place of a rate that ends a limit."""
+"""Argument ``off`` of ``headrace limit``, which ends a rate limit."""
 
 NO_CEILING: Final = "no-ceiling"
-"""Word in place of a rate that lifts a ceiling."""
+"""Argument ``no-ceiling`` of ``headrace limit``, which lifts the ceiling of a gate's batch size."""
 
 LONGEST_MS: Final = 3650 * 24 * 3600 * 1000
-"""Longest duration of a limit (ms)."""
+"""Longest duration of a rate limit (ms): 3650 days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,17 @@ class WantedLimit:
 
     @classmethod
     def parse(cls, rate: str, lasts: str | None, lasts_name: str) -> Self:
-        """Parse a rate or ``off``, and a duration with its unit or nothing.
+        """Parse a rate or ``off``, and a duration such as ``2h``; None or empty sets no duration.
 
-        Raise OptionError if one of them is invalid; ``lasts_name`` names the duration in its text.
+        Raise OptionError if the rate or the duration is invalid. The error calls the duration
+        ``lasts_name``.
         """
         per_s = _rate_per_s(rate.strip())
         if lasts is None or not lasts.strip():
             return cls(per_s)
         if per_s is None:
             raise OptionError(
-                f"{lasts_name} is the time of a limit, and {OFF!r} ends the limit; leave"
+                f"{lasts_name} is the duration of a limit, and {OFF!r} ends the limit; leave"
                 f" {lasts_name} out."
             )
         lasts_ms = age_ms(lasts_name, lasts)
@@ -65,11 +66,11 @@ class WantedLimit:
 
     @property
     def action(self) -> GateAction:
-        """Action that puts the limit in force."""
+        """The limit as an action on a gate."""
         return GateAction(self.put_in_force)
 
     def put_in_force(self, ledger: Ledger, gate: str, by: str, why: str) -> OperatorLimits:
-        """Write the limit into the ledger. Return the gate's limits then in force.
+        """Write the limit into the ledger. Return the gate's operator limits after that.
 
         Raise OptionError for a rate that is not a finite number above 0, and LedgerError for a gate
         that is not declared.
@@ -94,7 +95,7 @@ def _rate_per_s(text: str) -> float | None:
 
 
 MOST_READY: Final = 1_000
-"""Largest number of queued batches that are read."""
+"""Largest number of failed batches, and of batches in backfill, that a `RetryQueue` reads."""
 
 
 def is_queued(batch: BatchRecord) -> bool:
@@ -106,13 +107,13 @@ def is_queued(batch: BatchRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RetryQueue:
-    """A gate's requested retries at one moment, and the batch in backfill.
+    """A gate's failed batches for which a retry was requested, and its batch in backfill.
 
     Attributes:
         gate: The gate.
-        asked: Keys of the queued batches, in the order of their runs.
-        running: Key of the batch that a backfill runs; None without one.
-        has_query: Whether the gate has a running query, whose process runs the retries.
+        asked: Keys of the batches to retry, in the order in which they will run.
+        running: Key of the batch that a backfill runs; None if no backfill runs.
+        has_query: Whether the gate has a running query. Its process runs the retries.
     """
 
     gate: str
@@ -136,7 +137,10 @@ class RetryQueue:
         )
 
     def waits_for(self, key: str | None = None) -> str:
-        """Return the reason for which a batch, or all batches of the gate, wait, in a sentence."""
+        """Return a sentence on why a batch waits, such as "waits for 2 batches before it.".
+
+        ``key`` is the key of the batch; None means all batches of the gate.
+        """
         command = f"headrace backfill {key[:8] if key else shlex.quote(self.gate)}"
         if self.running is not None:
             return f"waits while a backfill runs batch {self.running[:8]}."
@@ -166,8 +170,8 @@ class DrainState:
         running: Number of running batches, live and in backfills.
         failed: Number of failed batches that wait in the ledger.
         waiting: Number of records that wait in the source; None if the source was not asked.
-        resumed_by: Operator who ended the drain, so that the gate admits records again.
-        sink_away: Whether a batch waits for its sink, so that the gate plans nothing.
+        resumed_by: Operator who ended the drain by resuming the gate; None if nobody did.
+        sink_away: Whether a batch waits for its sink, so that the gate plans no batch.
     """
 
     gate: str
@@ -183,7 +187,8 @@ class DrainState:
     def can_stop(self) -> bool:
         """Whether the query can be stopped without interrupting a batch.
 
-        Once the planner has seen the drain it begins no batch, so the running batch is the last.
+        A planner that has seen the drain begins no batch, so the query can be stopped when no batch
+        runs.
         """
         if not self.has_query:
             return True
@@ -192,7 +197,7 @@ class DrainState:
 
     @property
     def sentence(self) -> str:
-        """Progress of the drain in a sentence."""
+        """Progress of the drain in a sentence for the operator."""
         if not self.has_query:
             return f"{self.gate}: no query runs behind it; there is nothing to stop."
         if self.resumed_by is not None:
@@ -225,7 +230,10 @@ class DrainState:
 
 
 def drain_state(ledger: Ledger, gate: str, waiting: int | None = None) -> DrainState:
-    """Read the present progress of a gate's drain."""
+    """Read the progress of a gate's drain from the ledger.
+
+    ``waiting`` is the number of records in the gate's source; None if not known.
+    """
     counts = ledger.operator_limits.open_batches(gate)
     return DrainState(
         gate=gate,
@@ -241,12 +249,12 @@ def drain_state(ledger: Ledger, gate: str, waiting: int | None = None) -> DrainS
 class FlowDrain:
     """Drains the stages of a flow in order, from the first stages to the last.
 
-    A stage stops admitting when every stage before it can be stopped and no record waits in its own
-    source. The first stages, which read the flow's sources, stop at once.
+    The first stages, which read the flow's sources, are drained at once. A later stage is drained
+    when every stage before it can be stopped, and no record waits in its source.
 
     ``upstream`` has the gates directly before each gate, in topological order. ``waiting`` returns
-    the number of records in a gate's source; while it returns None (not known), the stage continues
-    to admit. ``drain`` puts a gate's drain in force.
+    the number of records in a gate's source; while it returns None (not known), the stage is not
+    drained. ``drain`` puts a gate's drain in force.
     """
 
     def __init__(
@@ -280,7 +288,7 @@ class FlowDrain:
             yield state
 
     def _last_resumed(self, gate: str) -> str | None:
-        """Return the operator who resumed a gate last, even if other actions followed."""
+        """Return the operator who last resumed a gate, even if other actions followed."""
         history = self._ledger.operator_limits.history(gate)
         return next(
             (action.by for action in history if action.kind is OperatorActionKind.RESUME), None

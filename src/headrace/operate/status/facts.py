@@ -1,4 +1,4 @@
-"""Declarations of a gate's facts, for ``--json``, the list of gates, pages and metrics."""
+"""Declares the facts of `GateSnapshot` with their columns and metrics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ class Column:
 
     Attributes:
         header: Name of the column, with its unit.
-        text: Text of a snapshot's cell. ``regions/gate_row.html`` adds a link or a bar to a few.
+        text: Returns the text of a gate's cell. ``regions/gate_row.html`` adds links and bars.
         is_number: Whether the cells are aligned to the right.
-        in_table: Whether the command's table has the column: "always", "wide" (from 100 columns
-            on), or "never".
-        narrow: Shorter text for a narrow table and for the page; None if it is the same.
+        in_table: Whether ``headrace status`` shows the column: "always", "wide" (on a terminal of
+            100 or more characters), or "never".
+        narrow: Returns a shorter text for narrow terminals and the page; None if ``text`` serves.
         is_beside: Whether the page shows the text, smaller, in the cell of the preceding column.
         width: Share of the page's width; unused if `is_beside`.
-        sort: Name of the page's sort order; empty if there is none.
-        order: Sort key; gates with equal keys are sorted by name.
+        sort: Name of the page's sort order by this column; empty if the page has none.
+        order: Returns a gate's sort key. Gates with equal keys are sorted by name.
     """
 
     header: str
@@ -42,8 +42,9 @@ class Metric:
 
     Attributes:
         name: Name without the prefix ``headrace_``.
-        help: One sentence.
-        value: Value from a gate, its lag and the time (ms since the epoch); None without one.
+        help: Help text of the metric: one sentence.
+        value: Returns the value from a gate, its lag and the time (ms since the epoch); None if
+            there is no value.
     """
 
     name: str
@@ -57,9 +58,10 @@ def fact(
     column: Column | None = None,
     metric: Metric | None = None,
 ) -> Any:
-    """Declare a field of `GateSnapshot`: its meaning, value, column and metric.
+    """Declare a field of `GateSnapshot`.
 
-    A new fact only needs a new field.
+    ``meaning`` documents the field, ``value`` computes it from a `Moment`, and ``column`` and
+    ``metric`` publish it.
     """
     metadata = {"meaning": meaning, "value": value, "column": column, "metric": metric}
     return field(metadata=metadata)

@@ -1,4 +1,4 @@
-"""Sentences for the findings and the limits of a proof."""
+"""Sentences about the findings of ``headrace verify``, and about what it proves."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,23 +10,23 @@ from headrace.operate.status import words as out
 from headrace.operate.status.words import SHORT
 
 PROVES: Final = (
-    "headrace verify proves, or says where it is not so, that the batches leave out no offset "
-    "between where each checkpoint began and where it stands, that no checkpoint reads one twice, "
-    "and that each is processed or explained."
+    "headrace verify proves, or reports where it is not true, that the batches leave out no"
+    " offset between the first and the present position of each checkpoint, that no checkpoint"
+    " reads an offset twice, and that each offset is processed or explained."
 )
 CANNOT: Final = (
-    "It cannot see from the ledger alone that this is an older copy, or that its rows were edited; "
-    "nor what is in a sink."
+    "The ledger alone does not show that it is an older copy, that its rows were edited, or what"
+    " the sink contains."
 )
-ELSEWHERE: Final = "--checkpoint and --source compare it with what Spark and the source know."
+ELSEWHERE: Final = "--checkpoint and --source compare it with Spark's checkpoint and the source."
 
 SENTENCES: Final = 10
 """Largest number of sentences about findings of one kind; further findings are counted."""
 
 PRUNED: Final = (
-    "pruned: of these offsets the batches are deleted. None was deleted before it was processed, or"
-    " dead and resolved, and none that overlaps with another; which batch read what, and when, is"
-    " not known any more."
+    "pruned: the batches of these offsets are deleted. Each of these batches had been processed,"
+    " or was dead and resolved, and overlapped with no other batch. Which batch read which"
+    " offsets, and when, is not known any more."
 )
 _OF_A_BATCH: Final = (
     FindingKind.OPEN,
@@ -44,7 +44,10 @@ _GONE: Final = (
 
 
 def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], int]:
-    """Return the number of offsets that will not be processed, by kind, and of accepted offsets."""
+    """Return the numbers of offsets that will not be processed: by kind, and accepted.
+
+    An offset whose loss was accepted counts only as accepted.
+    """
     counts: Counter[FindingKind] = Counter()
     accepted = 0
     for finding in findings:
@@ -56,7 +59,7 @@ def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], i
 
 
 def finding_sentences(findings: Sequence[Finding]) -> Iterator[tuple[FindingKind, str]]:
-    """Yield kind and sentence of findings, in their order, at most `SENTENCES` of a kind."""
+    """Yield the kind and a sentence for findings, in order, at most `SENTENCES` of a kind."""
     for kind, same in groupby(findings, key=lambda finding: finding.kind):
         by_batch: dict[object, list[Finding]] = defaultdict(list)
         for number, finding in enumerate(same):

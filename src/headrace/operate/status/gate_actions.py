@@ -1,7 +1,8 @@
-"""Actions of operators on a gate, each declared once: a new action is a new entry here.
+"""Actions of operators on a gate. A new action is a new entry of `GATE_ACTIONS`.
 
-The entry declares the command, its line in ``headrace --help``, and the form on the gate's page.
-``headrace --help`` imports this module, so this module does not import the gate.
+An entry declares the command, its line in ``headrace --help``, and the form on the gate's page.
+``headrace --help`` imports this module, so this module does not import the package `gate`, whose
+import is slow.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The command of an action.
+    """Command line declaration of an action on a gate.
 
     Attributes:
-        group: The group that lists the command in ``headrace --help``.
+        group: Title of the group in which ``headrace --help`` lists the command.
         summary: The command's line in ``headrace --help``.
-        help: The command's own help.
-        example: Example of a call.
-        all_stages: Whether the command acts on all stages of a flow. Default: on the first stages,
-            because pausing them pauses all.
+        help: Help of the command itself, printed with ``--help``.
+        example: Example of a command line, which the help ends with.
+        all_stages: Whether the command acts on all stages of a flow. Default: False; it acts on the
+            first stages, because pausing these stages pauses all.
     """
 
     group: str
@@ -35,14 +36,14 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A field of a form, besides the reason.
+    """Input field of an action's form. Every form also has a field for the reason.
 
     Attributes:
-        name: Name in the request.
-        label: Label on the page.
-        size: Width (characters).
+        name: Name of the field in the request.
+        label: Label of the field on the page.
+        size: Width of the field (characters).
         is_required: Whether the browser refuses an empty field.
-        placeholder: Text in the empty field.
+        placeholder: Text that the page shows in the empty field.
     """
 
     name: str
@@ -60,7 +61,8 @@ class Form:
         label: Label of the button that opens the form.
         text: Effect of the action, in a sentence.
         button: Label of the button that sends the form.
-        possible: Whether the action would change anything now; the page hides the form otherwise.
+        possible: Returns whether the action would change anything now. If not, the page hides the
+            form.
         inputs: Fields of the form, besides the reason.
     """
 
@@ -78,13 +80,15 @@ class GateAction:
     """An action of an operator on a gate.
 
     Attributes:
-        effect: Writes the action into the ledger, from the gate, the author and the reason, and
-            returns the limits then in force. None for a form with an effect that needs its fields
-            (`dashboard.action_forms`).
-        done: Effect of the action, in words after the gate's name. Default: the limits in force.
-        also: Returns a further effect on a gate, in words after ``done``; empty without one.
-        command: The command, if it needs no arguments besides the gates and the reason.
-        form: The form on the gate's page; None without one.
+        effect: Writes the action into the ledger, given the gate, the author and the reason, and
+            returns the operator limits in force after that. None for a form whose fields the
+            effect needs; `dashboard.action_forms` has this effect.
+        done: Effect of the action, in words that follow the gate's name. Default: None, which
+            describes the operator limits in force.
+        also: Returns a further effect on the gate, in words that follow ``done``; empty if there is
+            none.
+        command: The command; None if it needs more arguments than gates and a reason.
+        form: The form on the gate's page; None if the page has no form for the action.
     """
 
     effect: "Callable[[Ledger, str, str, str], OperatorLimits] | None" = None
@@ -94,9 +98,9 @@ class GateAction:
     form: Form | None = None
 
     def act(self, ledger: "Ledger", gate: str, by: str, why: str) -> "tuple[OperatorLimits, str]":
-        """Do the action. Return the limits then in force, and a sentence about the change."""
+        """Do the action. Return the operator limits after it, and a sentence about the change."""
         if self.effect is None:
-            raise TypeError("the effect of this action needs the fields of its form")
+            raise TypeError("this action has no effect of its own: it needs the fields of its form")
         before = ledger.operator_limits.of(gate)
         limits = self.effect(ledger, gate, by, why)
         described = self.done or limits.describe() or "under no limit and not paused"
@@ -128,8 +132,8 @@ def _settled_by_a_restart(ledger: "Ledger", gate: str) -> str:
     from headrace.operate.status.words import plural  # noqa: PLC0415  (it brings the ledger)
 
     batches = plural(number, "open batch")
-    waits, is_settled = ("waits", "is settled") if number == 1 else ("wait", "are settled")
-    return f"; {batches} {waits} until then, and {is_settled} if it reads them again"
+    waits, is_settled = ("waits", "is resolved") if number == 1 else ("wait", "are resolved")
+    return f"; {batches} {waits} until then, and {is_settled} if its query reads them again"
 
 
 RUNNING: Final = "Act on running queries"
@@ -148,18 +152,19 @@ GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
         lambda ledger, *of: ledger.operator_limits.pause(*of),
         command=Command(
             RUNNING,
-            "Plan no batch until it is resumed.",
-            """Have gates plan no batch from their next plan on, until they are resumed.
+            "Plan no batch until headrace resume.",
+            """Pause gates: from their next plan on, they plan no batch until they are resumed.
 
-            What runs already is finished, and failed batches are run again as before. Receivers go
-            on.
-            Of a flow the first stages are paused; the others process what is on its way.
+            Running batches finish, and failed batches are run again as before.
+            Receivers continue.
+            Of a flow, the first stages are paused; the other stages process the records that are
+            already in the flow.
             """,
             'headrace pause orders --why "sink migration"',
         ),
         form=Form(
             "Pause …",
-            "Plan no more records until it is resumed.",
+            "Plan no batch until the gate is resumed.",
             "Pause",
             lambda limits, _gate: not limits.paused,
         ),
@@ -169,7 +174,7 @@ GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
         command=Command(
             RUNNING,
             "End a pause or a drain.",
-            "End a pause or a drain; of a flow, in all of its stages. A limit stays.",
+            "End a pause or a drain of gates, or of all stages of a flow. Limits stay in force.",
             "headrace resume orders",
             all_stages=True,
         ),
@@ -184,7 +189,7 @@ GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
         lambda ledger, *of: ledger.operator_limits.drain(*of),
         form=Form(
             "Drain …",
-            "Finish what is admitted, to stop the query.",
+            "Finish the admitted batches, so that the query can be stopped.",
             "Drain",
             lambda limits, _gate: not limits.draining,
         ),
@@ -194,7 +199,7 @@ GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
         "its query ends once its batch is done",
         form=Form(
             "Stop …",
-            "End its query once its batch is done; its next start goes on there.",
+            "Stop its query after the current batch; its next start continues from there.",
             "Stop the query",
             lambda limits, gate: gate.query is not None and limits.stop is None,
         ),
@@ -202,7 +207,7 @@ GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
     "limit": GateAction(
         form=Form(
             "Limit …",
-            "Cap its rate, in place of a limit that is in force.",
+            "Cap the rate; the cap replaces a limit that is in force.",
             "Limit",
             inputs=(
                 Input("records_per_s", "Records/s", 8, is_required=True),
@@ -214,7 +219,7 @@ GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
         lambda ledger, *of: ledger.operator_limits.unlimit(*of),
         form=Form(
             "Lift the limit …",
-            "Before its time.",
+            "End the limit before its time.",
             "Lift the limit",
             lambda limits, _gate: limits.limit is not None,
         ),
@@ -224,7 +229,7 @@ GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
         "without a ceiling",
         form=Form(
             "Lift the ceiling …",
-            "Its handler takes larger batches now.",
+            "Forget the ceiling: the handler takes larger batches now.",
             "Lift the ceiling",
             lambda _limits, gate: gate.ceiling is not None,
         ),
@@ -235,21 +240,25 @@ GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
         _settled_by_a_restart,
         Command(
             REPAIR,
-            "Have a new checkpoint read everything again.",
-            """Have the next start of a gate's query with a new checkpoint read everything again.
+            "Let a new checkpoint read everything again.",
+            """Let a gate's query read everything again when it next starts with a new checkpoint.
 
-            It begins by its startingOffsets, and what the gate has processed may be processed
-            again. Open batches that it reads again are settled then, and no backfill runs any until
-            then. It is obeyed once, within a day; a start with the old checkpoint leaves it as it
-            is.
-            Without this, a query whose checkpoint was deleted goes on where the ledger stands.
+            The query then begins at its startingOffsets, so records that the gate has processed may
+            be processed again.
+            No backfill runs open batches until that start. The start resolves the open batches that
+            the query reads again.
+            The command applies to one start within a day; a start with the old checkpoint does not
+            use it up.
+            Without this command, a query with a new checkpoint continues at the gate's position in
+            the ledger.
             """,
             'headrace restart orders --why "the table is built anew"',
             all_stages=True,
         ),
     ),
 }
-"""Actions by the names of their commands and forms, in the order of the page."""
+"""Actions by the names of their commands and forms. The gate's page shows the forms in this
+order."""
 
 FORMS: Final[Mapping[str, Form]] = {
     name: action.form for name, action in GATE_ACTIONS.items() if action.form is not None
@@ -261,10 +270,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
 FORMS_CSS: Final = (
     ", ".join(f"main:has(.no-{name}) .do-{name}" for name in FORMS) + " { display: none; }\n"
 )
-"""Style sheet that hides the forms of actions that would change nothing now. The live region of
-the gate's state has a class for each of them."""
+"""Style sheet that hides the forms of actions that would change nothing now. For each such action,
+the live region of the gate's state has the class ``no-`` and the action's name."""
 
 
 def impossible_actions(limits: "OperatorLimits", gate: "GateSnapshot") -> list[str]:
-    """Return the actions that would change nothing now, by the names of their forms."""
+    """Return the names of the forms whose actions would change nothing now."""
     return [name for name, form in FORMS.items() if not form.possible(limits, gate)]

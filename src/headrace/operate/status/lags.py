@@ -1,9 +1,8 @@
 """Lags of gates in records and in seconds, and the time until the gates have caught up.
 
-Only the source knows the age of the oldest record by its own timestamp. The source is asked if the
-ledger shows a lag of a minute or more. Commands, pages and metrics share the answers, so all show
-the same age. An answer's age stays in use for a minute although batches follow: it is an upper
-bound.
+Only the source knows the timestamp of the oldest waiting record. The source is asked if the ledger
+shows a lag of a minute or more. Commands, pages and metrics share its answers, so they show the
+same age. The age from an answer is used for a minute even if batches follow, as an upper bound.
 """
 
 import math
@@ -18,22 +17,24 @@ from headrace.operate.status.sources import SourceAnswer, Sources
 from headrace.operate.status.states import silence_ms
 
 SEED: Final = 12
-"""Number of newest batches that are read for a gate on its first look."""
+"""Number of newest batches that are read when the lag of a gate is first computed."""
 
 LOOK_BACK: Final = 20_000
-"""Number of batches that are searched for when a gate's position was last the end of the log."""
+"""Number of batches that are searched for the last time at which the gate had read the whole
+log."""
 
 LOOK_AGAIN_MS: Final = 60_000
-"""Interval between searches for a time that lies before all remembered batches (ms)."""
+"""Shortest interval between two searches of a gate's older batches in the ledger (ms)."""
 
 WINDOW_MS: Final = 300_000
-"""Time over which a gate's pace is measured (ms)."""
+"""Time over which `Lags` measures how fast a gate's lag falls (ms)."""
 
 KEPT_MS: Final = 60_000
-"""Time for which the source's age of the oldest record is used although batches follow (ms)."""
+"""Time for which an answer of the source gives the age of the oldest record, even if batches have
+followed (ms)."""
 
 OLD_S: Final = 60.0
-"""Age of the oldest unread record (s) from which on its source is asked for age and retention."""
+"""Age of the oldest waiting record (s) from which on the source is asked for age and retention."""
 
 _MOST_POINTS: Final = 2_000
 
@@ -43,13 +44,15 @@ class GateLag:
     """Lag of a gate at one moment. None stands for an unknown figure.
 
     Attributes:
-        records: Records that no batch has begun yet. For a gate without a query, 0 needs a recent
-            answer of the source: the ledger does not see new records.
-        seconds: Age of the oldest waiting record. Counted from its timestamp if the source was
-            asked, else from the last batch that found no record behind the gate's position.
-        age_s: Age of these figures: time since the newest batch, or since the source was asked.
-        drain_s: Seconds until no record waits, at the pace of the last minutes; infinite if never.
-        retention_left_s: `SourceAnswer.retention_left_s`.
+        records: Number of records that no batch has begun. For a gate without a running query, it
+            is 0 only if the source answered recently, because the ledger does not see new records.
+        seconds: Age of the oldest waiting record (s), from its timestamp if the source was asked;
+            else the time since the gate's position was last the end of the log.
+        age_s: Age of the figures: time since the newest batch's plan, or since the source's answer
+            (s).
+        drain_s: Time until no record waits, at the pace of the last 5 minutes (s); infinite if the
+            lag does not fall.
+        retention_left_s: Time until the source deletes a record that no batch has begun (s).
         source_records: ``records`` as the source reported it; None if it was not asked.
     """
 
@@ -63,16 +66,16 @@ class GateLag:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Position and end of a gate's source when a batch was planned, in offsets of all partitions.
+    """A gate's position and the end of its source, at the plan of a batch.
 
-    Offsets count from the first batch of the checkpoint.
+    Both are sums over all partitions, in offsets since the first batch of the checkpoint.
     """
 
     time_ms: int
     position: int
-    """End of the batch."""
+    """The gate's position at the end of the batch."""
     latest: int
-    """End of the source."""
+    """The end of the source at the batch's plan."""
 
 
 @dataclass(slots=True)
@@ -80,11 +83,12 @@ class _Run:
     checkpoint_id: str | None
     points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
     newest_at: tuple[int, int] | None = None
-    """Time at which the position was the newest (ms), by the ledger, and time of the search."""
+    """Last time at which the gate had read the whole log, from the ledger, and the time of this
+    search (ms since the epoch); None before the first search."""
 
 
 class Lags:
-    """Measures the lags of gates, and remembers the positions of each gate's batches."""
+    """Computes the lags of gates. Keeps the positions of each gate's batches between calls."""
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
@@ -96,7 +100,7 @@ class Lags:
         answers: Mapping[str, SourceAnswer],
         now_ms: int,
     ) -> dict[str, GateLag]:
-        """Return the lag of each gate, by name."""
+        """Return the lag of each gate, by name, from the ledger and the sources' ``answers``."""
         fresh = [gate.name for gate in gates if self._is_new(gate) and lag_of(gate)]
         seeds = ledger.moments.newest_batches(fresh, SEED) if fresh else {}
         by_name = {}
@@ -131,7 +135,7 @@ class Lags:
             return GateLag()
         oldest_ms = None if answer is None else answer.oldest_ms
         if answer is not None and answer.asked_ms < gate.planned_ms:
-            # The newer batch knows better how many records wait; only the source knows their age.
+            # The newer batch has the newer number of waiting records, but not their age.
             oldest_ms = oldest_ms if now_ms - answer.asked_ms < KEPT_MS else None
             answer = None
         seen_ms = gate.planned_ms if answer is None else answer.asked_ms
@@ -162,7 +166,7 @@ class Lags:
         return None if since_ms is None else max(now_ms - since_ms, 0) / 1000
 
     def _newest_at_ms(self, ledger: Ledger, gate: GateMoment, now_ms: int) -> int | None:
-        """Return the last known time (ms) at which the gate had read all records of the source."""
+        """Return the last time (ms) at which the gate had read the whole log; None if not known."""
         run = self._runs[gate.name]
         position, points = gate.position, run.points
         if position is None or gate.checkpoint_id is None:
@@ -194,10 +198,10 @@ class Lags:
 
 
 class LagWatch:
-    """Lags of gates, shared by all views; methods may be called from any thread.
+    """Lags of gates, shared by all views. Methods may be called from any thread.
 
-    The sources are asked if no batch was planned for a while, or if records have waited for a
-    minute. Without `Sources`, the lags come from the ledger alone.
+    A gate's source is asked if the gate has planned no batch for a while, or if its records have
+    waited for a minute. Without `Sources`, the lags come from the ledger alone.
     """
 
     def __init__(self, sources: Sources | None = None) -> None:
@@ -206,7 +210,7 @@ class LagWatch:
         self._looking = threading.Lock()
 
     def answers(self) -> Mapping[str, SourceAnswer]:
-        """Return the newest answers of the sources, by gate."""
+        """Return the newest answer of each gate's source, by gate."""
         return {} if self._sources is None else self._sources.answers()
 
     def of(
@@ -230,20 +234,23 @@ def _knows_too_little(gate: GateMoment, lags: Mapping[str, GateLag], now_ms: int
 
 
 def lag_of(gate: GateMoment) -> int | None:
-    """Return the number of records that the newest batch left waiting; None if not known."""
+    """Return the number of records that the newest batch did not admit; None if not known."""
     return None if gate.lag is None else max(gate.lag - (gate.planned or 0), 0)
 
 
 def may_be_more(gate: GateMoment, answer: SourceAnswer | None, now_ms: int) -> bool:
-    """Whether records may wait despite a lag of 0: no query runs and no recent answer exists."""
+    """Whether a gate with a lag of 0 may have new records that the ledger does not see.
+
+    This is so if no query runs and the source has not answered within `KEPT_MS`.
+    """
     is_answered = answer is not None and now_ms - answer.asked_ms < KEPT_MS
     return not gate.has_query and not is_answered
 
 
 def _points(gate: GateMoment, batches: Sequence[BatchRecord]) -> list[_Point]:
-    """Return the points of the batches before the newest one, oldest first.
+    """Return the positions at the plans of the batches before the newest batch, oldest first.
 
-    Positions are counted back from the newest batch.
+    They are counted back from the position of the newest batch.
     """
     own = [row for row in batches if row.checkpoint_id == gate.checkpoint_id]
     position = (gate.position or 0) - (gate.planned or 0)

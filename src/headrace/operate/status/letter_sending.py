@@ -1,4 +1,4 @@
-"""Sends dead letters again, and resolves them when the brokers have acknowledged them."""
+"""Sends dead letters to Kafka again, and resolves the letters that the brokers acknowledge."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,35 +14,37 @@ if TYPE_CHECKING:
 
 
 _Chosen = tuple[DeadLetterRecord, DeadLetter]
-"""A dead letter, and its corrected content."""
+"""A dead letter, and the content to send, which may be corrected."""
 
 
 @dataclass
 class LetterSender:
-    """Sends dead letters of a ledger, and resolves the acknowledged ones."""
+    """Sends dead letters of a ledger to Kafka, and resolves each letter that is acknowledged."""
 
     ledger: Ledger
     options: Mapping[str, str]
     topic: str | None
-    """Topic to send to; None for each letter's own."""
+    """Topic to send to; None sends each letter to its own topic."""
     edit: str | None = None
-    """Name of the correction, which the letter's resolution records: a function or a person."""
+    """Name of the function or person that corrects the letters; the ledger keeps it with each
+    letter."""
     change: Callable[[DeadLetter], Any] | None = None
-    """Corrects a letter before it is sent; None from it skips the letter."""
+    """Function that returns a letter's corrected content, or None to skip the letter. Without a
+    function, letters are sent unchanged."""
     report: Callable[[str], None] | None = None
-    """Called with a sentence for each letter that was sent."""
+    """Called with a sentence about the outcome of each letter; None reports nothing."""
     sent: int = 0
     skipped: int = 0
     taken: int = 0
-    """Number of letters that another process sends now or has resolved."""
+    """Number of letters that were not sent, because another process sends or has resolved them."""
     producers: dict[str, "DeadLetterProducer"] = field(default_factory=dict)
 
     def send(self, records: Sequence[DeadLetterRecord]) -> None:
-        """Send dead letters, and resolve the acknowledged ones.
+        """Send dead letters, and resolve the letters that the brokers acknowledge.
 
-        Raise OptionError before anything is sent if the user's function fails. After a BrokerError
-        (a broker refused a letter), or an OptionError (options do not fit some brokers), the
-        acknowledged letters are resolved.
+        Raise OptionError before anything is sent if ``change`` fails. Raise BrokerError if a broker
+        refuses a letter, and OptionError if the options do not fit some brokers; letters that were
+        acknowledged before the error are resolved.
         """
         chosen = [(record, self._edited(record)) for record in records]
         gates = {record.batch_key: record.gate for record in records}
@@ -51,8 +53,8 @@ class LetterSender:
             if sources[record.batch_key].connector.name != "kafka":
                 raise OptionError(
                     f"Dead letter {record.dead_letter_id} came from a journal, to which only a"
-                    " receiver can write; take it from headrace dead-letters export, send it to"
-                    " that, and drop it here with the reason."
+                    " receiver can write; export it with `headrace dead-letters export`, send it"
+                    " to a receiver, and drop it here with the reason."
                 )
         wanted = [(record, edited) for record, edited in chosen if edited is not None]
         self.skipped += len(chosen) - len(wanted)
@@ -81,7 +83,10 @@ class LetterSender:
         group: Sequence[_Chosen],
         claim: ClaimedLetters,
     ) -> list[BaseException]:
-        """Send one group's letters, and resolve the acknowledged ones. Return the other errors."""
+        """Send the letters for one Kafka cluster, and resolve the acknowledged letters.
+
+        Return the errors of the letters that were refused.
+        """
         from headrace.gate import DeadLetterProducer, resent_record  # noqa: PLC0415  (it is slow)
 
         producer = self.producers.get(servers)
@@ -102,7 +107,7 @@ class LetterSender:
         return refused
 
     def outcome(self) -> str:
-        """Return a summary of the sending, in words."""
+        """Return a phrase with the numbers of letters sent, and left to another process."""
         sentence = f"{words.plural(self.sent, 'dead letter')} sent"
         if self.taken:
             they = "it" if self.taken == 1 else "them"
@@ -131,15 +136,16 @@ class LetterSender:
         except Exception as error:
             raise OptionError(
                 f"--edit is {self.edit!r}, which failed on dead letter {record.dead_letter_id}"
-                f" ({type(error).__name__}: {words.printable(str(error))}); correct it."
+                f" ({type(error).__name__}: {words.printable(str(error))}); correct the function."
             ) from error
         if edited is None:
             return None
         if not isinstance(edited, DeadLetter) or not _is_bytes(edited):
             raise OptionError(
                 f"--edit is {self.edit!r}, which returned a value of type {type(edited).__name__}"
-                f" for dead letter {record.dead_letter_id}; it must return a dead letter in bytes,"
-                " such as dataclasses.replace(letter, value=...), or None to skip it."
+                f" for dead letter {record.dead_letter_id}; it must return a DeadLetter with a"
+                " key, value and headers in bytes, such as dataclasses.replace(letter,"
+                " value=...), or None to skip it."
             )
         return edited
 
@@ -161,6 +167,6 @@ class LetterSender:
 
 
 def _is_bytes(letter: DeadLetter) -> bool:
-    """Whether key, value and headers are bytes or None."""
+    """Whether a dead letter's key, value and values of headers are all bytes or None."""
     contents = (letter.key, letter.value, *(value for _, value in letter.headers or ()))
     return all(isinstance(content, bytes | None) for content in contents)

@@ -1,7 +1,7 @@
 """Snapshots of all gates at one moment, from one read of the ledger and their sources' answers.
 
-Commands, pages and `Gate.status()` read the rows of all gates in some 15 statements, however many
-gates there are. Only gates with failures take a few more. ``tests/gate/ledger/test_scale.py``
+Commands, pages and `Gate.status()` read all gates with some 15 SQL statements, regardless of the
+number of gates. Gates with failures need a few more statements. ``tests/gate/ledger/test_scale.py``
 checks that the cost does not grow with the history.
 """
 
@@ -29,19 +29,20 @@ from headrace.operate.status.states import HISTORY, GateHistory, sorted_query
 from headrace.operate.status.words import short_error
 
 OVERVIEW: Final = 12
-"""Default number of newest batches per gate, if several gates are read."""
+"""Default number of newest batches per gate when several gates are read."""
 
 _MANY: Final = 500
-"""Number of gates above which reading the rows of all gates is cheaper."""
+"""Number of gates above which the rows of all gates are read, because a filter by name costs
+more."""
 
 
 def read_histories(
     ledger: Ledger, gates: Sequence[GateRecord], limit: int | None = None
 ) -> list[GateHistory]:
-    """Read the histories of gates, in their order.
+    """Read the histories of gates from the ledger, in the order of ``gates``.
 
     ``limit`` is the number of newest batches of each gate. Default: `HISTORY` for one gate,
-    `OVERVIEW` for several.
+    `OVERVIEW` for several gates.
     """
     own = [record.name for record in gates]
     names: Collection[str] | None = own if len(own) <= _MANY else None
@@ -88,7 +89,7 @@ def read_histories(
 
 
 def _with_their_query(ledger: Ledger, histories: list[GateHistory]) -> list[GateHistory]:
-    """Set `waits_with` where another gate of the same query waits for its sink."""
+    """Return histories; set `waits_with` where another gate of the query waits for its sink."""
     drivers = {history.gate.name: _driver_without_handler(history) for history in histories}
     if not any(drivers.values()):
         return histories
@@ -107,10 +108,10 @@ def _with_their_query(ledger: Ledger, histories: list[GateHistory]) -> list[Gate
 
 
 def _driver_without_handler(history: GateHistory) -> str | None:
-    """Return the driver of a gate's query, if the newest batch waits for another gate's handler.
+    """Return the driver of a gate's query if the newest batch waits for another gate's handler.
 
-    A query has one handler, which belongs to one of its gates. Only this gate's row has the
-    query's checkpoint.
+    A query has one handler, which belongs to one of the query's gates. Only that gate's row has the
+    query's checkpoint. Return None if the batch does not wait.
     """
     query, newest = history.query, next(iter(history.batches), None)
     if query is None or query.checkpoint is not None or newest is None:
@@ -120,7 +121,7 @@ def _driver_without_handler(history: GateHistory) -> str | None:
 
 
 def by_gate(receivers: Iterable[ReceiverRecord]) -> Mapping[str, tuple[ReceiverRecord, ...]]:
-    """Group receivers by gate, in their order."""
+    """Group receivers by their gate, without changing their order."""
     grouped: dict[str, list[ReceiverRecord]] = defaultdict(list)
     for receiver in receivers:
         grouped[receiver.gate].append(receiver)
@@ -128,7 +129,7 @@ def by_gate(receivers: Iterable[ReceiverRecord]) -> Mapping[str, tuple[ReceiverR
 
 
 def _older_error(ledger: Ledger, gate: str, batches: Sequence[BatchRecord]) -> str | None:
-    """Return the error of the newest failed batch; None if it is one of ``batches``."""
+    """Return the error of the newest failed batch; None if ``batches`` has that batch."""
     if any(batch.status is Status.FAILED and not batch.interrupted for batch in batches):
         return None
     failed = ledger.batches.newest(gate, HISTORY, statuses=[Status.FAILED])
@@ -142,13 +143,13 @@ def snapshots(
     lags: LagWatch | None = None,
     wait_s: float = WAIT_FOR_SOURCES_S,
 ) -> list[GateSnapshot]:
-    """Return snapshots of gates, in their order.
+    """Read gates from the ledger and return their snapshots, in the order of ``gates``.
 
     Args:
         ledger: The ledger.
         gates: The gates.
-        lags: Lags of the gates. Default: computed from the ledger alone.
-        wait_s: Time to wait for sources that were not asked before (s). Default: 3.
+        lags: Computes the lags of the gates. Default: from the ledger alone.
+        wait_s: Longest time to wait for sources that were not asked before (s). Default: 3.
 
     Raises:
         LedgerError: The ledger cannot be read.
@@ -162,7 +163,7 @@ def snapshots_of(
     lags: LagWatch | None = None,
     wait_s: float = WAIT_FOR_SOURCES_S,
 ) -> list[GateSnapshot]:
-    """Return snapshots of gates from histories that were read before."""
+    """Return the snapshots of gates from their histories, which `read_histories` has read."""
     now_ms, names = wall_clock_ms(), {history.gate.name for history in histories}
     only = next(iter(names)) if len(names) == 1 else None
     moments = [gate for gate in ledger.gates.all_now(only) if gate.name in names]

@@ -1,6 +1,7 @@
-"""Needs of gates, each declared once: urgency, place, command, condition and sentence.
+"""Needs of gates: problems that an operator has to look at, each kind declared once.
 
-Needs are computed from a snapshot without needs. `headline` is the sentence of a gate's state.
+A need has an urgency, a view, a command and a sentence. Needs are computed from a snapshot without
+needs. `headline` returns the sentence of a gate's state.
 """
 
 import re
@@ -18,35 +19,35 @@ from headrace.operate.status.states import WHY, GateState, Need, ReceiverState, 
 from headrace.operate.status.trends import Trend
 
 RETENTION_IS_NEAR_S: Final = 3_600.0
-"""Time before the deletion of an unread record from which on it is a need (s)."""
+"""Remaining time (s) below which the deletion of an unread record is a need (problem)."""
 
 HANGS: Final = 10
-"""Intervals after which a running batch counts as hanging."""
+"""Number of intervals after which a running batch counts as hanging."""
 
 SHORTEST_HANGS_MS: Final = 60_000
 
 BY_OPERATORS: Final = {GateState.PAUSED, GateState.LIMITED}
-"""States that an operator caused."""
+"""States of a gate that an operator's pause, drain or limit causes."""
 
 
 _REFUSALS: Final = tuple(f"({refusal.__name__})" for refusal in (OptionError, GateInUseError))
-"""Endings of errors with which a query is refused; their sentences may name a command to run."""
+"""Endings of the errors with which Headrace refuses a query. Such an error may name a command."""
 
 
 Facts = Iterator[tuple[str, int]]
-"""Sentences, each with the number of affected records."""
+"""Sentences about a gate's problems, each with the number of affected records (0: not known)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeedKind:
-    """Declaration of a need of gates; a new need is a new entry of `GATE_NEEDS`.
+    """Declaration of a kind of need; a new kind is a new entry of `GATE_NEEDS`.
 
     Attributes:
-        kind: Name of the kind, as lists show it: "3 gates: dead letters".
-        urgency: Urgency of the need.
-        where: View in which an operator acts on the need.
-        command: Command that acts on the need, with ``{gate}``.
-        facts: Yields a sentence for each need of a gate.
+        kind: Name of the kind, such as ``dead letters``, as in "3 gates: dead letters".
+        urgency: Urgency of the needs of this kind.
+        where: View in which an operator acts on the needs.
+        command: Command that acts on the needs; ``{gate}`` stands for the gate's name.
+        facts: Yields a sentence and a number of records for each need of a gate.
     """
 
     kind: str
@@ -56,7 +57,7 @@ class NeedKind:
     facts: Callable[[GateSnapshot], Facts]
 
     def of(self, snapshot: GateSnapshot) -> Iterator[Need]:
-        """Yield a gate's needs of this kind."""
+        """Yield the gate's needs (problems) of this kind."""
         command = self.command.format(gate=shlex.quote(snapshot.gate))
         for sentence, records in self.facts(snapshot):
             yield Need(
@@ -65,7 +66,7 @@ class NeedKind:
 
 
 def gate_needs(snapshot: GateSnapshot) -> Iterator[Need]:
-    """Return a gate's needs, the most urgent first."""
+    """Return a gate's needs (problems for an operator), the most urgent first."""
     needs = [need for kind in GATE_NEEDS for need in kind.of(snapshot)]
     needs += [*_of_its_state(snapshot), *_silent_receivers(snapshot)]
     return iter(sorted(needs, key=lambda need: need.urgency))
@@ -104,9 +105,9 @@ def _of_its_state(snapshot: GateSnapshot) -> Iterator[Need]:
 
 
 def _command_of(error: str | None) -> str | None:
-    """Return the command that a refusal of Headrace names; None for any other error.
+    """Return the command that an error names if Headrace refused the query; None for other errors.
 
-    A handler's error is not searched: its message may quote a record, which must give no commands.
+    A handler's error is not searched for a command, because its message may quote a record.
     """
     if error is None or not error.rstrip(".").endswith(_REFUSALS):
         return None
@@ -217,7 +218,7 @@ def _new_checkpoint(snapshot: GateSnapshot) -> Facts:
 
 
 def _advice(snapshot: GateSnapshot) -> Facts:
-    # The rate of a held gate is the operator's: no change of the job would raise it.
+    # An operator set the rate of a paused or limited gate, so changing the job would not raise it.
     if snapshot.state not in BY_OPERATORS:
         for advice in snapshot.advice:
             yield advice, 0
@@ -253,19 +254,19 @@ GATE_NEEDS: Final = (
     NeedKind("new checkpoint", _WATCH, Where.GATE, _RESTART, _new_checkpoint),
     NeedKind("advice", _WATCH, Where.GATE, WHY, _advice),
 )
-"""Kinds of needs, besides the needs of a gate's state and of its receivers."""
+"""Kinds of needs of a gate, except for the needs of its state and of its receivers."""
 
 _RANKS: Final = {state: rank for rank, state in enumerate(GateState)}
 
 
 def urgency_of(snapshot: GateSnapshot) -> tuple[int, int, int, str]:
-    """Return a gate's sort key, the most urgent first: by needs, then state, then lag."""
+    """Return a gate's sort key, the most urgent gate first: by needs, then state, then lag."""
     needed = min((need.urgency for need in snapshot.needs), default=Urgency.FINE)
     return needed, _RANKS[snapshot.state], -(records_waiting(snapshot)), snapshot.gate
 
 
 def headline(snapshot: GateSnapshot) -> str:
-    """Return the sentence of a gate's state."""
+    """Return a sentence about a gate's state, such as "Stalled: no batch for 2 min 5 s, …"."""
     newest = snapshot.newest
     ended_ms = newest.planned_ms + newest.duration_ms if newest else None
     if snapshot.lag_now is None:
@@ -316,14 +317,14 @@ def _waits_in(snapshot: GateSnapshot) -> str:
 
 
 def batch_name(batch: "BatchSnapshot | None") -> str:
-    """Return a batch's name for a sentence: its number in Spark, or else its key."""
+    """Return a batch's name for a sentence: its number in Spark, or without a number its key."""
     if batch is None:
         return "no batch"
     return f"batch {batch.key[:8]}" if batch.id is None else f"batch {batch.id}"
 
 
 def isolated(found: IsolatingSnapshot | None, batch: str) -> str:
-    """Return the progress of a batch's isolation, in words."""
+    """Return the progress of a batch's isolation in words; ``batch`` is the batch's name."""
     if found is None:
         return batch
     left = f"{out.count(found.left)} of {out.plural(found.records, 'record')} left"
@@ -357,12 +358,12 @@ def _waiting_for_it(snapshot: GateSnapshot) -> str:
 
 
 def records_in_all(snapshot: GateSnapshot) -> int:
-    """Return the number of waiting records, with the records of the newest batch."""
+    """Return the number of waiting records, including the records of the newest batch."""
     return (snapshot.newest.records if snapshot.newest else 0) + records_waiting(snapshot)
 
 
 def records_waiting(snapshot: GateSnapshot) -> int:
-    """Return the number of records that no batch has begun, as in the headline."""
+    """Return the number of records that no batch has begun; 0 if not known."""
     return (snapshot.left_over if snapshot.lag_now is None else snapshot.lag_now) or 0
 
 
@@ -401,7 +402,7 @@ def _sentence(words: str) -> str:
 
 
 def since(snapshot: GateSnapshot, then_ms: int | None) -> str:
-    """Return the time between ``then_ms`` and the snapshot, in words."""
+    """Return the time from ``then_ms`` to the snapshot, in words."""
     return out.UNKNOWN if then_ms is None else out.duration(max(snapshot.time_ms - then_ms, 0))
 
 
@@ -413,7 +414,7 @@ def _to_go(snapshot: GateSnapshot) -> str:
 
 
 def drained_in(drain_s: float | None) -> str:
-    """Return a drain's duration in words, in whole seconds: an estimate has no tenths."""
+    """Return the time until no record waits in words, in whole seconds: it is an estimate."""
     if drain_s is None:
         return out.UNKNOWN
     return out.duration(round(drain_s) * 1000) if drain_s >= 60 else f"{drain_s:.0f} s"

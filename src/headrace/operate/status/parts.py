@@ -1,4 +1,4 @@
-"""Parts of a gate's snapshot: its batches, partitions, receivers, query and isolation."""
+"""Values of a gate's snapshot: batches, partitions, receivers, query and isolation."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -26,27 +26,27 @@ from headrace.operate.status.words import (
 )
 
 MANY: Final = 10
-"""Number of isolated batches among a gate's last batches above which a snapshot has advice."""
+"""Number of isolated batches above which a gate's snapshot has advice about bad records."""
 
 _REASON_LENGTH: Final = 70
-"""Largest number of characters that a sentence quotes of an exception's message."""
+"""Largest number of characters of an exception's message in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverSnapshot:
-    """A receiver at one moment. A lane has one receiver.
+    """State of a receiver at one moment. A lane has one receiver.
 
     Attributes:
         journal: The journal's name.
-        lane: The receiver's lane.
+        lane: Number of the journal's lane to which the receiver writes.
         state: State of the receiver: a value of `ReceiverState`.
-        limit_per_s: Largest rate that the receiver admits (records/s); None is no limit.
-        records_per_s: Records made durable per second, lately.
-        records: Records made durable since the receiver's start.
-        bytes: Size of the keys, values and headers of ``records``.
-        buffered_bytes: Memory of the records that are not durable yet.
-        waiting_records: Buffered records that wait for the limit.
-        refusing: Reason, other than the limit, for which all senders wait; None without one.
+        limit_per_s: Largest rate that the receiver admits (records/s); None if it has no limit.
+        records_per_s: Present rate of records that become durable (records/s).
+        records: Number of records that became durable since the receiver's start.
+        bytes: Size of the keys, values and headers of these ``records`` (bytes).
+        buffered_bytes: Memory of the received records that are not durable yet (bytes).
+        waiting_records: Number of buffered records that wait because of the rate limit.
+        refusing: Reason why all senders wait, apart from the rate limit; None if they do not wait.
         rejected: Number of rejected requests and senders, by kind.
         started_ms: Time of the receiver's start (ms since the epoch).
         seen_ms: Time of the receiver's last heartbeat (ms since the epoch).
@@ -83,12 +83,12 @@ class ReceiverSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class BatchSnapshot:
-    """A batch at one moment.
+    """State of a batch at one moment.
 
     Attributes:
         id: The batch's number in Spark; None before its first run.
         status: Status in the ledger, or ``interrupted`` if the query was stopped during the batch.
-        records: Number of records, or of offsets while the records have not been counted.
+        records: Number of the batch's records; until they are counted, the number of its offsets.
         duration_ms: Duration of the batch, or time since its start while it runs. Includes
             planning and commit once Spark has reported the batch.
         planned_ms: Time of the plan (ms since the epoch).
@@ -112,9 +112,10 @@ class BatchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """A partition of the last batch: its lag at the plan, and the number of admitted records.
+    """A partition of a gate's last batch.
 
-    ``lag`` and ``reason`` are None for a batch that was planned before a restart.
+    ``lag`` is the number of records that waited at the plan, and ``admitted`` the number that the
+    batch admitted. ``lag`` and ``reason`` are None for a batch that was planned before a restart.
     """
 
     topic: str
@@ -138,20 +139,21 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class QuerySnapshot:
-    """The query of a gate."""
+    """A gate's running query, or its last query if that ended without a report."""
 
     program: str
-    """The query's process and machine."""
+    """Process and machine of the query."""
     checkpoint: str | None
-    """Path of the query's checkpoint; None if the program has not reported it."""
+    """Path of the query's checkpoint; None if the query's program has not reported it."""
     since_ms: int
     """Time at which the query claimed the gate (ms since the epoch)."""
     ended_ms: int | None = None
-    """Time of the query's last sign of life, if it ended without a report; None while it runs."""
+    """Time of the last sign of life of a query that ended without a report (ms since the epoch);
+    None while the query runs."""
 
     @classmethod
     def of(cls, history: GateHistory) -> Self | None:
-        """Return the running query, or the last one if it ended without a report; else None."""
+        """Return the running query, or the last query if it ended without a report; else None."""
         query = history.query or history.gone
         if query is None:
             return None
@@ -161,13 +163,13 @@ class QuerySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class IsolatingSnapshot:
-    """Progress of an isolation.
+    """Progress of a batch that is isolated: run in parts to find its bad records.
 
     Attributes:
         batch_key: Key of the batch.
         records: Number of the batch's offsets.
-        runs: Number of handler calls with parts of the batch so far.
-        left: Number of offsets that are not done.
+        runs: Number of calls of the handler with a part of the batch so far.
+        left: Number of the batch's offsets that are not done.
     """
 
     batch_key: str
@@ -177,29 +179,29 @@ class IsolatingSnapshot:
 
     @classmethod
     def of(cls, batch: BatchRecord) -> Self:
-        """Return the progress of a batch that is run in parts."""
+        """Return the progress of a batch that is isolated."""
         return cls(batch.batch_key, batch.planned_records, batch.parts.runs, batch.records_left)
 
 
 @dataclass(frozen=True, slots=True)
 class IsolatedSnapshot:
-    """Summary of the isolations among a gate's last batches.
+    """Summary of the isolated batches among a gate's last batches.
 
-    The handler raised either on single records, or on whole batches of which all parts pass.
+    The handler raised either on single records, or on whole batches all of whose parts pass.
     """
 
     batches: int
     """Number of isolated batches."""
     of: int
-    """Number of the last batches that were examined."""
+    """Number of last batches among which the isolated batches were counted."""
     error: str
-    """The handler's last error: the beginning of the message, and the class."""
+    """The handler's last error: the beginning of its message, and its class."""
 
     @classmethod
     def among(
         cls, batches: Sequence[BatchRecord], isolated: Mapping[str, ErrorReport]
     ) -> Self | None:
-        """Summarize the isolations among a gate's last batches; None if none was isolated."""
+        """Return a summary of the isolated batches among ``batches``; None without any."""
         number = sum(batch.batch_key in isolated for batch in batches)
         wholes = [
             batch.error for batch in batches if batch.error is not None and batch.error.is_of_whole
@@ -220,12 +222,12 @@ class IsolatedSnapshot:
 
     @property
     def is_of_wholes(self) -> bool:
-        """Whether the batches fail as a whole while all of their parts pass."""
+        """Whether the isolated batches fail only as a whole, while all of their parts pass."""
         return self.error.startswith(FAILS_AS_A_WHOLE)
 
     @property
     def advice(self) -> str | None:
-        """Advice for finding bad records at less cost; None for `MANY` isolated batches or less."""
+        """Advice on finding bad records with fewer runs; None for `MANY` batches or fewer."""
         if self.batches <= MANY:
             return None
         if self.is_of_wholes:
@@ -243,7 +245,7 @@ class IsolatedSnapshot:
 
 
 def batches_of(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
-    """Return the last batches of a gate, newest first."""
+    """Return the snapshots of a gate's last batches, newest first."""
     reported = {
         sample.batch_key: sample.processing_delay_ms
         for sample in history.samples

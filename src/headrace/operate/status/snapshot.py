@@ -1,4 +1,4 @@
-"""Snapshot of a gate at one moment: its facts, each declared once, for views and ``--json``."""
+"""Snapshot of a gate at one moment. Each fact is declared once, for views and ``--json``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -56,27 +56,29 @@ from headrace.operate.status.words import (
 )
 
 IN_DOUBT: Final = "no part of its batch passes"
-"""Reason for a waiting batch, if either the sink is away or the handler is wrong."""
+"""Reason for which a batch waits if either the sink is away or the handler is wrong."""
 
 ARROWS: Final[Mapping[Trend, str]] = {Trend.FALLING: "↓", Trend.STEADY: "→", Trend.RISING: "↑"}
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The ledger's records of a gate at one time, and values that several facts need.
+    """Records and values of a gate at one time, from which the facts of its snapshot are computed.
 
     Attributes:
+        history: The ledger's records of the gate.
+        now_ms: The time (ms since the epoch).
         lag: The gate's lag, from the ledger and the source.
         newest: The newest batch.
-        sample: The newest report of a batch.
+        sample: The newest rate sample: Spark's report of a batch.
         run: The batches of the newest checkpoint.
         lag_now: Lag as the source reports it now, for a gate that plans no batch; else None.
         outage: Outage of the sink that the newest batch waits for; None without one.
         is_over: Whether the newest batch is a success and no batch follows it.
-        moves: Whether records move: not while a sink is away, or after the end of the query.
+        moves: Whether records move. They do not while a sink is away, or after the query's end.
         measured: Change of the lag over the last batches.
-        change: ``measured``, or None while no records move.
-        cost: Learnt cost of a batch; None without one.
+        change: ``measured``; None while no records move.
+        cost: Learnt cost of a batch; None if the gate has not learnt it.
     """
 
     history: GateHistory
@@ -95,7 +97,7 @@ class Moment:
 
     @classmethod
     def of(cls, history: GateHistory, now_ms: int, lag: GateLag) -> Self:
-        """Compute the values of a moment from a gate's history and lag."""
+        """Compute a moment from a gate's history and lag."""
         newest, run = next(iter(history.batches), None), newest_run(history.batches)
         over = newest is not None and is_over(history, newest, now_ms)
         outage, measured = waits_for(history), LagChange.of(run)
@@ -129,7 +131,7 @@ class Moment:
         return self.newest.reason if self.newest else None
 
     def waiting(self) -> int | None:
-        """Return the lag before the newest batch, or behind it if no batch follows."""
+        """Return the lag at the newest batch's plan, or if no batch follows, the lag after it."""
         if self.is_over:
             return waiting_behind(self.history, self.lag_now)
         return self.newest.lag if self.newest else None
@@ -148,14 +150,14 @@ class Moment:
         return self.history.failed_error if error is None else short_error(error)
 
     def advice(self) -> tuple[str, ...]:
-        """Return remedies for a low rate or small batches; none after the end of the query."""
+        """Return remedies for a low rate or small batches; none after the query's end."""
         history = self.history
         if history.gate.ended is not None:
             return ()
         return advice_on(history.gate, history.batches, history.samples, history.fit_counts)
 
     def run_records(self) -> int | None:
-        """Return the records of the checkpoint's batches; None if some may not have been read."""
+        """Return the number of records of the newest checkpoint's batches; None if not known."""
         has_all = len(self.run) < self.history.look_back
         return sum(batch.planned_records for batch in self.run) if self.run and has_all else None
 
@@ -217,10 +219,10 @@ def _away_s(gate: GateMoment, _lag: GateLag, now_ms: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GateSnapshot:
-    """A gate at one moment. ``headrace status --json`` prints one such object per gate.
+    """State of a gate at one moment. ``headrace status --json`` prints one such object per gate.
 
-    Times are milliseconds since the epoch, rates are records per second. None (``null``) stands for
-    a value that is not known, or not known yet.
+    Times are milliseconds since the epoch, and rates are records per second. None (``null``) stands
+    for a value that is not known, or not known yet.
     """
 
     gate: str = fact(
@@ -261,7 +263,7 @@ class GateSnapshot:
         Column("trend", lambda _s: "", in_table="never"),
     )
     drain_s: float | None = fact(
-        "Seconds until no record waits at this pace; 0 if none waits, None if never.",
+        "Seconds until no record waits, at the present pace; 0 if none waits, None if never.",
         lambda m: m.change.drain_s if m.change and m.drains else None,
         Column(
             "drained in",
@@ -274,7 +276,7 @@ class GateSnapshot:
         ),
         Metric(
             "drain_seconds",
-            "Time until nothing waits, at the pace of late.",
+            "Time until no record waits, at the pace of the last minutes.",
             lambda _gate, lag, *_: lag.drain_s,
         ),
     )
@@ -290,7 +292,9 @@ class GateSnapshot:
             order=lambda s: -(s.rate_per_s or 0),
         ),
         Metric(
-            "rate_limit_records_per_second", "The most that a batch is planned for.", _most_per_s
+            "rate_limit_records_per_second",
+            "Largest rate for which a batch is planned.",
+            _most_per_s,
         ),
     )
     processing_rate_per_s: float | None = fact(
@@ -305,7 +309,7 @@ class GateSnapshot:
         ),
         Metric(
             "capacity_records_per_second",
-            "How fast the last batch was processed.",
+            "Rate at which the last batch was processed.",
             lambda gate, *_: gate.capacity_per_s,
         ),
     )
@@ -331,20 +335,21 @@ class GateSnapshot:
         ),
     )
     reason: str | None = fact(
-        "Reason for the last batch's size; while the batch waits for its sink, that reason.",
+        "Reason for the last batch's size; while the batch waits for its sink, the reason for"
+        " the wait.",
         Moment.reason,
         Column("limited by", lambda s: s.operator_limits or s.reason or UNKNOWN, width=14),
     )
     proportional: float | None = fact(
-        "Contribution of the law's first term to the last rate.",
+        "Contribution of the law's proportional term to the last rate (records/s).",
         lambda m: m.sample and m.sample.proportional,
     )
     integral: float | None = fact(
-        "Contribution of the law's second term to the last rate.",
+        "Contribution of the law's integral term to the last rate (records/s).",
         lambda m: m.sample and m.sample.integral,
     )
     derivative: float | None = fact(
-        "Contribution of the law's third term to the last rate.",
+        "Contribution of the law's derivative term to the last rate (records/s).",
         lambda m: m.sample and m.sample.derivative,
     )
     law: str | None = fact(
@@ -354,7 +359,7 @@ class GateSnapshot:
         "Learnt cost of a batch before its first record (ms).",
         lambda m: m.cost and m.cost.fixed_s * 1000,
         metric=Metric(
-            "batch_fixed_cost_seconds", "What a batch costs before its first record.", _fixed_s
+            "batch_fixed_cost_seconds", "Time that a batch takes before its first record.", _fixed_s
         ),
     )
     record_us: float | None = fact(
@@ -409,7 +414,7 @@ class GateSnapshot:
         lambda m: m.history.unresolved.failed,
     )
     dead: int = fact(
-        "Number of dead batches that nobody has dropped; no backfill runs them.",
+        "Number of dead batches that nobody has dropped. No backfill runs a dead batch.",
         lambda m: m.history.unresolved.dead,
     )
     dead_letters: int = fact(
@@ -445,11 +450,11 @@ class GateSnapshot:
         lambda m: tuple(ReceiverSnapshot.of(entry, m.now_ms) for entry in m.history.receivers),
     )
     query: QuerySnapshot | None = fact(
-        "The running query, or the last one if it ended without a report; else None.",
+        "The running query, or the last query if it ended without a report; else None.",
         lambda m: QuerySnapshot.of(m.history),
         metric=Metric(
             "query_running",
-            "1 while a query stands behind the gate.",
+            "1 while the gate has a running query.",
             lambda gate, *_: gate.has_query,
         ),
     )
@@ -466,7 +471,8 @@ class GateSnapshot:
         lambda m: m.history.ended_by(QueryEnd.STOPPED),
     )
     run_records: int | None = fact(
-        "Records of the newest checkpoint's batches; None if ``batches`` lacks some.",
+        "Records of the newest checkpoint's batches; None if ``batches`` does not have all of"
+        " them.",
         Moment.run_records,
     )
     waiting: SinkOutage | None = fact(
@@ -475,7 +481,9 @@ class GateSnapshot:
         " wait.",
         lambda m: m.outage,
         metric=Metric(
-            "sink_away_seconds", "For how long its batch has waited for its sink; 0: not.", _away_s
+            "sink_away_seconds",
+            "Time for which the batch has waited for its sink; 0 if it does not wait.",
+            _away_s,
         ),
     )
     waits_with: str | None = fact(
@@ -536,8 +544,8 @@ class GateSnapshot:
         ),
     )
     retention_left_s: float | None = fact(
-        "Seconds until the source's retention deletes the oldest such record; 0 if"
-        " records were deleted. The source is asked if records have waited for a minute.",
+        "Seconds until the source's retention deletes the oldest record that no batch has begun;"
+        " 0 if records were deleted. The source is asked if records have waited for a minute.",
         lambda m: m.lag.retention_left_s,
         metric=Metric(
             "retention_remaining_seconds",
@@ -546,13 +554,14 @@ class GateSnapshot:
         ),
     )
     needs: tuple[Need, ...] = fact(
-        "Needs, the most urgent first: each with a sentence and a command.",
+        "Problems that an operator has to look at, the most urgent first, each with a sentence"
+        " and a command.",
         lambda _m: (),  # `take_snapshot` adds the needs, which read a snapshot
     )
 
     @property
     def newest(self) -> BatchSnapshot | None:
-        """The last batch; None without one."""
+        """The gate's last batch; None before its first batch."""
         return self.batches[0] if self.batches else None
 
     @property
@@ -571,6 +580,6 @@ GateSnapshot.__doc__ = f"{GateSnapshot.__doc__}\n    Attributes:\n" + "".join(
 
 
 def without_needs(moment: Moment) -> GateSnapshot:
-    """Compute a snapshot without its needs."""
+    """Compute a gate's snapshot whose field ``needs`` is empty."""
     values: dict[str, Any] = {name: entry["value"](moment) for name, entry in _FACTS.items()}
     return GateSnapshot(**values)

@@ -1,4 +1,4 @@
-"""Asks gates' sources for the number and age of waiting records, and for each log's beginning.
+"""Asks brokers and journals for the waiting records of gates: their number, age and retention.
 
 The ledger knows a gate's lag only as of its newest batch. So the broker or the journal is asked if
 a gate plans no batch, or lags. The requests carry no secrets and run in threads of their own.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SourceAccess(NamedTuple):
-    """Access to a batch's records: the source's connector, and the stream's options."""
+    """Access to a batch's records in the source: connector and source options."""
 
     connector: "Connector"
     options: dict[str, str]
@@ -33,7 +33,7 @@ def source_access(
 ) -> dict[str, SourceAccess]:
     """Return the access to each batch's records, by batch key; ``gate_of`` maps keys to gates.
 
-    An address in ``options`` replaces the address in the ledger.
+    The source's address comes from ``options``, or else from the ledger.
     """
     source_of = {gate.name: gate.source for gate in ledger.gates.all()}
     addresses = {
@@ -47,36 +47,38 @@ def source_access(
 
 
 _Place = tuple[TopicPartition, str]
-"""A partition, and ``next`` for its next record to be read, or ``first`` for its first record."""
+"""A partition, with ``next`` for the next record to read, or ``first`` for the log's first
+record."""
 
 ASK_AGAIN_S: Final = 10.0
-"""Shortest interval between two requests to a source (s)."""
+"""Shortest interval between two requests for the same gate (s)."""
 
 _PER_S: Final = 4.0
-"""Largest rate of requests to all sources together (1/s)."""
+"""Largest rate of requests for all gates together (1/s)."""
 
 WAIT_FOR_SOURCES_S: Final = 3.0
-"""Time for which a caller waits for answers (s); the next call returns late answers."""
+"""Time for which a caller waits for answers (s). A later answer is returned by the next call."""
 
 MOST_AT_ONCE: Final = 8
-"""Largest number of sources that are asked at the same time."""
+"""Largest number of gates whose sources are asked at the same time."""
 
 MOST_RECORDS: Final = 100
-"""Largest number of a gate's partitions whose next record is read for its timestamp. Partitions
-with the largest lag come first."""
+"""Largest number of a gate's partitions whose next record is read for its timestamp: the partitions
+with the largest lags."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionAnswer:
-    """A source's answer for a partition.
+    """Answer of a gate's source about one partition.
 
     Attributes:
-        position: End of the ranges that the gate has begun.
-        end: End offset of the log.
-        beginning: First offset of the log.
-        next_ms: Timestamp of the next record to be read; None without one, or if it was not read.
-        first_ms: Timestamp of the log's first record; None if it was not read, because no record
-            was deleted yet.
+        position: Offset after the last offset that the gate's batches have begun.
+        end: Offset after the log's last record.
+        beginning: First offset that the log still has.
+        next_ms: Timestamp of the next record to read (ms since the epoch); None if no record waits,
+            or if the timestamp was not read.
+        first_ms: Timestamp of the log's first record (ms since the epoch); None if it was not read,
+            because the log has not deleted a record yet.
     """
 
     position: int
@@ -87,25 +89,25 @@ class PartitionAnswer:
 
     @property
     def lag(self) -> int:
-        """The records that no batch has begun yet."""
+        """Number of the partition's records that no batch has begun."""
         return max(self.end - max(self.position, self.beginning), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceAnswer:
-    """Answer of a gate's source, and the time of the request (ms since the epoch)."""
+    """Answer of a gate's source about all partitions; ``asked_ms`` is the time of the request."""
 
     asked_ms: int
     partitions: Mapping[TopicPartition, PartitionAnswer] = field(default_factory=dict)
 
     @property
     def lag(self) -> int:
-        """The records that no batch has begun yet."""
+        """Number of records of all partitions that no batch has begun."""
         return sum(partition.lag for partition in self.partitions.values())
 
     @property
     def oldest_ms(self) -> int | None:
-        """Timestamp of the oldest record to be read; None without one, or if not known."""
+        """Timestamp of the oldest record to read (ms since the epoch); None if not known."""
         times = [
             partition.next_ms
             for partition in self.partitions.values()
@@ -114,11 +116,11 @@ class SourceAnswer:
         return min(times, default=None)
 
     def retention_left_s(self) -> float | None:
-        """Return the shortest time (s) until a log deletes its next record to be read.
+        """Return the shortest time (s) until a log deletes its next record to read.
 
-        Retention by age deletes the next record to be read ``next_ms - first_ms`` after the log's
-        first record, which is due now. None while no record was deleted yet, or none waits; 0 if
-        records were deleted before they were read.
+        The log's first record is due for deletion now, and retention by age deletes the next record
+        to read ``next_ms - first_ms`` later. 0 if records were deleted before they were read. None
+        if no record waits, or if no log has deleted a record yet.
         """
         left = []
         for partition in self.partitions.values():
@@ -130,10 +132,10 @@ class SourceAnswer:
 
 
 class Sources:
-    """Asks the sources of gates, and keeps the newest answer of each source.
+    """Asks the sources of gates in threads, and keeps each gate's newest answer.
 
-    A source that does not answer, or requires secrets, is asked again later. ``with_times`` says
-    whether to read the next records for their timestamps.
+    A source that does not answer, because it is unreachable or requires secrets, is asked again
+    later. ``with_times`` says whether next records are read for their timestamps.
     """
 
     def __init__(self, *, with_times: bool = True) -> None:
@@ -143,11 +145,11 @@ class Sources:
         self._running: dict[str, threading.Thread] = {}
 
     def answers(self) -> Mapping[str, SourceAnswer]:
-        """Return the newest answers, by gate."""
+        """Return the newest answer of each gate's source, by gate."""
         return dict(self._answers)
 
     def ask(self, ledger: Ledger, gates: Iterable[str], wait_s: float = 0) -> None:
-        """Ask the sources of gates. Wait ``wait_s`` for sources without an answer yet."""
+        """Ask the sources of gates. Wait up to ``wait_s`` for gates that have no answer yet."""
         wanted = [name for name in gates if self._is_due(name)]
         # The slots are few, so the sources with the oldest request come first.
         wanted.sort(key=lambda name: self._asked_s.get(name, 0))
@@ -194,7 +196,7 @@ class Sources:
 def _answer(
     source: str, servers: str | None, begun: list[PlannedRange], *, with_times: bool
 ) -> SourceAnswer | None:
-    """Return a source's answer for the begun ranges; None if it has none of their partitions."""
+    """Ask a source about the begun ranges; return None if it has none of their partitions."""
     asked_ms = wall_clock_ms()
     connector = connector_of(source)
     options = connector.located({}, servers)
@@ -258,7 +260,7 @@ def _times(
 
 
 def begun_ranges(ledger: Ledger, history: GateHistory) -> list[PlannedRange]:
-    """Return the furthest begun range of each partition, in the topics of the newest batch."""
+    """Return the furthest range that was begun in each partition of the newest batch's topics."""
     ranges = {planned.offsets.topic_partition: planned for planned in history.ranges}
     for topic, topic_id in {
         (planned.offsets.topic, planned.topic_id) for planned in history.ranges

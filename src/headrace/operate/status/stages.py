@@ -1,4 +1,4 @@
-"""Snapshots of the stages of flows at one moment."""
+"""Snapshots of the stages of running flows at one moment."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,33 +10,38 @@ from headrace.gate import Ledger
 from headrace.operate.status.states import Need, Urgency, Where
 
 BOTTLENECK: Final = "bottleneck"
-"""State of a stage that throttles others while no stage throttles it."""
+"""State of a stage that throttles other stages and is not throttled itself."""
 
 WINDOW_MS: Final = 60_000
-"""Time that is divided into busy, throttled and idle (ms)."""
+"""Time before now in which the shares of busy, throttled and idle time are measured (ms)."""
 
 MOST_BATCHES: Final = 200
-"""Largest number of batches that are read for this division; short batches cover less time."""
+"""Largest number of a stage's batches from which its busy time is computed. Short batches may cover
+less time than `WINDOW_MS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageSnapshot:
-    """A stage at one moment. ``headrace status --json`` prints one such object after the gates.
+    """State of a flow's stage at one moment. ``headrace status --json`` prints it after the gates.
 
     Attributes:
-        state: ``free``, ``throttled``, or ``bottleneck``: throttles others and is not throttled.
-        throttled_by: The next stage that throttles this stage. None while the stage is free, or
-            if the gate's learnt rate is lower than the throttled rate.
+        flow: Name of the flow.
+        stage: Name of the stage.
+        state: ``free``; ``throttled``; or ``bottleneck`` if the stage throttles other stages and
+            is not throttled itself.
+        throttled_by: The downstream stage that throttles this stage. None while the stage is free,
+            or if the rate that its gate has learnt is below the throttle's rate.
         throttle_level: Level of the throttle; 0 while the stage is free.
-        rate_per_s: The rate that the stage's gate has learnt (records/s); None without one.
-        rate_limit_per_s: Largest rate under the throttle (records/s); None while free.
+        rate_per_s: The rate that the stage's gate has learnt (records/s); None before that.
+        rate_limit_per_s: Largest rate under the throttle (records/s); None while the stage is
+            free.
         queue_bytes: Bytes that wait on the stage's channel; None if not known.
         missing_upstream: An upstream stage that does not run; None if all run.
         upstream: The stages directly before this stage.
         throttled_since_ms: Time since which ``throttled_by`` throttles the stage (ms since the
-            epoch); None while it is free.
-        busy: Fraction of the last minute, or of the time since the first batch, in which a batch
-            ran. A running batch counts up to now.
+            epoch); None while the stage is free.
+        busy: Fraction of the last minute, or of the time since the stage's first batch, in which a
+            batch ran. A running batch counts up to now.
     """
 
     flow: str
@@ -54,23 +59,23 @@ class StageSnapshot:
 
     @property
     def in_force_per_s(self) -> float | None:
-        """Rate in force (records/s): the lower of the learnt rate and the rate limit."""
+        """Rate in force (records/s): the lower of learnt rate and rate limit; None without both."""
         rates = [rate for rate in (self.rate_per_s, self.rate_limit_per_s) if rate is not None]
         return min(rates, default=None)
 
     @property
     def throttled(self) -> float:
-        """Fraction of the time in which no batch ran, if another stage throttles the stage now."""
+        """Fraction of the time in which no batch ran, if another stage throttles this stage."""
         return 0.0 if self.throttled_by is None else 1 - self.busy
 
     @property
     def idle(self) -> float:
-        """Fraction of the time in which the stage was neither busy nor throttled."""
+        """Fraction of the time in which the stage ran no batch and was not throttled."""
         return 1 - self.busy - self.throttled
 
 
 def stages_of(ledger: Ledger, now_ms: int) -> list[StageSnapshot]:
-    """Return the running stages that publish their state in a ledger, by flow and name."""
+    """Return the running stages that publish their state in a ledger, sorted by flow and name."""
     flows = ledger.signals.flows()
     rates = {gate.name: gate.rate_per_s for gate in ledger.gates.all()} if flows else {}
     return [stage for flow in flows for stage in _stages(ledger, flow, rates, now_ms)]
@@ -104,7 +109,10 @@ def _stages(
 
 
 def _as_felt(state: StageState, rate_per_s: float | None) -> StageState:
-    """Return a stage's state without a throttle that is above the stage's own rate."""
+    """Return a stage's state without its throttle if the stage's own rate is lower.
+
+    Such a throttle has no effect on the stage.
+    """
     limit = state.rate_limit_per_s
     if limit is None or rate_per_s is None or limit <= rate_per_s:
         return state
@@ -126,7 +134,8 @@ def _busy(ledger: Ledger, gate: str, now_ms: int) -> float:
 def busy_share(spans: Sequence[tuple[int, int | None]], since_ms: int, now_ms: int) -> float:
     """Return the fraction of the time from ``since_ms`` to ``now_ms`` in which a batch ran.
 
-    A span is a batch's start and end (ms). The end of a running batch is None, and counts as now.
+    A span is the start and end of a batch (ms since the epoch). A running batch has no end (None),
+    and counts up to now.
     """
     ran_ms, until_ms = 0, since_ms
     for created_ms, end_ms in sorted(spans, key=lambda span: span[0]):
@@ -139,7 +148,7 @@ def busy_share(spans: Sequence[tuple[int, int | None]], since_ms: int, now_ms: i
 
 
 def flow_needs(stages: Sequence[StageSnapshot]) -> Iterator[Need]:
-    """Yield the needs of flows: their bottlenecks, and stages that do not run."""
+    """Yield the needs (problems) of flows: bottlenecks, and stages that do not run."""
     for stage in stages:
         about = f"{stage.flow}.{stage.stage}"
         if stage.state == BOTTLENECK:

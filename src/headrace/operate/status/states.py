@@ -1,8 +1,8 @@
-"""States of gates and receivers, each declared once, and the needs of operators.
+"""States of gates and receivers, each declared once, and the needs (problems) of operators.
 
-A query is dead if it did not leave its gate and its lease or its process has ended. A stopped query
-leaves its gate, so it is not dead. A killed program leaves no gate, although Spark's JVM still ends
-the planner in order.
+A query is dead if its lease or its process has ended, but the query did not leave its gate. A
+stopped query leaves its gate, so it is not dead. A killed program leaves no gate, even though
+Spark's JVM then ends the planner in order.
 """
 
 import shlex
@@ -41,49 +41,55 @@ HISTORY: Final = 60
 """Default number of newest batches that a snapshot covers."""
 
 SILENCE: Final = 3
-"""Intervals without a new batch after which a gate counts as silent."""
+"""Number of intervals without a new batch after which a gate counts as silent."""
 
 SHORTEST_SILENCE_MS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class GateHistory:
-    """The ledger's records of one gate's live stream; batches and samples are newest first."""
+    """The ledger's records of a gate. Batches and rate samples are sorted, newest first."""
 
     gate: GateRecord
     batches: tuple[BatchRecord, ...] = ()
     samples: tuple[RateSample, ...] = ()
     ranges: tuple[PlannedRange, ...] = ()
-    """Ranges of the newest batch."""
+    """Ranges of offsets of the newest batch."""
     losses: tuple[Loss, ...] = ()
     missed: Missed = field(default_factory=Missed)
     unresolved: Unresolved = field(default_factory=Unresolved)
     receivers: tuple[ReceiverRecord, ...] = ()
     query: GateQuery | None = None
-    """The running query of the gate."""
+    """The gate's running query; None without one."""
     gone: GateQuery | None = None
-    """The last query of the gate, if it ended without reporting an end."""
+    """The gate's last query, if it ended without reporting its end; else None."""
     isolating: BatchRecord | None = None
-    """The newest batch that is being isolated."""
+    """The newest batch that is being isolated, that is, run in parts to find bad records; None
+    without one."""
     isolated: Mapping[str, ErrorReport] = field(default_factory=dict)
-    """Errors that the handler raised on single records, by batch key, newest first. They go back
-    to the oldest of ``batches``."""
+    """Errors that the handler raised on single records of isolated batches, by batch key, newest
+    first. They cover the time since the oldest batch in ``batches``."""
     fit_counts: tuple[FitCount, ...] = ()
-    """Counts of records and undecodable values of the newest successful batches, where kept."""
+    """Counts of all records and of undecodable values in the newest successful batches, as far as
+    the ledger keeps these counts."""
     operator_limits: OperatorLimits | None = None
     new_checkpoint: str | None = None
-    """Position from which the running query continued, if it began a new checkpoint."""
+    """Position from which the running query continued, in words, if it began a new checkpoint; else
+    None."""
     look_back: int = HISTORY
-    """Number of batches that were requested; ``batches`` is complete if it has fewer."""
+    """Number of batches that were requested. If ``batches`` has fewer, it has all batches of the
+    gate."""
     waits_with: str | None = None
-    """Another gate of the same query, if the newest batch waits for its sink, which is away."""
+    """Another gate of the same query whose sink is away, if the newest batch waits for that sink;
+    else None."""
     failed_error: str | None = None
-    """Error of the newest batch that waits for a backfill, if ``batches`` does not have it."""
+    """Error of the newest batch that waits for a backfill, if ``batches`` does not have that batch;
+    else None."""
 
     def ended_by(self, how: QueryEnd) -> str | None:
-        """Return the error or the author of the query's end; None if it ended otherwise.
+        """Return the author or the error of the query's end if it ended as ``how`` says; else None.
 
-        None also while a query runs.
+        Return None also while a query runs.
         """
         if self.query is not None:
             return None
@@ -92,9 +98,10 @@ class GateHistory:
         return self.gate.ended_error if self.gate.ended == how else None
 
     def abandoned(self, now_ms: int) -> int:
-        """Count the batches in progress that no process runs; 0 without a running query.
+        """Return the number of batches in progress that no process runs; 0 without a running query.
 
-        Such a batch was last run before the query began, or its owner's lease has expired.
+        A batch counts if it was last run before the query began, or if its owner's lease has
+        expired.
         """
         query = self.query
         if query is None:
@@ -111,7 +118,7 @@ class GateHistory:
 
     @property
     def unfit_records(self) -> int:
-        """Number of records of the last `FIT_BATCHES` batches that the schema does not fit.
+        """Number of records in the last `FIT_BATCHES` batches that the schema does not fit.
 
         0 while the schema fits enough records, or while no dead letter waits.
         """
@@ -131,7 +138,7 @@ class GateHistory:
 
     @property
     def stop(self) -> OperatorAction | None:
-        """Operator's stop of the gate's current or last query."""
+        """Action with which an operator stopped the gate's current or last query, or None."""
         return None if self.operator_limits is None else self.operator_limits.stop
 
     def is_silent(self, now_ms: int) -> bool:
@@ -144,13 +151,13 @@ class GateHistory:
 def query_behind(ledger: Ledger, gate: str) -> tuple[GateQuery | None, GateQuery | None]:
     """Return a gate's running query and its lost query; at least one of the two is None.
 
-    A lost query ended without reporting an end.
+    A lost query is a query that ended without reporting its end.
     """
     return sorted_query(ledger.gates.last_queries([gate]).get(gate))
 
 
 def sorted_query(found: tuple[GateQuery, bool] | None) -> tuple[GateQuery | None, GateQuery | None]:
-    """Sort a query into running or lost, like `query_behind`, by whether its lease is in force."""
+    """Return the pair (running query, lost query) for a query, by whether its lease is in force."""
     if found is None:
         return None, None
     query, lives = found
@@ -163,7 +170,7 @@ def silence_ms(interval_ms: int) -> int:
 
 
 OVERDUE: Final = 3
-"""Intervals after which a running batch is overdue."""
+"""Number of intervals after which a running batch is overdue."""
 
 SHORTEST_OVERDUE_MS: Final = 5_000
 
@@ -173,28 +180,29 @@ BATCH: Final = "headrace batches {batch}"
 
 
 class Urgency(IntEnum):
-    """Urgency with which an operator has to look; the lowest number is the most urgent."""
+    """Urgency of a problem for an operator; the lowest number is the most urgent."""
 
     NOW = 0
-    """Records are lost, or nothing is processed."""
+    """Records are lost, or the gate processes no records."""
     SOON = 1
-    """Something failed and waits for an operator."""
+    """A batch, record or process failed and waits for an operator."""
     WATCH = 2
-    """The problem may get worse by itself."""
+    """The problem may get worse without an operator's action."""
     FINE = 3
-    """No operator has to look."""
+    """The state is no problem."""
 
 
 class GateState(StrEnum):
-    """State of a gate, in the words of ``--json``; lists show the states in this order.
+    """State of a gate. Its value is the word in ``--json``; lists show the states in this order.
 
     A new state needs an entry here and its condition in `gate_state`.
 
     Attributes:
-        urgency: Urgency of the state; `FINE` is no need.
-        colour: Colour of the word: green is fine, yellow needs watching, red needs work.
-        headline: Sentence of the state, with the fields that `needs.headline` fills in.
-        command: Command for the state, with ``{gate}`` and ``{batch}``, the newest batch's key.
+        urgency: Urgency of the state; `FINE` if the state is no problem.
+        colour: Colour of the state's name: green is fine, yellow needs watching, red needs work.
+        headline: Sentence about the state, with fields that `needs.headline` fills in.
+        command: Command for the state. ``{gate}`` stands for the gate's name, and ``{batch}`` for
+            the newest batch's key.
     """
 
     urgency: Urgency
@@ -205,7 +213,7 @@ class GateState(StrEnum):
     def __new__(
         cls, word: str, urgency: Urgency, colour: str, headline: str, command: str = WHY
     ) -> Self:
-        """Make a state from its declaration."""
+        """Create a state from its name, urgency, colour, headline and command."""
         state = str.__new__(cls, word)
         state._value_ = word
         state.urgency, state.colour = urgency, colour
@@ -221,7 +229,7 @@ class GateState(StrEnum):
         "Dead: its process has ended without a word; last sign of its query {ended}.",
         BATCH,
     )
-    """The query's process was killed, and reported no end."""
+    """The query's process has ended, and reported no end of the query."""
     SILENT = (
         "silent",
         Urgency.NOW,
@@ -237,7 +245,7 @@ class GateState(StrEnum):
         "red",
         "Stalled: no batch for {silence}, with {waiting}.",
     )
-    """No batch for a while, although records wait: the query has stopped."""
+    """The gate has had no batch for a while, although records wait: its query has stopped."""
     WAITING = (
         "waiting",
         Urgency.SOON,
@@ -245,7 +253,7 @@ class GateState(StrEnum):
         "Waiting {for_what} since {away}. {waiting_for_it}.",
         "headrace retry {gate}",
     )
-    """The sink is away: the batch waits and is retried, and nothing more is admitted."""
+    """The sink is away. The batch waits and is retried, and no further batch is planned."""
     OVERDUE = (
         "overdue",
         Urgency.WATCH,
@@ -270,9 +278,9 @@ class GateState(StrEnum):
         "yellow",
         "Falling behind: {waiting}, {growth} more each second.",
     )
-    """Records wait, and their number grows."""
+    """Records wait, and the number of waiting records grows."""
     STEADY = "steady", Urgency.FINE, "yellow", "Holding: {waiting}."
-    """Records wait, and their number is steady, or too few batches show a trend."""
+    """Records wait. The number of waiting records is steady, or too few batches show a trend."""
     LIMITED = (
         "limited",
         Urgency.WATCH,
@@ -282,7 +290,7 @@ class GateState(StrEnum):
     )
     """Records wait, and an operator's limit made the last batch smaller."""
     CATCHING_UP = "catching up", Urgency.FINE, "green", "Catching up: {waiting}, {to_go}."
-    """Records wait, and their number falls."""
+    """Records wait, and the number of waiting records falls."""
     PAUSED = "paused", Urgency.WATCH, "yellow", "{operator_limits}.", "headrace resume {gate}"
     """An operator has paused or drained the gate, so it plans no batch."""
     NEW = "new", Urgency.FINE, "default", "No batch yet."
@@ -301,37 +309,37 @@ class GateState(StrEnum):
         "Stopped {said_end}{why_ended}; {left}.",
         "headrace failures {gate}",
     )
-    """The program stopped the query or ended, or the query ended with an exception."""
+    """The query's program stopped the query or ended, or the query ended with an exception."""
     FINISHED = (
         "finished",
         Urgency.FINE,
         "green",
         "Finished {said_end}: {all_records}, none left{by_now}.",
     )
-    """The query read all records under a trigger such as ``availableNow``, and ended."""
+    """The query ran with a trigger such as ``availableNow``, read all records, and ended."""
     IDLE = "idle", Urgency.FINE, "default", "Idle: no batch for {silence}; {nothing_new}."
-    """No batch for a while, and no records wait: no data, or no query."""
+    """The gate has had no batch for a while, and no records wait: there is no data, or no query."""
 
 
 class ReceiverState(StrEnum):
-    """State of a receiver, in the words of ``--json``."""
+    """State of a receiver. Its value is the word in ``--json``."""
 
     RECEIVING = "receiving"
-    """Records arrive, and none waits for the rate."""
+    """Records arrive, and none of them waits because of the rate limit."""
     REFUSING = "refusing"
     """All senders wait, for the reason in `ReceiverSnapshot.refusing`, such as a full journal."""
     LIMITED = "limited"
-    """Records wait because more arrive than the rate allows."""
+    """Records wait because more records arrive than the rate limit allows."""
     IDLE = "idle"
-    """No records arrived lately."""
+    """No records have arrived lately."""
     SILENT = "silent"
-    """The receiver sent no heartbeat for a while: it died, or cannot reach the ledger."""
+    """The receiver has sent no heartbeat for a while: it died, or cannot reach the ledger."""
 
 
 def gate_state(
     history: GateHistory, change: LagChange | None, now_ms: int, lag_now: int | None
 ) -> GateState:
-    """Return a gate's state from its history, the lag's change and the lag in its source."""
+    """Return a gate's state. ``lag_now`` is the lag that the source reports; None if not known."""
     if not history.batches:
         if history.gone is not None:
             return _of_gone(history.gone)
@@ -361,7 +369,7 @@ def gate_state(
 
 
 def _warm_batches(history: GateHistory) -> list[BatchRecord]:
-    """Return the query's batches without its first, whose lag grew while no query ran."""
+    """Return the query's batches without its first batch, whose lag grew before the query ran."""
     query, run = history.query, newest_run(history.batches)
     if query is not None:
         return [batch for batch in run if batch.created_time_ms >= query.since_ms][:-1]
@@ -396,14 +404,14 @@ def _of_running(history: GateHistory, now_ms: int) -> GateState | None:
 
 
 def waits_for(history: GateHistory) -> SinkOutage | None:
-    """Return the sink outage that a gate's newest batch waits for; None if it waits for none."""
+    """Return the sink outage that a gate's newest batch waits for; None if it does not wait."""
     outage, newest = history.gate.waits, history.batches[0] if history.batches else None
     is_open = newest is not None and newest.end_time_ms is None and history.query is not None
     return outage if outage and newest and is_open and outage.batch == newest.batch_key else None
 
 
 def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
-    """Return the reported end of the last query; None while one runs, or without a report."""
+    """Return FINISHED or STOPPED after a reported end of the last query; None otherwise."""
     if history.query is not None or (history.gate.ended is None and history.stop is None):
         return None
     is_finished = history.gate.ended == QueryEnd.FINISHED and not waiting
@@ -411,13 +419,13 @@ def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
 
 
 def _held(history: GateHistory) -> GateState | None:
-    """Return PAUSED if an operator has paused or drained the gate, even while a batch runs."""
+    """Return PAUSED if an operator has paused or drained the gate, also while a batch runs."""
     held = history.operator_limits is not None and history.operator_limits.closed_by is not None
     return GateState.PAUSED if held else None
 
 
 def _quiet(history: GateHistory, now_ms: int, *, waiting: int | None) -> GateState | None:
-    """Return STALLED or IDLE for a silent gate; None while a batch runs or is expected."""
+    """Return STALLED or IDLE for a gate without a recent batch; None for any other gate."""
     ended_ms = history.batches[0].end_time_ms
     if ended_ms is None:
         return None
@@ -432,7 +440,7 @@ def left_by(batch: BatchRecord) -> int | None:
 
 
 def is_over(history: GateHistory, newest: BatchRecord, now_ms: int) -> bool:
-    """Whether the newest batch is a success and no batch follows it.
+    """Whether the newest batch is a success and is the last: the query has ended or is silent.
 
     The gate's lag is then the number of records that the newest batch left.
     """
@@ -441,15 +449,16 @@ def is_over(history: GateHistory, newest: BatchRecord, now_ms: int) -> bool:
 
 
 def has_ended(history: GateHistory) -> bool:
-    """Whether the last query is known to have ended, or gives no sign of life."""
+    """Whether the gate's last query has ended, or its process gives no sign of life."""
     signs = (history.gate.ended, history.gone, history.stop)
     return history.query is None and any(sign is not None for sign in signs)
 
 
 def waiting_behind(history: GateHistory, lag_now: int | None) -> int | None:
-    """Return the number of records behind the newest batch, from the source or the batch's plan.
+    """Return the number of records that wait after the newest batch.
 
-    None if the batch left nothing and no query has looked for new records since.
+    The number is ``lag_now`` if it is known, else it comes from the batch's plan. Return None if
+    the batch left no records, and no query has looked for new records since.
     """
     if lag_now is not None:
         return lag_now
@@ -458,13 +467,13 @@ def waiting_behind(history: GateHistory, lag_now: int | None) -> int | None:
 
 
 def batch_time_ms(batch: BatchRecord, reported_ms: Mapping[str, int], now_ms: int) -> int:
-    """Return a batch's duration (ms) as Spark reported it, or else by the ledger's clock."""
+    """Return a batch's duration (ms) as Spark reported it, or else by the ledger's times."""
     duration_ms = reported_ms.get(batch.batch_key)
     return elapsed_ms(batch, now_ms) if duration_ms is None else duration_ms
 
 
 def elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
-    """Return the duration (ms) of a batch's latest attempt, by the ledger's clock."""
+    """Return the duration (ms) of a batch's latest attempt, by the times in the ledger."""
     began_ms = batch.created_time_ms
     if batch.attempts > 1 and batch.start_time_ms is not None:
         began_ms = batch.start_time_ms
@@ -472,7 +481,7 @@ def elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
 
 
 class Where(StrEnum):
-    """View in which an operator acts on a need."""
+    """View of the dashboard in which an operator acts on a problem."""
 
     GATE = "gate"
     FAILURES = "failures"
@@ -486,13 +495,13 @@ class Need:
     """Problem that an operator has to look at.
 
     Attributes:
-        kind: Name of the problem, such as ``dead letters``, or a value of `GateState`. Needs of
-            one kind have the same remedy, so lists show them as one.
+        kind: Name of the kind, such as ``dead letters``, or a value of `GateState`. Problems of one
+            kind have the same remedy, so lists combine them.
         urgency: 0 is now, 1 is soon, 2 means that the problem may get worse.
-        about: The gate, or the stage of a flow.
+        about: Name of the gate, or of the flow's stage.
         sentence: Description in one sentence, without the gate's name.
-        where: View in which an operator acts on the need.
-        command: Command that acts on the need, or shows the next step.
+        where: View of the dashboard in which an operator acts on the problem.
+        command: Command that acts on the problem, or shows the next step.
         records: Number of affected records; 0 if it is not known.
     """
 
@@ -507,37 +516,37 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class NeedGroup:
-    """Needs of one kind, sorted by urgency, then by records, the most urgent first."""
+    """Needs (problems) of one kind, sorted by urgency, then by records, the most urgent first."""
 
     kind: str
     needs: tuple[Need, ...]
-    """One or more."""
+    """The needs; there is at least one."""
 
     @property
     def urgency(self) -> Urgency:
-        """Urgency of the most urgent need."""
+        """Urgency of the group's most urgent need."""
         return self.needs[0].urgency
 
     @property
     def number(self) -> int:
-        """Number of gates or stages."""
+        """Number of gates or stages that have a need of this kind."""
         return len({need.about for need in self.needs})
 
     @property
     def records(self) -> int:
-        """Number of affected records, as far as it is known."""
+        """Sum of the affected records; needs with an unknown number count as 0."""
         return sum(need.records for need in self.needs)
 
     @property
     def sentence(self) -> str:
-        """Sentence for all needs, such as "3 gates: falling behind, with 1,200 records."."""
+        """Sentence about all needs of the group, such as "3 gates: falling behind."."""
         noun = "stage" if self.needs[0].where is Where.FLOWS else "gate"
         records = f", with {plural(self.records, 'record')}" if self.records else ""
         return f"{plural(self.number, noun)}: {self.kind}{records}."
 
     @property
     def command(self) -> str:
-        """Command that lists all needs, or acts on the most urgent one."""
+        """Command that lists all needs of the group, or acts on the most urgent need."""
         worst = self.needs[0]
         if self.number == 1 or worst.where not in (Where.FAILURES, Where.VERIFY):
             return worst.command
@@ -546,7 +555,7 @@ class NeedGroup:
 
 
 def grouped(needs: Iterable[Need]) -> list[NeedGroup]:
-    """Group needs by kind: the most urgent kind first, then by gates, then by records."""
+    """Group needs by kind. Sort kinds by urgency, then number of gates, then affected records."""
     kinds: dict[str, list[Need]] = {}
     for need in sorted(needs, key=lambda item: (item.urgency, -item.records, item.about)):
         kinds.setdefault(need.kind, []).append(need)

@@ -1,4 +1,4 @@
-"""Trends of a gate's newest batches: the direction of its lag, and reasons for a low rate."""
+"""Trends over a gate's newest batches: direction of the lag, and causes of a low rate."""
 
 import math
 import statistics
@@ -24,27 +24,28 @@ from headrace.gate import (
 from headrace.operate.status.words import count, duration, fine_duration
 
 BATCHES: Final = 3
-"""Number of consecutive batches that advice is based on."""
+"""Number of consecutive batches on which advice is based."""
 
 _ABOUT: Final = 0.9
 """Fraction of the interval from which on a batch counts as filling the interval."""
 
 _LONG: Final = 1.5
-"""Number of intervals from which on a batch takes too long."""
+"""Multiple of the interval from which on a batch takes too long."""
 
 _ROOM: Final = 1.2
-"""Length of a proposed interval, in durations of a batch."""
+"""Length of a proposed interval, as a multiple of a batch's usual duration."""
 
 _SURE: Final = 0.2
-"""Largest relative standard deviation of a cost that counts as known."""
+"""Largest relative standard deviation with which the cost of a batch counts as known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measurements of a gate's newest batches.
+    """Measurements of a gate's newest batches, from which `diagnose` finds the cause of a low rate.
 
     Attributes:
-        settings: Settings of the law, with the lowest rate.
+        settings: Settings of the law, among them the lowest rate.
+        interval_ms: The gate's interval (ms).
         rate_per_s: The rate in force (records/s); None without one.
         rates_per_s: Rates learnt from the newest batches (records/s), newest first.
         took_ms: Durations of these batches (ms).
@@ -62,10 +63,10 @@ class Measured:
 
 
 def diagnose(found: Measured) -> str | None:
-    """Return the cause of a low rate and a remedy, in a sentence; None without a cause.
+    """Return a sentence with the cause of a low rate and a remedy; None if no cause is found.
 
-    With a for the time of a batch without records, b for the time of a record and i for the
-    interval: no interval carries more than 1/b, and this interval carries (i - a) / (b · i). If all
+    Let a be the time of a batch without records, b the time of a record, and i the interval. Then
+    no interval carries more than 1/b records/s, and this interval carries (i - a) / (b · i). If all
     batches had one size, a and b cannot be told apart, and the sentence says so.
     """
     if found.is_throttled:
@@ -125,7 +126,7 @@ def _too_long(found: Measured) -> str | None:
 
 
 def _is_slow(found: Measured) -> bool:
-    """Whether the rate is at its lowest, and batches still fill the interval."""
+    """Whether the rate is at its lowest, and batches fill the interval even so."""
     if found.rate_per_s is None or found.rate_per_s > found.settings.min_rate:
         return False
     if len(found.took_ms) < BATCHES or any(rate != found.rate_per_s for rate in found.rates_per_s):
@@ -144,15 +145,15 @@ def _fixed_s(cost: SourceCost | None) -> float | None:
 
 
 WINDOW: Final = 6
-"""Number of batches in a measurement of the lag: enough to average out a batch of an odd size, few
-enough to show within seconds that a job slows down."""
+"""Number of batches over which the change of the lag is measured: enough to average out a batch of
+an odd size, few enough to show within seconds that a job slows down."""
 
 STEADY: Final = 0.02
-"""Fraction of the throughput up to which a changing lag counts as steady."""
+"""Largest change of the lag that counts as steady, as a fraction of the throughput."""
 
 
 class Trend(StrEnum):
-    """Direction of a quantity."""
+    """Direction in which a quantity changes, such as a lag."""
 
     FALLING = "falling"
     STEADY = "steady"
@@ -161,10 +162,13 @@ class Trend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LagChange:
-    """Change of a checkpoint's lag between two plans.
+    """Change of a checkpoint's lag between the plans of two batches.
 
     Attributes:
-        lag_change_per_s: Above 0 if the lag grows; lost records make it fall too.
+        lag_change_per_s: Change of the lag (records/s), above 0 if the lag grows. Lost records
+            make it fall too.
+        arrival_rate_per_s: Rate at which records arrive at the source (records/s).
+        throughput_per_s: Rate at which records are admitted (records/s).
         lag: The lag at the later plan, before its batch.
         left_over: Number of records that the later batch did not admit.
     """
@@ -177,9 +181,10 @@ class LagChange:
 
     @classmethod
     def of(cls, batches: Sequence[BatchRecord]) -> Self | None:
-        """Measure over batches of one checkpoint, newest first; None with fewer than two lags.
+        """Measure the change over batches of one checkpoint, newest first.
 
-        A batch that was planned before a restart has a known size but no known lag.
+        Return None if fewer than two batches have a known lag. A batch that was planned before a
+        restart has a known size but no known lag.
         """
         places = [place for place, batch in enumerate(batches[:WINDOW]) if batch.lag is not None]
         if len(places) < 2:
@@ -200,14 +205,14 @@ class LagChange:
 
     @property
     def lag_trend(self) -> Trend:
-        """Direction of the lag, apart from the usual variation between batches."""
+        """Direction of the lag; a change within the usual variation of batches is steady."""
         if abs(self.lag_change_per_s) <= STEADY * self.throughput_per_s:
             return Trend.STEADY
         return Trend.FALLING if self.lag_change_per_s < 0 else Trend.RISING
 
     @property
     def drain_s(self) -> float | None:
-        """Seconds until no record waits: lag / (admitted - arriving); None if never."""
+        """Time until no record waits (s): lag / (admitted - arriving); None if never."""
         if self.left_over == 0:
             return 0.0
         net_per_s = self.throughput_per_s - self.arrival_rate_per_s
@@ -215,19 +220,19 @@ class LagChange:
 
 
 def newest_run(batches: Sequence[BatchRecord]) -> list[BatchRecord]:
-    """Return the batches of the newest batch's checkpoint: other offsets are not comparable."""
+    """Return the batches of the newest checkpoint, because offsets of others are not comparable."""
     return [batch for batch in batches if batch.checkpoint_id == batches[0].checkpoint_id]
 
 
 def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
-    """Return the direction of the time to drain since half a window ago; None if not known.
+    """Return the direction in which the time to drain has changed since half a `WINDOW` ago.
 
-    ``batches`` are of one checkpoint, newest first.
+    ``batches`` are of one checkpoint, newest first. Return None if the direction is not known.
     """
     now, before = LagChange.of(batches), LagChange.of(batches[WINDOW // 2 :])
     if now is None or before is None or now.drain_s is before.drain_s is None:
         return None
-    if now.drain_s is None or before.drain_s is None:  # of the two, one never ends
+    if now.drain_s is None or before.drain_s is None:  # one of the two never ends
         return Trend.RISING if now.drain_s is None else Trend.FALLING
     if abs(now.drain_s - before.drain_s) <= 0.05 * before.drain_s:
         return Trend.STEADY
@@ -240,7 +245,10 @@ def advice_on(
     samples: Sequence[RateSample],
     fit_counts: Sequence[FitCount] = (),
 ) -> tuple[str, ...]:
-    """Return causes of a gate's low rate or small batches, with remedies; newest rows first."""
+    """Return sentences with causes of a gate's low rate or small batches, and remedies.
+
+    Batches, samples and counts are sorted, newest first.
+    """
     # Spark sees no row of a value that the source has read and could not decode.
     is_unfit = any(counts.unfit for counts in fit_counts[:BATCHES])
     sentences = (
@@ -252,7 +260,7 @@ def advice_on(
 
 
 def batch_cost_of(gate: GateRecord) -> SourceCost | None:
-    """Return a batch's learnt cost; None without one, or if another version wrote it."""
+    """Return the learnt cost of a gate's batches; None if absent or unreadable."""
     return None if gate.batch_cost is None else _cost_in(gate.batch_cost)
 
 
@@ -265,7 +273,7 @@ def _cost_in(text: str) -> SourceCost | None:
 
 
 def settings_of(gate: GateRecord) -> EstimatorSettings | None:
-    """Return the settings of the law in force; None if another version wrote them."""
+    """Return the settings of a gate's law in force; None if another version wrote them."""
     try:
         return EstimatorSettings.from_text(gate.estimator)
     except OptionError:
@@ -273,7 +281,7 @@ def settings_of(gate: GateRecord) -> EstimatorSettings | None:
 
 
 def law_of(gate: GateRecord) -> str | None:
-    """Return the name of the law in force; None if another version wrote it."""
+    """Return the name of a gate's law in force; None if another version wrote it."""
     settings = settings_of(gate)
     return None if settings is None else settings.name
 
@@ -314,7 +322,7 @@ def _low_rate(
 
 
 def _too_small_batches(gate: GateRecord, batches: Sequence[BatchRecord]) -> str | None:
-    """Return advice if the ceiling made the newest batch smaller than its rate; else None."""
+    """Return advice if the ceiling makes the newest batch smaller than its rate; else None."""
     ceiling = known_ceiling(gate.size_ceiling)
     newest = batches[0] if batches else None
     if ceiling is None or newest is None or not newest.reason.startswith(Reason.CEILING):

@@ -1,4 +1,4 @@
-"""Numbers, times and errors in words, the same on the terminal and in the dashboard."""
+"""Formats numbers, times and errors as text, the same on the terminal and in the dashboard."""
 
 import re
 from datetime import datetime
@@ -10,13 +10,13 @@ UNKNOWN: Final = "—"
 """Text for an unknown value."""
 
 SHORT: Final = 8
-"""Digits of a key in a table; enough to distinguish the batches of most ledgers."""
+"""Number of digits of a batch key in a table: enough to tell the batches of most ledgers apart."""
 
 _DAY_MS: Final = 86_400_000
 
 
 def count(number: float | None) -> str:
-    """Format a number of records, or of records per second.
+    """Format a number of records, or of records per second, without decimals.
 
     >>> count(12345.6), count(None)
     ('12,346', '—')
@@ -25,7 +25,7 @@ def count(number: float | None) -> str:
 
 
 def signed(number: float | None) -> str:
-    """Format a change with its sign.
+    """Format a change of a number with its sign, without decimals.
 
     >>> signed(120.0), signed(-31.2), signed(-0.3)
     ('+120', '-31', '0')
@@ -36,7 +36,7 @@ def signed(number: float | None) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Format a number with its noun.
+    """Format a number with its noun in singular or plural.
 
     >>> plural(1, "record"), plural(2_000, "record"), plural(3, "batch")
     ('1 record', '2,000 records', '3 batches')
@@ -46,7 +46,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def size(number: int | None) -> str:
-    """Format a number of bytes.
+    """Format a number of bytes with a unit from B to GB.
 
     >>> size(900), size(1_250_000), size(None)
     ('900 B', '1.2 MB', '—')
@@ -104,12 +104,12 @@ def fine_duration(ms: float) -> str:
 
 
 def short_time(ms: int | None) -> str:
-    """Format a time for a table, in this machine's time zone, without the year."""
+    """Format a time (ms since the epoch) in this machine's time zone, without year, for a table."""
     return UNKNOWN if ms is None else f"{_local(ms):%m-%d %H:%M:%S}"
 
 
 def full_time(ms: int | None, now_ms: int) -> str:
-    """Format a time with its time zone and its distance from now."""
+    """Format a time (ms since the epoch) with its time zone and its distance from ``now_ms``."""
     if ms is None:
         return UNKNOWN
     away = f"{duration(now_ms - ms)} ago" if ms <= now_ms else f"in {duration(ms - now_ms)}"
@@ -121,17 +121,17 @@ def _local(ms: int) -> datetime:
 
 
 def printable(text: str) -> str:
-    """Replace each character that a terminal would interpret, line ends included, by a space."""
+    """Replace each character that is not printable, line ends included, by a space."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def planned_or_counted(batch: BatchRecord) -> int:
-    """Return a batch's number of records, or of offsets while the records are not counted."""
+    """Return a batch's number of records; until these are counted, its number of offsets."""
     return batch.planned_records if batch.records is None else batch.records
 
 
 def status_word(batch: BatchRecord) -> str:
-    """Return a batch's state: ``interrupted`` if its query was stopped, else the ledger's word."""
+    """Return ``interrupted`` for a batch whose query was stopped, else the batch's status."""
     return "interrupted" if batch.interrupted else batch.status
 
 
@@ -141,7 +141,7 @@ def spoken(status: str) -> str:
 
 
 def reason_first(line: str) -> str:
-    """Move an error's class, without its module, behind the reason.
+    """Move the class of an error to the end of its line, without the class's module.
 
     >>> reason_first("psycopg.errors.DiskFull: no space left"), reason_first("no such topic")
     ('no space left (DiskFull)', 'no such topic')
@@ -153,5 +153,5 @@ def reason_first(line: str) -> str:
 
 
 def short_error(error: ErrorReport | None) -> str:
-    """Format an error in one line, its class behind the reason; empty without an error."""
+    """Format an error in one line, with its class at the end; empty without an error."""
     return "" if error is None else reason_first(error.line)
