@@ -157,7 +157,7 @@ async def test_a_damaged_block_costs_the_ids_before_it_and_nothing_else(
     async with hosted(hosting) as hands:
         assert (await hands.give(b"c", ids=["c"])).duplicates == 1
         assert (await hands.give(b"a", ids=["a"])).duplicates == 0
-    assert "Message ids older than a damaged block are not restored" in caplog.text
+    assert "Message ids in blocks older than a damaged block are not restored" in caplog.text
 
 
 @in_loop

@@ -71,7 +71,7 @@ NOT_POSITIVE = (0, -1, float("nan"), float("inf"))
             for topic in ("", "s/#/x", "s#", "s/+x", "+#", "a\0b", "é" * 40_000)
         ],
         (mqtt, {"client_id": ""}, "client_id is empty"),
-        (mqtt, {"key_file": "k"}, "key file is set without the certificate"),
+        (mqtt, {"key_file": "k"}, "key file is set without its certificate"),
         (mqtt, {"ca_file": "f"}, "without TLS; use mqtts"),
         (
             mqtt,

@@ -124,9 +124,10 @@ class Access:
 
 
 def _versions(tls: TlsFiles) -> list[tuple[int, int, int] | None]:
-    """Return the modification time (ns), inode and size (bytes) of each TLS file, or None.
+    """Return a version of each TLS file, which shows whether the file has changed.
 
-    None stands for a file that is missing or not configured.
+    A version is the modification time (ns), inode and size (bytes); None for a file that is missing
+    or not configured.
     """
     versions: list[tuple[int, int, int] | None] = []
     for file in (tls.certificate_file, tls.key_file, tls.client_ca_file):

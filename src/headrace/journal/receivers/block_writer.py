@@ -188,7 +188,7 @@ class BlockWriter:
         return block
 
     async def _settle_failed(self) -> BaseException | None:
-        """Pass failed blocks that are stored nevertheless to ``found``.
+        """After a failed append, call ``settle`` and pass the stored blocks to ``found``.
 
         Return the error of ``settle``, or None.
         """

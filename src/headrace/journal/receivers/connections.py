@@ -325,9 +325,9 @@ class Doorway:
 
 
 LINGER_S: Final = 2.0
-"""Time from the last answer until the receiver closes the connection (s). If the receiver closed it
-at once while the sender still sends, TCP would reset the connection, and the sender's system could
-discard the answer.
+"""Time from the last answer until the receiver closes the connection (s). If the receiver closed
+the connection at once while the sender still sends, TCP would reset the connection, and the
+sender's system could discard the answer.
 """
 
 

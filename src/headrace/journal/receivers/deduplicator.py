@@ -22,10 +22,10 @@ from headrace.journal.records import Records, message_ids
 _RESTORE_S: Final = 10.0
 _RESTORE_BLOCKS: Final = 10_000
 _RESTORE_BYTES: Final = 256 * 1024 * 1024
-"""Total size of the newest blocks from which a starting receiver reads message ids (bytes). They
-hold over half an hour of records, because a broker repeats unacknowledged messages even after many
-restarts in a row. Reading them from a disk takes one or two seconds. Over a network each block is a
-request, so `_RESTORE_S` limits the time.
+"""Total size of the newest blocks from which a starting receiver reads message ids (bytes). So many
+blocks contain over half an hour of records. They are needed, because a broker repeats
+unacknowledged messages even after many restarts in a row. Reading these blocks from a disk takes
+one or two seconds. Over a network each block is a request, so `_RESTORE_S` limits the time.
 """
 
 _LOG: Final = logging.getLogger("headrace.receivers")
@@ -50,9 +50,9 @@ class Receipt:
 
 
 class Deduplicator:
-    """Deduplicator of records, which remembers the newest message ids in a window.
+    """Deduplicator of records, which remembers the newest message ids.
 
-    The window takes at most ``max_bytes`` of memory, and drops the oldest ids first. Use a
+    The ids take at most ``max_bytes`` of memory, and the oldest ids are dropped first. Use a
     deduplicator in one event loop only.
     """
 
@@ -113,7 +113,7 @@ class Deduplicator:
         return delivery
 
     def _divided(self, of: IdRange) -> list[tuple[IdRange, bool]]:
-        """Split a message's records into ranges, in order; True marks a range of new records."""
+        """Split a message's records into ranges of new records (True) and of duplicates (False)."""
         if of.message_id is None:
             return [(of, True)]
         divided: list[tuple[IdRange, bool]] = []
@@ -314,8 +314,8 @@ def _read_ids(
             first, records = next(parts, (0, None))
         except CorruptionError as error:
             _LOG.warning(
-                "Message ids older than a damaged block are not restored; if senders repeat their"
-                " records, these records are stored twice: %s",
+                "Message ids in blocks older than a damaged block are not restored; if senders"
+                " repeat records of these blocks, the records are stored twice: %s",
                 error,
             )
             break

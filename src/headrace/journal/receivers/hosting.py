@@ -386,7 +386,7 @@ async def _status_served(intake: Intake, hosting: Hosting) -> AsyncIterator[None
 def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneWriter) -> None:
     """Raise CorruptionError if a gate has read beyond the lane's end.
 
-    This happens if a journal was restored from a backup.
+    This can happen after the journal was restored from a backup.
     """
     reached = ledger.history.reached(journal.id).get(hosting.lane, 0)
     if reached > writer.end:

@@ -13,7 +13,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.journal.records import Records
 
 MAX_ID_CHARACTERS: Final = 200
-"""Most characters of a sender's message id, because each remembered id takes memory."""
+"""Most characters of a sender's message id. The length is limited, because each remembered id takes
+memory."""
 
 _SEPARATOR: Final = "\0"
 """Separator between a message id and its record numbers in the journal. A sender's message id may
@@ -90,10 +91,12 @@ def named(records: Records, ranges: Sequence[IdRange]) -> Records:
 
 
 _ID_BYTES: Final = 380
-"""Memory of a remembered id in addition to its text: dict entry, one part, and offsets (bytes)."""
+"""Memory of a remembered id in addition to its text: dict entry, one `Part`, and offsets (bytes).
+"""
 
 _PART_BYTES: Final = 250
-"""Memory of each part after the first, for a message that is not contiguous in its lane (bytes)."""
+"""Memory of each further `Part` of a message whose records are not contiguous in the lane (bytes).
+"""
 
 
 def id_bytes(message_id: str) -> int:
@@ -139,7 +142,7 @@ class Part(NamedTuple):
 class Window:
     """Window of the newest message ids, with the offsets of each message's records.
 
-    While records are being stored, the window has their owner, a delivery, in place of the
+    While records are being stored, the window has their owner (a `Delivery`) in place of the
     offsets. Each message takes one entry, for any number of records.
     """
 
@@ -159,7 +162,7 @@ class Window:
         ]
 
     def remember(self, of: IdRange, place: object) -> None:
-        """Remember the offsets or the owner of these records.
+        """Remember the place of these records: their offsets, or the owner that is storing them.
 
         Drop the oldest messages if the window exceeds its memory limit.
         """
@@ -170,9 +173,9 @@ class Window:
             self.size_bytes -= _bytes_of(message_id, parts)
 
     def resolve(self, of: IdRange, owner: object, offsets: OffsetRange | None) -> None:
-        """Replace an owner of records in this range with the offsets of the stored records.
+        """Replace the owner of records in this range with the offsets at which they are stored.
 
-        With ``offsets`` None, forget the records of this owner.
+        With ``offsets`` None, forget this owner's records in the range.
         """
         for part in self.parts(of):
             if part.place is owner:

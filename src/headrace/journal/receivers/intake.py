@@ -314,7 +314,7 @@ class Intake:
         await self._blocks.lost()
 
     async def close(self) -> None:
-        """Refuse records that are not in the buffer, and wait until the buffered are durable."""
+        """Refuse records outside the buffer, and wait until all buffered records are durable."""
         if not self._open:
             return
         self._open = False

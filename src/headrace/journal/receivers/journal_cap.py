@@ -74,7 +74,7 @@ class CapSettings:
 
 
 class JournalCap:
-    """Guard of a journal's cap, which makes senders wait while the journal exceeds the cap."""
+    """Cap of a journal: measures the journal, and makes senders wait while it exceeds the cap."""
 
     def __init__(
         self, journal: Journal, lane: int, settings: CapSettings, ledger: Ledger | None

@@ -31,8 +31,8 @@ _UNKNOWN: Final = Lock()
 time, because each element takes 70 bytes."""
 
 _WINDOW_BYTES: Final = (MAX_DIGITS + 1) // 2
-"""Size of the windows in which data is searched for too many digits (bytes). It is half of the
-length of such a run, so the run fills at least one window."""
+"""Size of the windows that are searched for digits (bytes). It is half the length of a run of
+digits that is too long, so that the run fills at least one window."""
 
 _SPACE: Final = b" \t\r\n"
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?([0-9]++)(?:[.eE][0-9.eE+-]*+)?+', re.DOTALL)
@@ -105,7 +105,7 @@ def _elements(body: bytes, max_values: int) -> list[msgspec.Raw]:
 
 
 def too_many_commas(max_values: int) -> str:
-    """Return the error text for a body that has too many commas to be parsed."""
+    """Return the error text for a body that is refused before parsing, due to too many commas."""
     return (
         f"The body has {COMMAS_PER_RECORD * max_values} commas or more, too many for the"
         f" {max_values} records that a request may have"

@@ -10,8 +10,9 @@ from headrace.journal.receivers.memory_budget import memory_bytes
 from headrace.journal.records import Records
 
 _CHUNK_S: Final = 0.1
-"""Duration of the rate limit that one chunk of admitted records uses up (s). A larger value delays
-the effect of a new rate; with a smaller value the work for each chunk costs throughput."""
+"""Size of a chunk of admitted records, as the time in which the rate limit admits so many (s). A
+larger value delays the effect of a new rate; with a smaller value, the work for each chunk costs
+throughput."""
 
 
 class Limiter:
@@ -56,7 +57,7 @@ class Limiter:
         self._changed = asyncio.Event()
 
     def delay_s(self, records: Records) -> float:
-        """Estimate how long the first chunk of these records would wait now (s)."""
+        """Estimate how long the first chunk of these records would wait if submitted now (s)."""
         chunk = self.next_chunk(records)
         now_s = asyncio.get_running_loop().time()
         delay_s = 0.0

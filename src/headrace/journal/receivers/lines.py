@@ -124,7 +124,7 @@ class SenderLines:
     def records(self, whole: bytes, timestamp_ms: int) -> tuple[Records, ReceiverError | None]:
         """Convert complete lines to records, up to the first rejected line.
 
-        A line is rejected if it is too long, or not valid JSON, or has no id, if required. Return
+        A line is rejected if it is too long, is not JSON, or lacks a required message id. Return
         the records and the error of the rejected line, or None.
         """
         records, error = Records.of_lines(whole, timestamp_ms=timestamp_ms), None

@@ -42,18 +42,21 @@ class MemoryBudget:
         return self._reserved_bytes
 
     def is_available(self, wanted_bytes: int) -> bool:
-        """Whether so much memory is free now and no task waits for memory."""
+        """Whether ``wanted_bytes`` are free now and no task waits for memory."""
         return not self._waiting and self._reserved_bytes + wanted_bytes <= self.max_bytes
 
     def try_acquire(self, wanted_bytes: int) -> bool:
-        """Reserve memory without waiting. Return False if it is not free or another task waits."""
+        """Reserve memory without waiting; return False if `is_available` is false."""
         if not self.is_available(wanted_bytes):
             return False
         self._reserved_bytes += wanted_bytes
         return True
 
     async def acquire(self, wanted_bytes: int) -> None:
-        """Wait until this memory, at most ``max_bytes``, is granted, after all earlier requests."""
+        """Wait until ``wanted_bytes`` are granted, after all earlier requests for memory.
+
+        ``wanted_bytes`` must be at most ``max_bytes``.
+        """
         if self.try_acquire(wanted_bytes):
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()

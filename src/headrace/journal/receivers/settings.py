@@ -381,7 +381,7 @@ class MqttSettings:
             raise OptionError("A password is set without a user name; set the user name too.")
         if self.key_file and not self.certificate_file:
             raise OptionError(
-                "A key file is set without the certificate file of this key; set it too."
+                "A key file is set without its certificate file; set the certificate file too."
             )
         if not self.tls and (self.ca_file or self.certificate_file):
             raise OptionError(

@@ -33,8 +33,8 @@ DEREGISTER_S: Final = 2.0
 """Time for which an ending receiver waits to deregister from an unresponsive ledger (s)."""
 
 _LOGGED_CHANGE: Final = 1.25
-"""Factor by which a receiver's even share must change to be logged, since it may change every
-second."""
+"""Factor by which a receiver's even share must change before it is logged again, because shares may
+change every second."""
 
 _METER_S: Final = 5.0
 """Length of the window over which a rate is measured (s). In a shorter window, the rate would jump

@@ -173,7 +173,7 @@ def test_an_order_comes_as_it_was_sent(order: Order) -> None:
 def test_what_is_neither_is_refused(line: bytes) -> None:
     with pytest.raises(ReceiverError, match="is not a report"):
         Report.decode(line)
-    with pytest.raises(ReceiverError, match="no order"):
+    with pytest.raises(ReceiverError, match="is not an order"):
         decode_order(line)
 
 

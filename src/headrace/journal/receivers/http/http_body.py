@@ -29,8 +29,8 @@ _PIECE_BYTES: Final = 64 * 1024
 """Most bytes of decompressed data that are produced at once."""
 
 _COMPRESSED_BYTES: Final = 1024
-"""Number of compressed bytes that are decompressed before other tasks may run. They can contain 50
-empty gzip members."""
+"""Number of compressed bytes that are decompressed before other tasks may run. The number is small,
+because so many bytes can contain 50 empty gzip members."""
 
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
@@ -60,7 +60,7 @@ class RequestBody:
         return self._reserved_bytes
 
     def take(self) -> bytes:
-        """Return the decompressed body without a copy, and forget it.
+        """Return the decompressed body without copying it, and drop the reference to it.
 
         Its memory counts towards the limit until `release`.
         """

@@ -1,10 +1,10 @@
 """HTTP/1.1 connections of a receiver: parsing, answering, and limits of time and memory.
 
-The package httptools parses requests with the parser llhttp. It does not report where in its input
-a request ends, so the parser must never get bytes of two requests at once. It gets a body with a
-declared length up to its end, and the headers or a chunked body up to the next empty line. If a
-sender sends further requests before it has the answer (pipelining), these wait unparsed, at most 32
-KiB.
+The package httptools parses requests with the parser llhttp. httptools does not report where in its
+input a request ends, so the parser must never get bytes of two requests at once. The parser gets a
+body with a declared length up to its end, and the headers or a chunked body up to the next empty
+line. If a sender sends further requests before it has the answer (pipelining), these requests wait
+unparsed, at most 32 KiB.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ class HttpServer:
             await asyncio.wait(ends)
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Call the request's handler, and return its answer, or an error answer if it fails.
+        """Call the request's handler and return its answer; if the handler fails, an error answer.
 
         Raises SenderGoneError if the rest of the body will not arrive.
         """
@@ -159,21 +159,21 @@ class _Awaited(Enum):
     """Bytes that a sender must send next, within a time limit."""
 
     REQUEST = auto()
-    """First byte of a request."""
+    """The connection waits for the first byte of a request."""
     HEAD = auto()
-    """Remaining bytes of a request line and its headers."""
+    """The connection waits for the rest of a request's first line and headers."""
     BODY = auto()
-    """Remaining bytes of the body of a request that is already answered."""
+    """The connection waits for the rest of a body whose request is already answered."""
 
 
 class HttpConnection(SenderProtocol):
     """Connection of one sender, which handles one request after another.
 
-    If a sender sends further requests before it has the answer, these wait unparsed. The setting
-    ``header_s`` limits the time for a request's headers. It also limits the time for the rest of a
-    body if the request was answered early, for instance because of an unknown path. Incomplete
+    If a sender sends further requests before it has the answer, these requests wait unparsed. The
+    setting ``header_s`` limits the time for a request's headers. It also limits the time for the
+    rest of a body if the request was answered early, for instance because of an unknown path. Late
     headers are answered with status 408. If no request has begun, the connection is closed without
-    an answer, because the client would take it for the answer to its next request.
+    an answer, because the client would take an answer for the answer to its next request.
     """
 
     _transport: asyncio.Transport

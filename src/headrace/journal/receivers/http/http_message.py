@@ -21,8 +21,8 @@ from headrace.journal.receivers.settings import HttpSettings
 JSON: Final = "application/json"
 
 READ_BYTES: Final = 32 * 1024
-"""Most bytes that are read from a connection at once, and limit of a body's unhandled bytes at
-which reading pauses."""
+"""Most bytes that are read from a connection at once. Reading also pauses while so many bytes of a
+body wait for the handler."""
 
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
@@ -141,7 +141,8 @@ class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of
 def retry_after(delay_s: float, why: str, kind: str | None = None) -> HttpRejection:
     """Return a rejection with status 429 and a header Retry-After.
 
-    ``delay_s`` is the time until a retry can succeed (s), rounded up to whole seconds.
+    ``delay_s`` is the time until a retry can succeed (s); the header has it in whole seconds.
+    ``why`` is the beginning of the error message.
     """
     wait_s = max(1, math.ceil(delay_s))
     sentence = f"{why}; send it again in {wait_s} s."
@@ -194,11 +195,11 @@ class HttpRequest:
         self._waiter: asyncio.Future[None] | None = None
 
     def values(self, name: str) -> list[str]:
-        """Return all values of a header, empty without the header; ``name`` is in lower case."""
+        """Return all values of a header, or [] if it is missing; ``name`` is in lower case."""
         return [value.decode("latin-1") for value in self._headers.get(name.encode(), ())]
 
     def value(self, name: str) -> str:
-        """Return the first value of a header, "" without the header; ``name`` is in lower case."""
+        """Return the first value of a header, or "" if it is missing; ``name`` is in lower case."""
         values = self._headers.get(name.encode())
         return values[0].decode("latin-1") if values else ""
 
@@ -298,7 +299,7 @@ _CHECKS: Final[tuple[tuple[_Check, HttpRejection], ...]] = (
     ),
 )
 """Checks of a request's HTTP version and headers that RFC 9112 requires and llhttp does not make.
-Each check is true for a wrong request, and has the rejection of this request."""
+Each check is a function that returns whether a request is wrong, with the rejection for it."""
 
 
 def refusal(version: str, headers: Headers) -> HttpRejection | None:

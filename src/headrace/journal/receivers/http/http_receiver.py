@@ -29,7 +29,7 @@ from headrace.journal.receivers.settings import HttpSettings
 from headrace.journal.records import Records
 
 _LARGE_BYTES: Final = 64 * 1024
-"""Size of a body from which a thread parses it, so that other senders do not wait (bytes)."""
+"""Size from which a body is parsed in a thread, so that other senders do not wait (bytes)."""
 
 _PARSED_AT_ONCE: Final = 2
 """Number of large bodies that are parsed at the same time. During parsing a body takes its own size
@@ -37,7 +37,7 @@ of memory once more."""
 
 
 _MANY_PARTS: Final = 256
-"""Number of record separators from which a thread parses even a small body."""
+"""Number of record separators from which even a small body is parsed in a thread."""
 
 
 class HttpReceiver(ListeningReceiver[HttpSettings]):
@@ -87,7 +87,7 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
         self._idle_s = idle_s
 
     async def receive(self, intake: Intake) -> None:
-        """Serve HTTP requests until cancelled; on cancellation, first answer those in progress.
+        """Serve HTTP requests until cancelled; on cancellation, answer the requests in progress.
 
         Raises:
             OptionError: The token file, or a file with a certificate or key, cannot be used.
@@ -116,7 +116,7 @@ _USAGE: Final = (
 
 
 def routes(intake: Intake, settings: HttpSettings, access: Access, bodies: MemoryBudget) -> Routes:
-    """Return the request handlers of `HttpReceiver`; ``bodies`` is the memory of all bodies."""
+    """Return the request handlers of `HttpReceiver`; ``bodies`` is the memory for all bodies."""
     parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
 
     async def take(request: HttpRequest) -> HttpAnswer:

@@ -44,11 +44,12 @@ class MqttConnection:
     """Connection to an MQTT broker, in the persistent session of a client id, with QoS 1.
 
     The broker sends at most ``receive_maximum`` unacknowledged messages with QoS 1. Brokers do not
-    limit messages with QoS 0, so this class applies the same limit to them. While there are so many
-    messages, or ``max_arrived_bytes`` that `next` has not returned, it stops reading the socket. A
-    message larger than ``max_arrived_bytes`` is not read, ends the connection, and stays in the
-    broker. After the end of a connection, the broker repeats unacknowledged messages over the next
-    connection. Use a connection in one event loop only; a separate thread does its network traffic.
+    limit messages with QoS 0, so this class applies the same limit to them. It stops reading the
+    socket while ``receive_maximum`` messages are unacknowledged, or messages of
+    ``max_arrived_bytes`` wait for `next`. A message larger than ``max_arrived_bytes`` is not read,
+    ends the connection, and stays in the broker. After the end of a connection, the broker repeats
+    unacknowledged messages over the next connection. Use a connection in one event loop only; a
+    separate thread does its network traffic.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ MESSAGE_ID: Final = "headrace-message-id"
 """User property in which a publisher sets a message id, so that a repeated message is stored once.
 
 An invalid id (`is_message_id`) is ignored, and so are several different ids. The message may then
-be stored twice. It cannot be rejected, because the broker would repeat it for ever.
+be stored twice. A rejection would not help, because the broker would repeat the message for ever.
 """
 
 MOST_PROPERTIES: Final = 1_000
@@ -106,7 +106,7 @@ def message_of(flags: int, packet: bytes | bytearray) -> MqttMessage:
     """
     qos = flags >> 1 & 3
     if qos > 1:
-        raise ValueError(f"a message with QoS {qos}")
+        raise ValueError(f"the message has QoS {qos}, not 0 or 1")
     topic, at = _text(packet, 0)
     mid = 0
     if qos:
@@ -114,7 +114,7 @@ def message_of(flags: int, packet: bytes | bytearray) -> MqttMessage:
     length, at = _varint(packet, at)
     end = at + length
     if end > len(packet):
-        raise ValueError("a message that is cut short")
+        raise ValueError("the message is incomplete")
     properties: list[tuple[str, str]] = []
     content_type = None
     while at < end and len(properties) < MOST_PROPERTIES:
@@ -128,7 +128,7 @@ def message_of(flags: int, packet: bytes | bytearray) -> MqttMessage:
         else:
             at = _after(kind, packet, at)
     if at > end:
-        raise ValueError("a message that is cut short")
+        raise ValueError("the message is incomplete")
     payload = bytes(memoryview(packet)[end:])
     return MqttMessage(mid, qos, topic, payload, properties, content_type, is_cut=at < end)
 
@@ -140,14 +140,14 @@ def _after(kind: int, packet: bytes | bytearray, at: int) -> int:
         return at + 2 + int.from_bytes(packet[at : at + 2], "big")
     if kind == _SUBSCRIPTION:
         return _varint(packet, at)[1]
-    raise ValueError(f"a message with the property {kind}")
+    raise ValueError(f"the message has an unknown property, {kind}")
 
 
 def _text(packet: bytes | bytearray, at: int) -> tuple[str, int]:
     start = at + 2
     end = start + int.from_bytes(packet[at:start], "big")
     if end > len(packet):
-        raise ValueError("a message that is cut short")
+        raise ValueError("the message is incomplete")
     return packet[start:end].decode(), end
 
 
@@ -160,4 +160,4 @@ def _varint(packet: bytes | bytearray, at: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             return number, at
-    raise ValueError("a message whose length cannot be read")
+    raise ValueError("the message has an invalid length")

@@ -24,7 +24,7 @@ REPORT_S: Final = 0.5
 """Interval of a task's reports (s). It is also the longest delay of the driver's order to stop."""
 
 SILENCE_S: Final = 30.0
-"""Time without a line after which a task considers its driver lost, and the driver a task (s)."""
+"""Time without a line after which a task and the driver consider each other lost (s)."""
 
 _LOG: Final = logging.getLogger("headrace.receivers.spark")
 

@@ -34,7 +34,7 @@ from headrace.journal.receivers.spark.reporting import ReportServer
 from headrace.journal.receivers.spark.supervisor import HostedState, LaneSupervisor, ReceiverStatus
 
 MAX_REASON_CHARS: Final = 300
-"""Most characters of the reason for a task's failure that an error message contains."""
+"""Limit of the length of a failure reason in an error message (characters)."""
 
 
 class SparkJobs:
@@ -341,7 +341,7 @@ def _too_few(n: int, taken: int, slots: float) -> OptionError:
 
 
 def _bare(host: str) -> str:
-    """Remove the brackets that Spark puts around an IPv6 address."""
+    """Remove the brackets that Spark puts around an IPv6 address, and return the host."""
     return host.removeprefix("[").removesuffix("]")
 
 
