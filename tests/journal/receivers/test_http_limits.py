@@ -159,7 +159,7 @@ async def test_under_backpressure_the_answer_has_retry_after() -> None:
         answer = await it.post(b"b", BYTES)
         assert answer.status_code == 429
         assert 90 <= int(answer.headers["retry-after"]) <= 100
-        assert "send it again in" in answer.json()["error"]
+        assert "send the request again in" in answer.json()["error"]
 
         it.intake.set_rate(1_000_000)
         assert (await it.post(b"b", BYTES)).status_code == 200

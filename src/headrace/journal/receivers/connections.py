@@ -332,7 +332,7 @@ sender's system could discard the answer.
 
 
 def _handshake_failure(error: OSError, handshake_s: float) -> str:
-    if isinstance(error, ConnectionAbortedError) and error.errno is None:  # asyncio's own
+    if isinstance(error, ConnectionAbortedError) and error.errno is None:  # asyncio's timeout
         return f"A TLS handshake was not complete after {handshake_s:g} s; connect faster."
     reason = error.reason if isinstance(error, ssl.SSLError) else None
     words = (reason or error.strerror or "the connection was closed").replace("_", " ").lower()

@@ -159,8 +159,9 @@ class Delivery:
         self._is_named = is_named
         self._repeated = repeated
         if repeated:
-            # Wait for earlier deliveries only. Their unstored records may come again, in a delivery
-            # that waits for the memory of this delivery: waiting for it would be a deadlock.
+            # Wait for earlier deliveries only. If their records are not stored, a later delivery
+            # may repeat them and wait for this delivery's memory. Waiting for the later delivery
+            # would be a deadlock.
             parts = [part for id_range in repeated for part in self._window.parts(id_range)]
             self._awaited = {
                 part.place._ended for part in parts if isinstance(part.place, Delivery)

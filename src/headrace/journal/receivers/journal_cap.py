@@ -121,7 +121,7 @@ class JournalCap:
             came_bytes = intake.statistics.stored_bytes - self._stored_bytes
             is_due = time.monotonic() - self._measured_s >= max(_MEASURE_S, _SHARE * self._took_s)
             if is_due or came_bytes * self._growth >= self._room_bytes > 0:
-                with contextlib.suppress(JournalError):  # a failing journal is logged by the writer
+                with contextlib.suppress(JournalError):  # the block writer logs it
                     await self.apply(intake)
 
     def _measured(self, before: str | None) -> str | None:
@@ -129,7 +129,7 @@ class JournalCap:
         try:
             return self._too_large() or self._too_old()
         except LedgerError:
-            return before  # the rate's reader logs that the ledger is unreachable
+            return before  # RateFollower logs that the ledger is unreachable
         finally:
             self._took_s = time.monotonic() - began_s
 
@@ -155,8 +155,8 @@ class JournalCap:
         if (most_s := self._settings.max_unread_s) is None or self._ledger is None:
             return None
         lane = self._lane
-        # keeps_last=False: the engine may repeat the last batch, but a finished batch counts as
-        # read. While senders wait there is no next batch that would confirm it.
+        # keeps_last=False counts a finished last batch as read, although Spark may repeat it.
+        # While senders wait, there is no next batch that would confirm it.
         processed = self._ledger.history.processed_until(self._journal.id, [lane], keeps_last=False)
         until = min((row.until for row in processed if row.partition == lane), default=0)
         unread = (block for block in self._journal.blocks(lane) if block.until > until)

@@ -29,7 +29,7 @@ _SIGNATURES: Final = {
     b"PROXY TCP4 ": _NO_PROXY,
     b"PROXY TCP6 ": _NO_PROXY,
     b"PROXY UNKNOWN": _NO_PROXY,
-    PROXY_2: _NO_PROXY,  # arrives in a single read
+    PROXY_2: _NO_PROXY,  # always arrives within one read
     b"\x16\x03": ("TLS", "start the receiver with --tls-certificate, or send without TLS"),
 }
 """First bytes of a connection with another protocol, each with the name of the protocol and the

@@ -48,7 +48,7 @@ class IntakeSettings:
 
     block_interval_ms: float = 200
     block_bytes: int = 8 * MIB
-    # The sample has room for any block: the command checks both again, with the option's value.
+    # The sample allows a block of any size. The command checks both values again.
     max_memory_bytes: int = field(
         default=256 * MIB, metadata=option("--max-memory-bytes", sample=2**62)
     )

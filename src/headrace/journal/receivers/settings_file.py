@@ -150,7 +150,7 @@ class SettingsFile:
             raise OptionError(
                 f"The settings file {path} cannot be read: {error.strerror}."
             ) from error
-        except ValueError as error:  # TOML's and UTF-8's
+        except ValueError as error:  # invalid TOML or UTF-8
             raise OptionError(f"The settings file {path} is not TOML: {error}.") from error
         try:
             parts = _checked(document)

@@ -196,7 +196,7 @@ class RateFollower:
         except LedgerError as error:
             self._log_unreachable(error)
             return
-        if not self._done.is_set():  # after that the intake may be closed
+        if not self._done.is_set():  # the intake may be closed after that
             self._log_reachable()
             self._follow(stream)
 

@@ -120,7 +120,7 @@ class LineSender(SenderProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Process the ``nbytes`` bytes that asyncio has read, and pause reading meanwhile."""
         if self._is_over:
-            return  # read and dropped
+            return  # the bytes are discarded
         data = bytes(self._shared.buffer[:nbytes])
         self._unwatch()
         self._transport.pause_reading()
@@ -187,7 +187,7 @@ class LineSender(SenderProtocol):
             async with self._unanswered:
                 pass  # waits until an answer may be queued; the place is taken in _submit_some
             whole = self._lines.add(data)
-            del data  # waiting lines are then in memory once
+            del data  # so that waiting lines are in memory only once
             if whole and not self._is_known:
                 whole = self._authenticate(whole)
             if whole:
@@ -243,7 +243,7 @@ class LineSender(SenderProtocol):
         """
         first, rest = self._lines.first_of(whole)
         word, _, shown = first.partition(b" ")
-        # A line without the word is compared too, so timing does not tell it from a wrong token.
+        # A line without the word is compared too, so that it takes as long as a wrong token.
         name = self._shared.access.tokens.name_of(shown if word == b"token" else b"")
         if name is None:
             raise ReceiverError(
@@ -294,7 +294,7 @@ class LineSender(SenderProtocol):
             receipt, count = answer
             await asyncio.wait([receipt])
             if receipt.cancelled():
-                continue  # withdrawn by a stop; without an answer the sender keeps its lines
+                continue  # withdrawn by a stop; the sender repeats lines without an answer
             receipt.result()
             self._unanswered.release()
             if self._settings.acknowledge:

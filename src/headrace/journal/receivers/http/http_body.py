@@ -65,7 +65,7 @@ class RequestBody:
         Its memory counts towards the limit until `release`.
         """
         data, self._data = self._data, bytearray()
-        return cast(bytes, data)  # not modified any more
+        return cast(bytes, data)  # the bytes are not changed any more
 
     async def read(self, form: "RequestFormat") -> None:
         """Read and decompress the whole body, while ``form`` counts its records.
@@ -91,7 +91,7 @@ class RequestBody:
                 411,
                 "The request does not declare the length of its body; send Content-Length, or"
                 " Transfer-Encoding: chunked.",
-                {"connection": "close"},  # the next bytes may be a body and no request
+                {"connection": "close"},  # the next bytes may be a body
             )
         self._check_sent(int(length or 0))
         timeout_s = None if request.is_whole else self._settings.body_s

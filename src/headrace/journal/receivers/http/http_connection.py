@@ -52,7 +52,10 @@ _END: Final = b"\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _FULL: Final = HttpRejection(
-    503, "All connections are in use; send it again in 1 s.", {"retry-after": "1"}, "no place"
+    503,
+    "All connections are in use; send the request again in 1 s.",
+    {"retry-after": "1"},
+    "no place",
 )
 _DEFECT: Final = HttpRejection(500, "The receiver failed; see its log, and send the request again.")
 
@@ -198,7 +201,7 @@ class HttpConnection(SenderProtocol):
         self._refused: HttpRejection | None = None
         self._target = self._tail = b""
         self._headers: Headers = {}
-        self._left_bytes: int | None = None  # rest of a body with a length
+        self._left_bytes: int | None = None  # rest of a body with a declared length
         self._framing_bytes = 0  # size of the head, later of the framing between chunks
         self._keeps = True
         self._has_begun = self._is_answered = self._is_upgrade = self._expects = False
@@ -500,7 +503,7 @@ class HttpConnection(SenderProtocol):
             if not self._is_discarding:
                 self._stop_watching()
         elif (self._request is None or self._is_answered) and not self._is_write_paused:
-            # Not idle if answered early: the rest of the body must arrive, and is dropped.
+            # A request that was answered early is not idle: the rest of its body must arrive.
             self._await_more()
         else:
             self._stop_watching()

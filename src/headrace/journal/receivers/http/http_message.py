@@ -145,7 +145,7 @@ def retry_after(delay_s: float, why: str, kind: str | None = None) -> HttpReject
     ``why`` is the beginning of the error message.
     """
     wait_s = max(1, math.ceil(delay_s))
-    sentence = f"{why}; send it again in {wait_s} s."
+    sentence = f"{why}; send the request again in {wait_s} s."
     return HttpRejection(429, sentence, {"retry-after": str(wait_s)}, kind)
 
 
@@ -288,7 +288,7 @@ _CHECKS: Final[tuple[tuple[_Check, HttpRejection], ...]] = (
         _NOT_CHUNKED,
     ),
     *(
-        # A proxy may have checked another of the values.
+        # A proxy in front of the receiver may have checked another one of the values.
         (
             lambda _, headers, name=name: len(headers.get(name, ())) > 1,
             HttpRejection(

@@ -140,7 +140,7 @@ class MqttConnection:
     async def close(self) -> None:
         """Send pending acknowledgements, and disconnect; the broker keeps the session."""
         self._is_closing = True
-        self._places.release()  # lets a network thread that waits for a place see the closing
+        self._places.release()  # wakes a network thread that waits for a place
         with self._has_room:
             self._has_room.notify_all()
         was_connected = self._client.is_connected()  # false after disconnect()

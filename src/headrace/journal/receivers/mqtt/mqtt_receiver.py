@@ -15,7 +15,7 @@ from headrace.journal.receivers.mqtt.mqtt_message import MOST_PROPERTIES, MqttMe
 from headrace.journal.receivers.settings import MqttSettings
 from headrace.journal.records import Records
 
-if TYPE_CHECKING:  # its library is an extra, imported when a receiver is made
+if TYPE_CHECKING:  # paho-mqtt is optional, so it is imported when a receiver is constructed
     from headrace.journal.receivers.mqtt.mqtt_connection import MqttConnection
 
 _LOG: Final = logging.getLogger("headrace.receivers")

@@ -195,7 +195,7 @@ class ReportServer:
         server = await asyncio.start_server(self._serve, sock=self._listener, limit=MAX_LINE_BYTES)
         await self._closing.wait()
         server.close()
-        await asyncio.sleep(0)  # lets the handler of a connection just accepted start
+        await asyncio.sleep(0)  # lets the handler of a new connection start
         for writer in self._served.values():
             writer.close()
         if self._served:

@@ -180,7 +180,7 @@ class LaneSupervisor:
     def on_report(self, connection: object, report: Report) -> Order:
         """Record the report that a task sent over a connection, and return the task's order."""
         with self._changed:
-            if report.token != self._token:  # from a job that has just ended
+            if report.token != self._token:  # the report is from a job that has just ended
                 return Order.STOP
             if self._connection is None:
                 self._begin(connection)
