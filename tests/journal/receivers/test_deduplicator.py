@@ -66,7 +66,7 @@ async def test_a_duplicate_of_what_was_not_stored_is_not_acknowledged() -> None:
         second = await enter(intake, records(b"a", ids=["1"]))
         with pytest.raises(JournalError, match="disk is full"):
             await first
-        with pytest.raises(JournalError, match=r"'1' was being stored .* send it once more"):
+        with pytest.raises(JournalError, match=r"'1' was sent again while .* send it again"):
             await second
         assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(0, 1))
         assert lane.values == [b"a"]
@@ -84,7 +84,7 @@ async def test_what_comes_again_is_refused_while_it_is_not_known_whether_it_is_s
         with pytest.raises(JournalError, match="storage is away"):
             await intake.submit(records(b"a", ids=["1"]))
         other = await enter(intake, records(b"without an id"))
-        with pytest.raises(JournalError, match=r"'1' was sent again before .* send it once"):
+        with pytest.raises(JournalError, match=r"'1' was sent again before .* send it again"):
             await intake.submit(records(b"a", ids=["1"]))
         assert await other == Receipt(offsets(1, 2))
         assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(0, 1), 1)
@@ -102,7 +102,7 @@ async def test_a_record_that_comes_late_into_the_lane_is_not_stored_again() -> N
         again = await enter(intake, records(b"b", b"a", ids=["2", "1"]))
         with pytest.raises(JournalError, match="An earlier block is there"):
             await other
-        with pytest.raises(JournalError, match=r"'1' was sent again before .* send it once"):
+        with pytest.raises(JournalError, match=r"'1' was sent again before .* send it again"):
             await again
         once_more = await intake.submit(records(b"b", b"a", ids=["2", "1"]))
         assert once_more == Receipt(offsets(1, 2), 1)

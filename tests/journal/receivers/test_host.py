@@ -105,7 +105,9 @@ async def test_a_journal_that_must_exist_is_not_begun(hosting: Hosting, tmp_path
     unmounted = tmp_path / "events"
     careful = replace(hosting, must_exist=True)
     for _ in range(2):  # the folder of a volume is there, and empty, while that is not mounted
-        with pytest.raises(NoJournalError, match=r"must_exist is true, .* mount its volume"):
+        with pytest.raises(
+            NoJournalError, match=r"must_exist is true, .* mount the journal's volume"
+        ):
             async with hosted(careful):
                 pass
         assert not unmounted.exists() or list(unmounted.iterdir()) == []
@@ -155,7 +157,7 @@ async def test_a_damaged_block_costs_the_ids_before_it_and_nothing_else(
     async with hosted(hosting) as hands:
         assert (await hands.give(b"c", ids=["c"])).duplicates == 1
         assert (await hands.give(b"a", ids=["a"])).duplicates == 0
-    assert "Message ids before a damaged block are not restored" in caplog.text
+    assert "Message ids in blocks older than a damaged block are not restored" in caplog.text
 
 
 @in_loop
@@ -275,7 +277,7 @@ def test_a_receiver_does_not_write_where_a_gate_has_read(hosting: Hosting, tmp_p
     with Ledger.open(f"sqlite:///{tmp_path}/ledger.db") as ledger:
         ledger.gates.declare("orders", interval_ms=1, source="journal", estimator="pid")
         begin(ledger, journal, 0, 9)
-        with pytest.raises(CorruptionError, match=r"ends at offset 5, but a gate .* up to 9"):
+        with pytest.raises(CorruptionError, match=r"ends at offset 5, but a gate .* offset 9"):
             run(serve(Finite(), gated, asyncio.Event()))
         assert ledger.history.reached(journal.id) == {0: 9}
     repair(journal, {0: 9})
@@ -300,7 +302,10 @@ async def test_rejections_are_logged_in_one_line_from_time_to_time(
         await until(lambda: rejections_logged(caplog))
     (told,) = rejections_logged(caplog)
     assert told == {"event": "rejections", "counts": {"401": 1, "429": 2}, "last": "It is 429."}
-    assert "Rejected lately: 2 x 429, 1 x 401; the last one: It is 429." in caplog.messages
+    assert (
+        "Rejections since the last report: 2 x 429, 1 x 401; the last one: It is 429."
+        in caplog.messages
+    )
 
 
 @in_loop

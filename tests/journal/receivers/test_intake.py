@@ -161,14 +161,14 @@ async def test_a_failed_append_fails_its_own_records_and_the_next_goes_on(
         assert intake.statistics.failed_records == 2
         assert intake.statistics.stored_records == 1
         assert intake.statistics.reserved_bytes == 0
-    assert "A block was not stored, 2 records in all: The disk is full" in caplog.text
+    assert "The journal did not store 2 records: The disk is full" in caplog.text
 
 
 @in_virtual_time
 async def test_closing_makes_buffered_records_durable_and_rejects_the_rest() -> None:
     lane = Lane()
     intake = Intake(lane.append)
-    with pytest.raises(ReceiverError, match="takes no records"):
+    with pytest.raises(ReceiverError, match="accepts no more records"):
         await enter(intake, records(b"too early"))
     async with intake:
         intake.set_rate(1)
@@ -182,11 +182,11 @@ async def test_closing_makes_buffered_records_durable_and_rejects_the_rest() -> 
         assert now_s() == began_s
         assert taken.result() == Receipt(offsets(0, 1))
         for refused in (waiting, just_now):
-            with pytest.raises(ReceiverError, match="takes no records"):
+            with pytest.raises(ReceiverError, match="accepts no more records"):
                 await refused
-        with pytest.raises(ReceiverError, match="takes no records"):
+        with pytest.raises(ReceiverError, match="accepts no more records"):
             await intake.submit(records(b"d"))
-        with pytest.raises(ReceiverError, match="takes no records"):
+        with pytest.raises(ReceiverError, match="accepts no more records"):
             intake.try_submit(records(b"d"))
         assert lane.values == [b"a"]
 
@@ -195,10 +195,12 @@ async def test_closing_makes_buffered_records_durable_and_rejects_the_rest() -> 
 async def test_records_that_never_fit_are_refused() -> None:
     settings = IntakeSettings(block_bytes=100, max_memory_bytes=4_000)
     async with Intake(Lane().append, settings) as intake:
-        with pytest.raises(ReceiverError, match=r"1 records of 2000 bytes .* 1000; submit"):
+        with pytest.raises(
+            ReceiverError, match=r"1 records with 2000 bytes .* 1000 bytes, .*; submit"
+        ):
             await intake.submit(records(b"x" * 2_000))
         # Empty records take memory too.
-        with pytest.raises(ReceiverError, match="100 records of 0 bytes"):
+        with pytest.raises(ReceiverError, match="100 records with 0 bytes"):
             await intake.submit(records(*[b""] * 100))
 
 

@@ -126,7 +126,7 @@ def test_a_wrong_cap_is_refused(wrong: dict[str, float], words: str) -> None:
 
 
 def test_a_cap_below_a_block_or_without_what_it_needs_is_refused() -> None:
-    with pytest.raises(OptionError, match="less than one block of 8388608 bytes; raise it"):
+    with pytest.raises(OptionError, match="less than one block of 8388608 bytes; raise max"):
         Hosting("orders", cap=CapSettings(max_journal_bytes=1_000))
     with pytest.raises(OptionError, match="max_unread_s is set without a gate"):
         Hosting("orders", cap=CapSettings(max_unread_s=5))

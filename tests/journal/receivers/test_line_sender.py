@@ -174,9 +174,9 @@ async def test_a_stop_in_the_moment_in_which_lines_come_is_clean(pairs: Pairs) -
 @pytest.mark.parametrize(
     ("data", "values", "error"),
     [
-        (b"11 <1>hello\nab7 <1>good", [], "1 is a message of syslog that begins with its length"),
-        (b"<1>a\0<1>b\0c\n", [], "1 is a message of syslog that ends with NUL, and no line"),
-        (b"<1>a\n<1>b\0c\n", [b"<1>a"], "2 is a message of syslog that ends with NUL"),
+        (b"11 <1>hello\nab7 <1>good", [], "1 is a syslog message that begins with its length"),
+        (b"<1>a\0<1>b\0c\n", [], "1 is a syslog message that ends with NUL, not a line"),
+        (b"<1>a\n<1>b\0c\n", [b"<1>a"], "2 is a syslog message that ends with NUL"),
         (b"5 hello\nb\0c\n", [b"5 hello", b"b\0c"], ""),
     ],
 )

@@ -121,7 +121,7 @@ def test_a_wrong_password_ends_it_with_one_sentence_without_it(tmp_path: Path) -
         assert running.ended() == 1
         assert (
             f"The broker {broker.url} refuses the client 'headrace-events-0' as user 'ada': Not"
-            " authorized; check the user, the password and what the broker allows."
+            " authorized; check the user, the password and the broker's access rules."
         ) in " ".join(running.errors.split())
         assert "Traceback" not in running.errors
         assert _PASSWORD not in running.errors + str(running.events("log"))

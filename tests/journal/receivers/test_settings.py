@@ -32,7 +32,7 @@ NOT_POSITIVE = (0, -1, float("nan"), float("inf"))
             {"block_bytes": 6, "max_memory_bytes": 23},
             "is 23, less than four blocks of 6",
         ),
-        (Hosting, {"journal": "events", "gate": "orders"}, "'orders' is named without the ledger"),
+        (Hosting, {"journal": "events", "gate": "orders"}, "'orders' is set without a ledger"),
         *[
             (ReceiverLimits, {name: value}, f"{name} is .*; it must be a finite number above 0")
             for name in ("max_rate", "max_bytes_rate", "initial_rate")
@@ -65,13 +65,13 @@ NOT_POSITIVE = (0, -1, float("nan"), float("inf"))
             (mqtt, {"url": url}, "must be mqtt://host or mqtts://host")
             for url in ("http://b", "mqtt://", "mqtt://b:0", "mqtt://b:99999", "mqtt://b/sensors")
         ],
-        (mqtt, {"topics": ()}, "No topic is given"),
+        (mqtt, {"topics": ()}, "No topic is set"),
         *[
             (mqtt, {"topics": ("a", topic)}, "must be a topic filter of MQTT")
             for topic in ("", "s/#/x", "s#", "s/+x", "+#", "a\0b", "é" * 40_000)
         ],
         (mqtt, {"client_id": ""}, "client_id is empty"),
-        (mqtt, {"key_file": "k"}, "key is given without its certificate"),
+        (mqtt, {"key_file": "k"}, "key file is set without its certificate"),
         (mqtt, {"ca_file": "f"}, "without TLS; use mqtts"),
         (
             mqtt,

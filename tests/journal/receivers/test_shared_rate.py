@@ -228,8 +228,9 @@ def test_a_rate_that_hardly_changes_is_followed_without_a_line(
         rates.poll(now_s)
     assert scene.applied[0] == [1_100.0, 1_200.0, 1_300.0, 1_290.0]
     assert [event_of(line)["limit_per_s"] for line in lines.records] == [1_000.0, 1_300.0]
-    assert "At most 1,300 records/s: gate 'orders' has a rate of 1,300/s, for 1 receiver." in (
-        lines.messages
+    assert (
+        "The rate limit is 1,300 records/s: gate 'orders' has a rate of 1,300/s, for 1 receiver."
+        in lines.messages
     )
 
 

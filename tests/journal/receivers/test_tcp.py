@@ -135,7 +135,7 @@ async def test_a_line_without_end_takes_bounded_memory_and_is_refused() -> None:
             refused_too = asyncio.create_task(one.answer())
             await asyncio.wait([refused, refused_too], return_when=asyncio.FIRST_COMPLETED)
             done = next(task for task in (refused, refused_too) if task.done())
-            assert "400000 bytes that they may" in done.result()
+            assert "limit of 400000 bytes" in done.result()
         async with connected(receiver) as client:
             await client.send(b"z" * 299_000 + b"\n")
             assert await client.answer() == "ok 1"
@@ -165,7 +165,8 @@ async def test_only_senders_with_the_token_are_accepted(
             async with connected(receiver) as client:
                 await client.send(first + b"b\n")
                 assert await client.end() == [
-                    "error The first line is not the token; send 'token', a space and the token."
+                    "error The first line has no valid token; send 'token', a space and the token"
+                    " first."
                 ]
         assert journal.values == []
         async with connected(receiver) as client:
@@ -349,9 +350,11 @@ async def test_a_line_that_takes_too_long_is_refused_and_silence_between_lines_i
 
 def test_a_port_that_is_taken_is_refused_with_a_sentence() -> None:
     receiver = tcp()
-    with pytest.raises(ReceiverError, match=rf"Port {receiver.port} of '127.0.0.1' cannot be"):
+    with pytest.raises(
+        ReceiverError, match=rf"cannot listen on port {receiver.port} of host '127.0.0.1'"
+    ):
         tcp(port=receiver.port)
-    with pytest.raises(ReceiverError, match="Port 0 of 'no such host' cannot be"):
+    with pytest.raises(ReceiverError, match="cannot listen on port 0 of host 'no such host'"):
         tcp(host="no such host")
     run(stopped(receiver))
 
@@ -386,7 +389,7 @@ async def test_a_connection_that_begins_with_another_protocol_is_refused_and_sto
             begin = begin[12:]
         await it.send(begin + b"a\nb\n")
         answer = await it.reader.read()
-        assert answer.startswith(b"error Line 1 begins as " + words.encode() + b" does")
+        assert answer.startswith(b"error Line 1 begins like " + words.encode() + b", not")
         assert answer.endswith(b".\n")
         assert journal.values == []
 
@@ -439,7 +442,9 @@ async def test_a_connection_without_the_proxy_header_that_was_asked_for_is_refus
     receiver, journal = tcp(proxy_protocol=True), Journal()
     async with receiving(receiver, journal), connected(receiver) as it:
         await it.send(begin)
-        assert (await it.answer()).startswith("error The connection begins with no PROXY header")
+        assert (await it.answer()).startswith(
+            "error The connection does not begin with a PROXY header"
+        )
         assert journal.values == []
 
 

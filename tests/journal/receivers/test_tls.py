@@ -155,7 +155,7 @@ async def test_a_proxy_header_comes_before_the_handshake(place: Place) -> None:
         assert journal.values == [b"a"]
         counted = intake.rejections.drain()
         assert counted
-        assert counted.last.startswith("The connection begins with no PROXY header")
+        assert counted.last.startswith("The connection does not begin with a PROXY header")
 
 
 @in_loop

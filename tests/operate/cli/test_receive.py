@@ -170,7 +170,7 @@ def test_people_read_lines_on_the_standard_error(tmp_path: Path) -> None:
     )
     assert told, line + rest
     assert (out, process.returncode) == ("", 0)
-    assert "Ended; records stored: 0" in rest
+    assert "The receiver has ended; records stored: 0" in rest
     assert _TOKEN not in rest
 
 
@@ -190,7 +190,7 @@ def test_the_settings_are_printed_and_what_moved_there_is_no_option(tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["http", "--port", "{taken}"], "Port {taken} of '127.0.0.1' cannot be listened on"),
+        (["http", "--port", "{taken}"], "cannot listen on port {taken} of host '127.0.0.1'"),
         (["tcp", "--port", "65536"], "port is 65536; it must be 1 to 65535"),
         (["tcp", "--ledger", "sqlite:///a.db"], "--ledger is given without --gate"),
         (
@@ -231,4 +231,4 @@ def test_an_empty_token_is_refused_rather_than_taken_for_none(
 ) -> None:
     monkeypatch.setenv("HEADRACE_TOKEN", "")
     said = complain(DEFAULT_LEDGER, "receive", "http", "--journal", str(tmp_path / "events"))
-    assert "The token cannot be sent" in said
+    assert "The token is not valid" in said

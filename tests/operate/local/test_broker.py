@@ -128,7 +128,7 @@ def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(java: Java) ->
     host, _, port = broker.bootstrap_servers.rpartition(":")
     with socket.socket() as other:
         other.bind((host, int(port)))
-        with pytest.raises(SetupError, match="did not start; its last words") as raised, broker:
+        with pytest.raises(SetupError, match="did not start; the last lines") as raised, broker:
             raise AssertionError("it started")
     assert "Address already in use" in str(raised.value)
     assert broker.pid is None
@@ -138,7 +138,7 @@ def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(java: Java) ->
 def test_settings_that_kafka_refuses_are_an_error_with_its_words(java: Java) -> None:
     refused = {"log.retention.ms": "a week"}
     with (
-        pytest.raises(SetupError, match=r"could not be made in .*\n(.*\n)*.*a week"),
+        pytest.raises(SetupError, match=r"could not be formatted in .*\n(.*\n)*.*a week"),
         KafkaBroker(java, kafka_server_jars(java), settings=refused),
     ):
         raise AssertionError("it started")

@@ -26,7 +26,7 @@ def test_a_cache_that_cannot_be_made_is_an_error_that_says_what_to_set(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file"))
-    with pytest.raises(SetupError, match=r"file/jars cannot be made .* let HEADRACE_CACHE name"):
+    with pytest.raises(SetupError, match=r"file/jars cannot be created .* set HEADRACE_CACHE to"):
         cache_folder("jars")
 
 

@@ -109,7 +109,7 @@ def test_fetching_ahead_ends_with_one_message_and_status_1_when_it_cannot(
     )
     assert done.returncode == 1
     assert done.stdout.startswith("Fetching the jars of org.apache.kafka:kafka_2.13")
-    assert done.stderr.startswith("Ivy could not fetch the jars; ")
+    assert done.stderr.startswith("Ivy could not download the jars; ")
 
 
 # "CN=Headrace test authority", of which nobody has the key, valid for a hundred years.

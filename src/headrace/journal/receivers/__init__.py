@@ -1,4 +1,4 @@
-"""Receivers: records from senders that keep them only until they are acknowledged."""
+"""Receivers, which write records from senders into a journal and acknowledge durable records."""
 
 from headrace.core.system import door
 

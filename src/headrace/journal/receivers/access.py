@@ -19,11 +19,11 @@ _UNNAMED: Final = "default"
 
 
 class Tokens:
-    """Named tokens of senders; without tokens, anyone may send.
+    """Tokens that authenticate senders, each with a name. Without any token, anyone may send.
 
-    Each line of a file is a name, a space and a token, or a token alone, whose name is ``default``.
-    Empty lines and lines that begin with ``#`` are ignored. Logs and metrics have the names, so you
-    can see which sender still uses an old token.
+    A line of a token file is a name, a space and a token. A line with only a token gets the name
+    ``default``. Empty lines and lines that begin with ``#`` are ignored. Logs and metrics show the
+    names, so you can see which sender still uses an old token.
     """
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
@@ -31,18 +31,18 @@ class Tokens:
 
     @classmethod
     def of_file(cls, file: str) -> Self:
-        """Read the tokens of a file.
+        """Read tokens from a token file, and return them with their names.
 
         Raises:
             OptionError: The file cannot be read, has no token, has a line without a valid token, or
-                has two tokens of one name. The message contains no token.
+                has two tokens with the same name. The message never contains a token.
         """
         try:
             lines = Path(file).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise OptionError(
-                f"The file of tokens {file} cannot be read: {reason}; name another one."
+                f"The token file {file} cannot be read: {reason}; name another file."
             ) from error
         tokens: dict[str, str] = {}
         for number, line in enumerate(lines, 1):
@@ -50,31 +50,31 @@ class Tokens:
                 continue
             *named, token = line.split(maxsplit=1)
             name = named[0] if named else _UNNAMED
-            line_name = f"Line {number} of the file of tokens {file}"
+            line_name = f"Line {number} of the token file {file}"
             if named:
-                require_name(f"The name in line {number} of the file of tokens {file}", name)
+                require_name(f"The name in line {number} of the token file {file}", name)
             require_token(token.rstrip(), line_name)
             if name in tokens:
                 raise OptionError(
-                    f"{line_name} has the name {name!r} of an earlier one; rename it."
+                    f"{line_name} repeats the name {name!r}; give each token a name of its own."
                 )
             tokens[name] = token.rstrip()
         if not tokens:
             raise OptionError(
-                f"The file of tokens {file} has none, and would let in everybody; write a name, a"
-                " space and a token into it, or leave it out."
+                f"The token file {file} contains no token, so anyone could send; write a name, a"
+                " space and a token into it, or start without a token file."
             )
         return cls(tokens)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the tokens in file order; empty if anyone may send."""
+        """Names of the tokens, in the order of the file; empty if anyone may send."""
         return tuple(self._tokens)
 
     def name_of(self, shown: bytes) -> str | None:
-        """Return the name of a token that a client sent, or None for an unknown token.
+        """Return the name of the token that a sender sent, or None for an unknown token.
 
-        Every token is compared in constant time, so timing does not reveal a near match.
+        Each comparison takes constant time, so the response time reveals nothing about a token.
         """
         match = None
         for name, token in self._tokens.items():
@@ -84,14 +84,14 @@ class Tokens:
 
 
 class Access:
-    """Access to one receiver: its tokens, and the certificate in force.
+    """Access control of one receiver: its senders' tokens, and its current TLS certificate.
 
-    Certificates expire and are replaced by renaming files. So each new connection checks whether a
-    file has changed, which takes microseconds. An unusable certificate is logged once, and the
-    last good certificate stays in use.
+    Certificates expire, and operators replace them by renaming files. So each new connection
+    checks whether a file has changed, which takes microseconds. An unusable new certificate is
+    logged once, and the previous certificate stays in use.
 
     Raises:
-        OptionError: A file of certificates or of tokens cannot be used.
+        OptionError: The token file, or a file with a certificate or key, cannot be used.
     """
 
     def __init__(self, settings: ListeningSettings) -> None:
@@ -104,7 +104,7 @@ class Access:
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """TLS context for a new connection; None without TLS."""
+        """TLS context for a new connection, reloaded if a file has changed; None without TLS."""
         if self._context is not None and (seen := _versions(self._tls)) != self._seen:
             self._seen = seen
             self._renew()
@@ -120,13 +120,15 @@ class Access:
             _LOG.error("%s The previous certificate stays in use.", trouble.rstrip(".") + ".")
             return
         self._context = context
-        _LOG.info(
-            "New connections get the certificate that is in %s now.", self._tls.certificate_file
-        )
+        _LOG.info("New connections use the new certificate in %s.", self._tls.certificate_file)
 
 
 def _versions(tls: TlsFiles) -> list[tuple[int, int, int] | None]:
-    """Return the modification time, inode and size of each file, None for a missing file."""
+    """Return a version of each TLS file, which shows whether the file has changed.
+
+    A version is the modification time (ns), inode and size (bytes); None for a file that is missing
+    or not configured.
+    """
     versions: list[tuple[int, int, int] | None] = []
     for file in (tls.certificate_file, tls.key_file, tls.client_ca_file):
         try:

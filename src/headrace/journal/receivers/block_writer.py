@@ -1,7 +1,7 @@
 """Block writer with group commit: records that arrive during a sync form the next block.
 
-While one block is synced the next block gathers. So single records are acknowledged as soon as the
-disk has them, and under load many records share a sync.
+While one block is synced, the writer collects records for the next block. So a single record is
+acknowledged as soon as it is on disk, and under load many records share one sync.
 """
 
 import asyncio
@@ -23,11 +23,13 @@ from headrace.journal.receivers.settings import IntakeSettings
 from headrace.journal.records import Records
 
 Append = Callable[[Records], OffsetRange]
-"""Makes records durable and returns their offsets, or raises JournalError. LaneTakenError means:
-another writer has the lane, and no further record can be stored."""
+"""Function that makes records durable and returns their offsets. It raises JournalError if it
+fails, and LaneTakenError if another writer has taken the lane, so that no further append can
+succeed."""
 
 Settle = Callable[[], Sequence[StoredIds]]
-"""Returns the blocks that are stored although their append raised, or raises JournalError."""
+"""Function that returns the message ids and offsets of blocks that are stored although their append
+raised an error. It raises JournalError if the storage does not tell which blocks are stored."""
 
 _SMALL_BYTES: Final = 256 * 1024
 _QUIET_S: Final = 0.003
@@ -43,19 +45,20 @@ class _Buffered:
 
 
 class BlockWriter:
-    """Gathers records into blocks and appends them, one block at a time and in order.
+    """Writer that collects records into blocks and appends the blocks in order, one at a time.
 
-    While one block is appended the next block gathers. Without an append in progress, a block is
-    due as soon as a sender waits for one of its records, at ``block_bytes``, or
-    ``block_interval_ms`` after its first record. A block of more than 256 KiB also waits until
-    nothing has arrived for 3 ms, because a sender of so much gains more from fewer blocks. With
-    ``at_once`` false, a block always waits for its interval or size: each block is a request to a
-    storage that charges for it. A thread of its own appends.
+    While one block is appended, the writer collects the next block. With no append in progress,
+    the writer appends a block as soon as a sender waits for one of its records, the block has
+    ``block_bytes``, or its first record is ``block_interval_ms`` old. A block of more than 256 KiB
+    also waits until no record has arrived for 3 ms, because fewer blocks mean a higher throughput.
+    With ``at_once`` false, a block always waits for its size or interval, because the storage
+    charges for each block. A separate thread appends.
 
-    A failed append fails only the records of its block. The next block is appended as usual, and
-    `lost` raises once appending is useless. After a failure, ``settle`` reports in the same thread
-    which failed blocks are stored nevertheless (None: never any). ``found`` receives these blocks
-    in the event loop, before the next block is appended.
+    A failed append fails only the records of its block, and the next block is appended as usual.
+    After a failure the append thread calls ``settle``, which returns the failed blocks that are
+    stored nevertheless. With ``settle`` None, no failed block can be stored. ``found`` receives the
+    message ids and offsets of these blocks in the event loop, before the next append. Once another
+    writer has the lane, `lost` raises.
     """
 
     def __init__(
@@ -88,15 +91,16 @@ class BlockWriter:
         self._running: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Start writing, in the running event loop."""
+        """Start the task that writes blocks, in the running event loop."""
         self._running = asyncio.create_task(self._run())
 
     def add(self, records: Records, *, is_awaited: bool) -> asyncio.Future[OffsetRange]:
-        """Put all records into the current block, even beyond its size, and return a future.
+        """Add records to the current block, and return a future of their offsets.
 
-        ``is_awaited`` says whether the sender waits for the answer. The future's result is the
-        offsets of the durable records, its exception the JournalError of a failed append.
-        Completing or cancelling the future before the append withdraws the records.
+        All records go into one block, even if it becomes larger than ``block_bytes``.
+        ``is_awaited`` is true if the sender waits for an acknowledgement. The future completes when
+        the records are durable, or fails with the JournalError of the append. To withdraw the
+        records before the append, complete or cancel the future.
         """
         loop = asyncio.get_running_loop()
         buffered = _Buffered(records, loop.create_future())
@@ -110,13 +114,13 @@ class BlockWriter:
         return buffered.stored
 
     async def lost(self) -> NoReturn:
-        """Wait until the lane cannot be written any more, and raise the LaneTakenError."""
+        """Wait until another writer has taken the lane, and raise the LaneTakenError."""
         await self._lost.wait()
         assert self._lane_taken is not None  # noqa: S101
         raise self._lane_taken
 
     async def close(self) -> None:
-        """Append the gathered records now, and stop; no records may be added afterwards."""
+        """Append the collected records now, and stop. Do not call `add` afterwards."""
         self._is_closing = True
         self._wake()
         if self._running:
@@ -148,7 +152,11 @@ class BlockWriter:
             await self._write_next()
 
     async def _write_next(self) -> None:
-        """Write the next block, and keep no reference to it while the following block gathers."""
+        """Append the next block.
+
+        This is a separate method, so that no local variable keeps the block in memory while the
+        writer waits for the following block.
+        """
         unsettled = await self._settle_failed()
         block = self._next_block()
         if block and unsettled:
@@ -180,7 +188,10 @@ class BlockWriter:
         return block
 
     async def _settle_failed(self) -> BaseException | None:
-        """Report failed blocks that are stored nevertheless; return an error if this fails."""
+        """After a failed append, call ``settle`` and pass the stored blocks to ``found``.
+
+        Return the error of ``settle``, or None.
+        """
         if self._settle is None or self._is_settled:
             return None
         settling = asyncio.get_running_loop().run_in_executor(self._thread, self._settle)
@@ -218,11 +229,14 @@ class BlockWriter:
         self._note_if_lost(error)
 
     def _log_failure(self, count: int, error: BaseException) -> None:
-        """Log the first failure, then a sum at most once a minute: a full disk fails hundreds."""
+        """Log the number of records that were not stored, at most once a minute.
+
+        A full disk fails hundreds of blocks, so failures within a minute are logged as one sum.
+        """
         now_s = time.monotonic()
         self._unlogged += count
         if now_s - self._logged_s >= _LOG_EACH_S:
-            _LOG.error("A block was not stored, %d records in all: %s", self._unlogged, error)
+            _LOG.error("The journal did not store %d records: %s", self._unlogged, error)
             self._logged_s, self._unlogged = now_s, 0
 
     def _note_if_lost(self, error: BaseException) -> None:

@@ -1,8 +1,8 @@
-"""Listening on a port: accepting connections, limiting their number, and beginning TLS.
+"""Listening on a TCP port: accepting connections, limiting their number, and starting TLS.
 
-A TLS connection counts before its handshake, so that a client that opens connections and sends
-nothing takes no more than its places. A receiver accepts, counts and times a connection first, and
-then passes it to asyncio's TLS (`Doorway`). Each handshake uses the certificates in force then.
+`Doorway` accepts a connection, counts it and starts its time limit before asyncio begins the TLS
+handshake. So a client that opens connections and sends nothing cannot exceed the limit of
+connections. Each handshake uses the certificate that is current at that time.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ _NO_DESCRIPTORS_S: Final = 0.1
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen for TCP connections; port 0 is any free port.
+    """Return a non-blocking socket that listens for TCP connections; port 0 is any free port.
 
     Raises:
-        ReceiverError: The port is taken, or the host is not this machine.
+        ReceiverError: The port is in use, or the host is not an address of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -55,22 +55,23 @@ def listen(host: str, port: int) -> socket.socket:
 
 def _cannot_listen(host: str, port: int, error: OSError) -> ReceiverError:
     return ReceiverError(
-        f"Port {port} of {host!r} cannot be listened on ({error}); choose a free port of this"
-        " machine, or 0 for any."
+        f"The receiver cannot listen on port {port} of host {host!r} ({error}); choose an address"
+        " of this machine and a free port, or port 0 for any free port."
     )
 
 
 PROXY_2: Final = b"\r\n\r\n\0\r\nQUIT\n"
-"""First bytes of a PROXY protocol header, version 2; a header of version 1 is a line."""
+"""First bytes of a header of the PROXY protocol, version 2. In version 1 the header is a text line
+that begins with ``PROXY``."""
 
 _MOST_PROXY_1_BYTES: Final = 107
 
 
 async def take_proxy_header(connection: socket.socket) -> None:
-    """Read the PROXY header at the start of a connection, and no byte beyond it.
+    """Read and discard the PROXY header at the start of a connection, and no byte after it.
 
     Raises:
-        ReceiverError: The connection begins without a PROXY header.
+        ReceiverError: The connection does not begin with a PROXY header.
         OSError: The connection has ended.
     """
     header = await _exactly(connection, len(PROXY_2))
@@ -85,8 +86,8 @@ async def take_proxy_header(connection: socket.socket) -> None:
         if header.endswith(b"\r\n"):
             return
     raise ReceiverError(
-        "The connection begins with no PROXY header of version 1 or 2; have the proxy send one, or"
-        " receive without --proxy-protocol."
+        "The connection does not begin with a PROXY header of version 1 or 2; configure the proxy"
+        " to send this header, or start the receiver without --proxy-protocol."
     )
 
 
@@ -101,13 +102,16 @@ async def _exactly(connection: socket.socket, size_bytes: int) -> bytes:
 
 
 def set_unless_done(future: asyncio.Future[Answer], value: Answer) -> None:
-    """Set a future's result, unless it has one or was cancelled."""
+    """Set a future's result, unless the future is done or cancelled."""
     if not future.done():
         future.set_result(value)
 
 
 def authority(host: str, port: int, own_host: str | None = None) -> str:
-    """Return host and port for a URL; ``own_host`` replaces a host that means all addresses."""
+    """Return ``host:port`` for a URL, with brackets around an IPv6 address.
+
+    ``own_host`` replaces a host that means all addresses of this machine, such as ``0.0.0.0``.
+    """
     if own_host is not None and host in ("", "0.0.0.0", "::"):  # noqa: S104
         host = own_host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -120,7 +124,7 @@ class ListeningReceiver(Generic[Listening]):
     """Base class of receivers that listen on a TCP port."""
 
     scheme: ClassVar[str]
-    """Scheme of the address; within TLS an ``s`` is appended."""
+    """Scheme of the receiver's URL without TLS, such as ``http``; with TLS an ``s`` is added."""
     path: ClassVar[str] = ""
 
     def __init__(self, settings: Listening) -> None:
@@ -130,10 +134,10 @@ class ListeningReceiver(Generic[Listening]):
         self._access: Access | None = None
 
     def listen(self) -> Self:
-        """Open the port before `receive` does, so that its number is known.
+        """Open the port already before `receive`, so that the port number is known.
 
         Raises:
-            OptionError: A file of certificates or of tokens cannot be used.
+            OptionError: The token file, or a file with a certificate or key, cannot be used.
             ReceiverError: The port cannot be opened.
         """
         if self._listener is None:
@@ -144,23 +148,26 @@ class ListeningReceiver(Generic[Listening]):
 
     @property
     def port(self) -> int:
-        """The open port; before `listen`, the port of the settings."""
+        """Number of the open port; before `listen`, the port in the settings."""
         return self._port
 
     def address(self, own_host: str | None = None) -> str:
-        """Return the URL that senders use, as `Listener.address` says."""
+        """Return the URL to which senders connect.
+
+        ``own_host`` replaces a host that means all addresses, such as ``0.0.0.0``.
+        """
         tls = "" if self.settings.tls.certificate_file is None else "s"
         place = authority(self.settings.host, self._port, own_host)
         return f"{self.scheme}{tls}://{place}{self.path}"
 
     def close(self) -> None:
-        """Close the port, unless `receive` has taken it over; idempotent."""
+        """Close the port that `listen` opened, unless `receive` already uses it; idempotent."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
 
     def _take_listener(self) -> tuple[socket.socket, Access]:
-        """Return the open port, which the caller closes, and its access control."""
+        """Return the listening socket, which the caller must close, and its access control."""
         self.listen()
         listener, self._listener = self._listener, None
         assert listener is not None  # noqa: S101
@@ -169,7 +176,7 @@ class ListeningReceiver(Generic[Listening]):
 
 
 class Connections:
-    """Up to ``max_connections`` connections (1 or more); further ones are refused."""
+    """Set of open connections, limited to ``max_connections``, 1 or more."""
 
     def __init__(self, max_connections: int) -> None:
         self._max = max_connections
@@ -179,24 +186,25 @@ class Connections:
         return len(self._open)
 
     def admit(self, connection: Hashable) -> bool:
-        """Count a new connection. Return whether there was a place for it."""
+        """Add a new connection. Return False if ``max_connections`` are already open."""
         if len(self._open) >= self._max:
             return False
         self._open.add(connection)
         return True
 
     def remove(self, connection: Hashable) -> None:
-        """Free the place of a closed connection, if it had a place."""
+        """Remove a closed connection; do nothing if `admit` had refused it."""
         self._open.discard(connection)
 
 
 class SenderProtocol(asyncio.BufferedProtocol):
-    """One sender's connection, counted before its handshake begins.
+    """Protocol of one sender's connection, which counts as open before its TLS handshake begins.
 
     Attributes:
-        has_place: Whether there was a place for the connection.
-        refused: Reason why nothing is accepted, if it is known before the connection begins.
-        closed: Completed when the connection has ended.
+        has_place: Whether the connection is within the limit of open connections.
+        refused: Error for which the receiver refuses the connection, such as a missing PROXY
+            header; None for an accepted connection.
+        closed: Future that completes when the connection has ended.
     """
 
     refused: ReceiverError | None = None
@@ -207,18 +215,20 @@ class SenderProtocol(asyncio.BufferedProtocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def give_place_back(self) -> None:
-        """Free the place of a connection that is closed or never began."""
+        """Remove the connection from the open connections, and complete `closed`."""
         self._connections.remove(self)
         set_unless_done(self.closed, None)
 
 
 class Doorway:
-    """Accepts connections, and passes each to a protocol after its PROXY header and handshake.
+    """Acceptor of TCP connections, which reads PROXY headers and starts TLS.
+
+    After the PROXY header and the TLS handshake, it passes the connection to a new protocol object.
 
     Args:
-        new: Creates the protocol of a connection.
-        handshake_s: Time limit of the header and of the handshake, each (s).
-        failed: Receives the kind and the sentence of a failed start of a connection.
+        new: Returns a new protocol object for a connection.
+        handshake_s: Time limit of the PROXY header, and also of the TLS handshake (s).
+        failed: Called with the kind and the error message of a connection that failed to start.
         context: Returns the TLS context for a new connection; None for no TLS.
         is_proxied: Whether each connection begins with a PROXY header. Default: off.
     """
@@ -240,7 +250,10 @@ class Doorway:
         self._beginning: set[asyncio.Task[None]] = set()
 
     async def accept_all(self, listener: socket.socket) -> None:
-        """Accept until cancelled; then close the listener and connections still in handshake."""
+        """Accept connections until this task is cancelled.
+
+        Then close the listening socket, and the connections whose handshake is not complete.
+        """
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -312,25 +325,29 @@ class Doorway:
 
 
 LINGER_S: Final = 2.0
-"""Time for which a sender may still send after its last answer (s). If the connection were closed
-at once, the sender's system would discard the answer.
+"""Time from the last answer until the receiver closes the connection (s). If the receiver closed
+the connection at once while the sender still sends, TCP would reset the connection, and the
+sender's system could discard the answer.
 """
 
 
 def _handshake_failure(error: OSError, handshake_s: float) -> str:
-    if isinstance(error, ConnectionAbortedError) and error.errno is None:  # asyncio's own
-        return f"A TLS handshake was not over after {handshake_s:g} s; connect faster."
+    if isinstance(error, ConnectionAbortedError) and error.errno is None:  # asyncio's timeout
+        return f"A TLS handshake was not complete after {handshake_s:g} s; connect faster."
     reason = error.reason if isinstance(error, ssl.SSLError) else None
     words = (reason or error.strerror or "the connection was closed").replace("_", " ").lower()
-    return f"A TLS handshake has failed ({words}); connect with TLS, and a certificate if asked."
+    return (
+        f"A TLS handshake has failed ({words}); connect with TLS, and with a certificate if the"
+        " receiver asks for it."
+    )
 
 
 async def _wait_for_descriptor(error: OSError) -> None:
-    """Wait briefly if no file descriptor is free; raise any other error.
+    """Wait 0.1 s if the error says that the system is out of file descriptors or memory.
 
-    A closing connection frees a descriptor, but nothing signals this.
+    Raise any other error. A connection that closes frees a descriptor, but no event reports this.
     """
     if error.errno not in _NO_DESCRIPTORS:
         raise error
-    _LOG.warning("A connection cannot be accepted: %s", error)
+    _LOG.warning("The receiver cannot accept a connection now: %s", error)
     await asyncio.sleep(_NO_DESCRIPTORS_S)

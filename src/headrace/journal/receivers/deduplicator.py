@@ -1,4 +1,4 @@
-"""Deduplicator: repeated records with message ids are stored once, also after a restart."""
+"""Deduplicator, which stores repeated records with message ids only once, also after a restart."""
 
 import asyncio
 import logging
@@ -22,26 +22,27 @@ from headrace.journal.records import Records, message_ids
 _RESTORE_S: Final = 10.0
 _RESTORE_BLOCKS: Final = 10_000
 _RESTORE_BYTES: Final = 256 * 1024 * 1024
-"""Size of the newest blocks from which ids are restored (bytes). From a disk this takes a second or
-two, for over half an hour of blocks. Over a network each block is a request, and `_RESTORE_S`
-limits their number. A broker repeats unacknowledged messages even after many restarts in a row.
+"""Total size of the newest blocks from which a starting receiver reads message ids (bytes). So many
+blocks contain over half an hour of records. They are needed, because a broker repeats
+unacknowledged messages even after many restarts in a row. Reading these blocks from a disk takes
+one or two seconds. Over a network each block is a request, so `_RESTORE_S` limits the time.
 """
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 StoredIds: TypeAlias = tuple[Sequence[str | None], OffsetRange]
-"""The message ids of a block's records, and the block's offsets."""
+"""Message ids of a block's records (None for a record without an id), and the block's offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Offsets of durable records.
+    """Receipt for submitted records that are durable.
 
     Attributes:
-        offsets: Offsets of the new records. If all are duplicates, the first to the last offset of
-            their originals. The range contains records of other senders only if some of these
-            records were stored earlier.
-        duplicates: Number of records that were already stored, by their message ids.
+        offsets: Offsets from the first to the last new record. If all submitted records are
+            duplicates, the offsets from their first to their last original. The range may contain
+            other senders' records only if some of the submitted records are duplicates.
+        duplicates: Number of submitted records that were already stored, by their message ids.
     """
 
     offsets: OffsetRange
@@ -49,10 +50,10 @@ class Receipt:
 
 
 class Deduplicator:
-    """Deduplicates records by a window of the newest message ids.
+    """Deduplicator of records, which remembers the newest message ids.
 
-    The window takes at most ``max_bytes`` of memory, and forgets the oldest ids first. A
-    deduplicator belongs to one event loop.
+    The ids take at most ``max_bytes`` of memory, and the oldest ids are dropped first. Use a
+    deduplicator in one event loop only.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -61,14 +62,15 @@ class Deduplicator:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the window (bytes)."""
+        """Memory of the remembered message ids (bytes)."""
         return self._window.size_bytes
 
     def restore(self, ids: Sequence[str | None], offsets: OffsetRange) -> None:
-        """Remember the ids of the records at these offsets, in the form that `named` writes.
+        """Remember the message ids of stored records; ``ids`` has the form that `named` writes.
 
-        Abort deliveries in progress that contain a message whose earlier append seemed to have
-        failed. When such a delivery is sent again, its stored records are duplicates.
+        Abort a delivery in progress if it contains one of these messages. That happens if an append
+        seemed to fail, the sender repeated the message, and the records turn out to be stored. When
+        the sender repeats the aborted delivery, its stored records count as duplicates.
         """
         for place, stored in ranges_of(ids):
             before = self._window.parts(stored)
@@ -80,10 +82,10 @@ class Deduplicator:
                     part.place.abort(stored.message_id)
 
     def deliver(self, records: Records, message_id: str | None = None) -> "Delivery":
-        """Separate new records from duplicates, and remember the new records as being stored.
+        """Separate new records from duplicates, and return a delivery of the new records.
 
-        With a message id the records are that message's, numbered from 0. Otherwise each record
-        may have an id in its column.
+        The new records are remembered as being stored. With a ``message_id``, all records belong
+        to this message, numbered from 0. Without it, each record may have an id in its id column.
         """
         delivery = Delivery(self._window, records)
         if message_id is not None:
@@ -111,7 +113,7 @@ class Deduplicator:
         return delivery
 
     def _divided(self, of: IdRange) -> list[tuple[IdRange, bool]]:
-        """Return the records of a message in order, new ranges (True) apart from duplicates."""
+        """Split a message's records into ranges of new records (True) and of duplicates (False)."""
         if of.message_id is None:
             return [(of, True)]
         divided: list[tuple[IdRange, bool]] = []
@@ -127,7 +129,7 @@ class Deduplicator:
 
 
 class Delivery:
-    """Records on their way into the lane; ``new`` are the records that are not duplicates."""
+    """Submitted records that are being stored; ``new`` are the records that are not duplicates."""
 
     def __init__(self, window: Window, records: Records) -> None:
         self._window = window
@@ -148,16 +150,18 @@ class Delivery:
         *,
         is_named: bool,
     ) -> None:
-        """Note the new records with their places, and the repeated records.
+        """Set the message ranges of the new records and of the repeated records.
 
-        With ``is_named`` the new records have no ids yet and get them in `next_chunk`.
+        ``places`` are the row numbers of the new ranges in the submitted records. With
+        ``is_named`` the new records have no ids yet, and `next_chunk` adds the ids.
         """
         self._unsettled = deque(new)
         self._is_named = is_named
         self._repeated = repeated
         if repeated:
-            # Wait for earlier deliveries only. Their unstored records may come again, in a delivery
-            # that waits for the memory of this delivery: waiting for it would be a deadlock.
+            # Wait for earlier deliveries only. If their records are not stored, a later delivery
+            # may repeat them and wait for this delivery's memory. Waiting for the later delivery
+            # would be a deadlock.
             parts = [part for id_range in repeated for part in self._window.parts(id_range)]
             self._awaited = {
                 part.place._ended for part in parts if isinstance(part.place, Delivery)
@@ -165,7 +169,10 @@ class Delivery:
             self.new = _at(self.new, places)
 
     def next_chunk(self, records: Records) -> tuple[Records, list[IdRange]]:
-        """Return the next of the new records with their ids, and the ranges of their messages."""
+        """Add message ids to the next new records.
+
+        Return these records, and their ranges within their messages.
+        """
         ranges: list[IdRange] = []
         missing = records.count if self._unsettled else 0
         while missing:
@@ -178,7 +185,10 @@ class Delivery:
         return named(records, ranges) if self._is_named and ranges else records, ranges
 
     def buffered(self, ranges: Sequence[IdRange], stored: asyncio.Future[OffsetRange]) -> None:
-        """Note that these records are in the buffer; the future receives their offsets."""
+        """Register records that are now in the buffer; ``stored`` is the future of their offsets.
+
+        When the future completes, the window remembers the offsets of these ranges.
+        """
         if ranges:
             self._stored.append(stored)
             stored.add_done_callback(partial(self._settle, ranges))
@@ -186,27 +196,29 @@ class Delivery:
                 stored.set_exception(self._aborted)
 
     def abort(self, message_id: str | None) -> None:
-        """Stop storing this delivery, because its record with this id is already stored."""
+        """Fail this delivery, because its record with this message id is already stored."""
         self._aborted = JournalError(
-            f"The record with the message id {message_id!r} was sent again before it was known"
-            " that it is stored; send it once more, with what came with it."
+            f"The record with the message id {message_id!r} was sent again before the receiver knew"
+            " that it was stored; send it again, with all records of the same request."
         )
         for stored in self._stored:
             if not stored.done():
                 stored.set_exception(self._aborted)
 
     def end(self) -> None:
-        """Stop storing; unbuffered records count as new when they are sent again."""
+        """End the delivery. Records not yet in the buffer count as new when they are sent again."""
         for id_range in self._unsettled:
             self._window.resolve(id_range, self, None)
         self._unsettled.clear()
         self._ended.set_result(None)
 
     async def receipt(self, stored: Sequence[OffsetRange]) -> Receipt:
-        """Wait until the originals of the repeated records are durable, and return the receipt.
+        """Wait until the originals of all repeated records are durable, and return the receipt.
+
+        ``stored`` are the offsets of the new records, empty if there are none.
 
         Raises:
-            JournalError: An original was not stored.
+            JournalError: The original of a repeated record was not stored.
         """
         if self._awaited:
             await asyncio.wait(self._awaited)
@@ -222,8 +234,8 @@ class Delivery:
         durable = [place for place in places if isinstance(place, OffsetRange)]
         if sum(place.count for place in durable) < repeated.records:
             raise JournalError(
-                f"The record with the message id {repeated.message_id!r} was being stored when it"
-                " came again, and is not durable; send it once more."
+                f"The record with the message id {repeated.message_id!r} was sent again while it"
+                " was being stored, and storing it has failed; send it again."
             )
         return durable
 
@@ -251,16 +263,16 @@ async def newest_ids(
     stop: asyncio.Event,
     now_s: Callable[[], float] = time.monotonic,
 ) -> list[StoredIds]:
-    """Read the message ids of a lane's newest blocks, oldest block first, to restore them.
+    """Return the message ids of a lane's newest blocks, oldest block first.
 
-    Reading ends after ``max_ids`` ids or as many records without ids, at a damaged block, after
-    10 s of the monotonic clock, or when ``stop`` is set. A damaged block and the timeout are
-    logged. A thread reads. Whether this returns, raises or is cancelled, the thread has finished
-    with the journal.
+    Reading goes back from the lane's end. It stops after ``max_ids`` ids (a block without ids
+    counts by its records), at a damaged block, after 10 s, or when ``stop`` is set. The timeout and
+    a damaged block are logged. A separate thread reads, and has finished when this function
+    returns, raises an error or is cancelled.
 
     Raises:
-        JournalError: The storage fails. A receiver that began without the ids would store again
-            what is sent again.
+        JournalError: The storage fails. Without the ids, a receiver would store repeated records
+            twice.
     """
     enough = threading.Event()
     reading = asyncio.create_task(
@@ -293,7 +305,7 @@ def _read_ids(
         if now_s() - began_s >= _RESTORE_S:
             _LOG.warning(
                 "Only the message ids of the newest %s records, in %s blocks, were restored within"
-                " %g s; older records that are sent again are stored again.",
+                " %g s; if senders repeat older records, these records are stored twice.",
                 f"{count:,}",
                 f"{number:,}",
                 _RESTORE_S,
@@ -302,7 +314,11 @@ def _read_ids(
         try:
             first, records = next(parts, (0, None))
         except CorruptionError as error:
-            _LOG.warning("Message ids before a damaged block are not restored: %s", error)
+            _LOG.warning(
+                "Message ids in blocks older than a damaged block are not restored; if senders"
+                " repeat records of these blocks, the records are stored twice: %s",
+                error,
+            )
             break
         except DataLossError:
             break  # the older blocks were pruned meanwhile

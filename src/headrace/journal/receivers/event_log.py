@@ -1,4 +1,4 @@
-"""Structured events of receivers' log lines, and counts of rejected requests."""
+"""Structured events in receivers' log lines, and counters of rejected requests and connections."""
 
 import logging
 from collections import Counter
@@ -9,18 +9,21 @@ _ATTRIBUTE: Final = "headrace_event"
 
 
 def event(name: str, **values: Any) -> dict[str, dict[str, Any]]:
-    """Return the ``extra`` of a log line: the event's name and JSON-serializable values."""
+    """Return the ``extra`` argument of a logging call that attaches an event to the log line.
+
+    The event has a name and values that can be serialized as JSON.
+    """
     return {_ATTRIBUTE: {"event": name, **values}}
 
 
 def event_of(line: logging.LogRecord) -> dict[str, Any]:
-    """Return the event of a log line, or ``{"event": "log"}`` for a line without an event."""
+    """Return the event that `event` attached to a log line, or ``{"event": "log"}`` without one."""
     values: dict[str, Any] = getattr(line, _ATTRIBUTE, {"event": "log"})
     return values
 
 
 def readable(value: float) -> str:
-    """Return a number as text with three significant digits, or whole from 100 on.
+    """Return a number as text: whole from 100 on, below 100 with three significant digits.
 
     >>> readable(12345.6), readable(2.54321)
     ('12,346', '2.54')
@@ -30,7 +33,7 @@ def readable(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RejectionCounts:
-    """Rejections since the last log line, by kind, with the reason of the last rejection."""
+    """Number of rejections of each kind since the last log line, and the last reason."""
 
     counts: dict[str, int]
     last: str
@@ -42,10 +45,10 @@ class RejectionCounts:
 
 
 class Rejections:
-    """Counts rejections between two log lines; belongs to one event loop.
+    """Counter of rejected requests and connections, for one event loop.
 
     Attributes:
-        totals: Rejections since the start, by kind.
+        totals: Number of rejections of each kind since the start.
     """
 
     def __init__(self) -> None:
@@ -54,16 +57,17 @@ class Rejections:
         self._last = ""
 
     def count(self, kind: str, reason: str) -> None:
-        """Count one rejection of a kind, such as an HTTP status; there are few kinds.
+        """Count one rejection.
 
-        The reason is the sentence sent to the client, without secrets.
+        ``kind`` is a label with few different values, such as an HTTP status. ``reason`` is the
+        error message for the client, without secrets.
         """
         self.totals[kind] += 1
         self._counts[kind] += 1
         self._last = reason
 
     def drain(self) -> RejectionCounts | None:
-        """Return the rejections since the last call, or None without any."""
+        """Return the rejections since the last call, and reset their counts; None without any."""
         if not self._counts:
             return None
         rejected = RejectionCounts(dict(self._counts), self._last)

@@ -1,4 +1,4 @@
-"""Hosting of a receiver in this process: its lane, intake and rate, and its clean end."""
+"""Hosting of a receiver in this process: opens its lane, follows its rate, and stops it cleanly."""
 
 import asyncio
 import contextlib
@@ -32,21 +32,22 @@ from headrace.journal.receivers.shared_rate import RateFollower, RateMeter, Rece
 from headrace.journal.storage import probe
 
 Listen = Callable[[], str]
-"""Opens the port for senders, and returns its address for the log."""
+"""Function that opens a receiver's port, and returns the URL for senders, for the log."""
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 REJECTIONS_S: Final = 60.0
-"""Interval at which rejections are logged (s), long enough that no sender can fill the log."""
+"""Interval at which the number of rejections is logged (s). It is long, so that no sender can fill
+the log."""
 
 _INTERRUPTED: Final = 130
 
 
 class Receiver(Protocol):
-    """Takes records from senders of one kind and submits them to an intake.
+    """Interface of receivers, which take records from senders and submit them to an intake.
 
-    A receiver acknowledges records only after the intake has returned their receipt. While the
-    intake makes it wait, a receiver does not read on, so that the sender waits too. ::
+    A receiver acknowledges records only after the intake has returned their receipt. While a call
+    of the intake waits, the receiver reads no further records, so that the senders wait too. ::
 
         class Numbers:
             async def receive(self, intake: Intake) -> None:
@@ -57,68 +58,71 @@ class Receiver(Protocol):
     """
 
     async def receive(self, intake: Intake) -> None:
-        """Receive until cancelled, or until no more records can come.
+        """Receive records until cancelled, or until no more records can arrive.
 
-        On cancellation a receiver accepts no more records, waits for the receipts of buffered
-        records, acknowledges these records and returns. The intake is open until then.
+        On cancellation the receiver accepts no more records, waits for the receipts of buffered
+        records, acknowledges these records and returns. The intake stays open until then.
 
         Raises:
-            ReceiverError: Receiving is impossible: the port is taken, or the broker refuses.
+            ReceiverError: The receiver cannot receive, for instance because its port is in use or
+                the broker refuses its client.
         """
         ...
 
 
 class PlacedReceiver(Receiver, Protocol):
-    """A receiver with an address for senders: the receivers of ``headrace receive``."""
+    """Interface of receivers that have a URL, as all receivers of ``headrace receive`` have."""
 
     def address(self, own_host: str | None = None) -> str:
-        """Return the URL that senders use, for the log.
+        """Return the URL of the receiver, or of the broker from which it reads.
 
-        ``own_host`` is this machine's host, in place of an address that means all addresses.
+        ``own_host`` replaces a host that means all addresses, such as ``0.0.0.0``.
         """
         ...
 
 
 @runtime_checkable
 class Listener(PlacedReceiver, Protocol):
-    """A receiver to which senders connect."""
+    """Interface of receivers that listen on a port, to which senders connect."""
 
     def listen(self) -> object:
-        """Open the port before `receive` does, so that its address is known.
+        """Open the port already before `receive`, so that the port number is known.
 
         Raises:
-            OptionError: A file of certificates or of tokens cannot be used.
+            OptionError: The token file, or a file with a certificate or key, cannot be used.
             ReceiverError: The port cannot be opened.
         """
         ...
 
     def close(self) -> None:
-        """Close the opened port, unless `receive` has taken it over; idempotent."""
+        """Close the port that `listen` opened, unless `receive` already uses it; idempotent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Hosting:
-    """Destination and rate limits of a receiver's records.
+    """Settings of a receiver's journal, lane, rate limits and status port.
 
     Attributes:
-        journal: The journal: a directory, s3://bucket/prefix or webhdfs://host:port/path; it is
-            made where there is none, unless it must exist.
-        lane: The lane to write, 0 to 99999; each receiver has its own. Default: 0.
-        gate: The gate whose rate is the limit, shared with its other receivers. Default: None,
-            which leaves it to ``limits`` alone.
-        ledger: The URL of the gate's ledger; needed with a gate.
-        limits: What it lets in at most.
-        intake: How it gathers records.
-        cap: When senders have to wait for the journal.
-        must_exist: Whether to refuse to begin a new journal, as where a volume is not mounted.
-            Default: off.
-        status_port: Where ``/health``, ``/ready`` and ``/metrics`` are served over HTTP, besides a
-            receiver's own port; 0 for any that is free. Default: None, nowhere else.
-        status_host: The address of that port. Default: 127.0.0.1, this machine alone.
+        journal: Journal to write: a directory, s3://bucket/prefix or webhdfs://host:port/path. A
+            missing journal is created, unless ``must_exist`` is set.
+        lane: Lane to write, 0 to 99999; each receiver needs a lane of its own. Default: 0.
+        gate: Gate whose rate limits the receiver; the gate's receivers share this rate. Default:
+            None, only ``limits`` limits the rate.
+        ledger: URL of the gate's ledger; required with a gate.
+        limits: Rate limits of this receiver.
+        intake: Settings of blocks and memory.
+        cap: Limits of the journal's size and age, beyond which senders wait.
+        must_exist: Whether to fail if the journal does not exist, instead of creating it. Set it if
+            the journal is on a volume that may not be mounted. Default: off.
+        status_port: HTTP port that serves ``/health``, ``/ready`` and ``/metrics``, in addition to
+            a receiver's own port; 0 for any free port. Default: None, no additional port.
+        status_host: Address of the status port. Default: 127.0.0.1, reachable from this machine
+            only.
 
     Raises:
-        OptionError: There is a gate, and no ledger; the cap needs a gate, or is below one block.
+        OptionError: A gate is set without a ledger; ``max_unread_s`` is set without a gate; or
+            ``max_journal_bytes`` is less than one block.
     """
 
     journal: str = field(metadata=option("--journal", sample="journal"))
@@ -139,17 +143,17 @@ class Hosting:
         if most_bytes is not None and most_bytes < self.intake.block_bytes:
             raise OptionError(
                 f"max_journal_bytes is {most_bytes}, less than one block of"
-                f" {self.intake.block_bytes} bytes; raise it, or lower block_bytes."
+                f" {self.intake.block_bytes} bytes; raise max_journal_bytes, or lower block_bytes."
             )
         if self.cap.max_unread_s is not None and self.gate is None:
             raise OptionError(
-                "max_unread_s is set without a gate, whose ledger knows what is unread; name the"
-                " gate too."
+                "max_unread_s is set without a gate, but only a gate's ledger shows which records"
+                " are unread; set the gate too."
             )
         if self.gate is not None and self.ledger is None:
             raise OptionError(
-                f"The gate {self.gate!r} is named without the ledger that has its rate; name the"
-                " ledger too."
+                f"The gate {self.gate!r} is set without a ledger, but only the ledger has the"
+                " gate's rate; set the ledger's URL too."
             )
 
 
@@ -160,7 +164,7 @@ def open_journal(hosting: Hosting) -> tuple[Journal, bool]:
         The journal, and whether it is new.
 
     Raises:
-        NoJournalError: There is no journal, and it must exist.
+        NoJournalError: The journal does not exist, and ``must_exist`` is set.
         JournalError: The journal cannot be opened or created.
     """
     try:
@@ -169,15 +173,18 @@ def open_journal(hosting: Hosting) -> tuple[Journal, bool]:
         if not hosting.must_exist:
             return Journal.open(hosting.journal, create=True), True
         raise NoJournalError(
-            f"There is no journal {hosting.journal}, and must_exist is true, so that no new one is"
-            " begun; mount its volume, or start once without must_exist to begin it."
+            f"There is no journal {hosting.journal}, and must_exist is true, so the receiver does"
+            " not create it; mount the journal's volume, or start once without must_exist."
         ) from None
     # Another receiver may be creating the journal: create=True makes sure that it is durable.
     return (journal if hosting.must_exist else Journal.open(hosting.journal, create=True)), False
 
 
 def log_new_journal(journal: Journal) -> None:
-    """Warn that a journal is created; an existing one may be on a volume that is not mounted."""
+    """Log a warning that a journal was created.
+
+    The warning shows that an existing journal may be on a volume that is not mounted.
+    """
     _LOG.warning(
         "There was no journal %s, so the receiver begins a new journal.",
         journal.storage.url,
@@ -186,23 +193,23 @@ def log_new_journal(journal: Journal) -> None:
 
 
 def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> None:
-    """Run a receiver over a lane until it ends, or until SIGTERM or Ctrl-C; in the main thread.
+    """Run a receiver in the main thread until it ends, or until SIGTERM, SIGHUP or Ctrl-C.
 
-    At the end no more records are accepted, buffered records are made durable and acknowledged,
-    and the lane is released. A second Ctrl-C ends the process at once, with status 130. As after
-    any crash, senders then repeat unacknowledged records.
+    A signal stops the receiver cleanly: it accepts no more records, makes buffered records durable,
+    acknowledges them, and releases the lane. A second Ctrl-C ends the process at once, with exit
+    status 130. As after a crash, senders then repeat unacknowledged records.
 
     Args:
         receiver: The receiver.
-        hosting: The receiver's lane, rate and intake.
-        listen: Opens the port of a listening receiver and returns its address for the log; called
-            once the lane is locked.
+        hosting: The receiver's journal, lane and limits.
+        listen: Function that opens the receiver's port and returns its URL for the log. It is
+            called once the lane is locked. Default: None, for a receiver that does not listen.
 
     Raises:
-        LaneTakenError: Another process has the lane, or has appended a block since.
+        LaneTakenError: Another process holds the lane, or has appended to it in the meantime.
         JournalError: The journal cannot be opened, or a gate has read beyond the lane's end.
-        LedgerError: The ledger cannot be opened. A ledger that becomes unreachable later raises
-            nothing, and the last rate stays.
+        LedgerError: The ledger cannot be opened. If the ledger becomes unreachable later, no error
+            is raised, and the last rate stays in force.
         ReceiverError: The receiver cannot receive.
     """
     warm_up()
@@ -222,7 +229,10 @@ async def serve(
     *,
     rejections_s: float = REJECTIONS_S,
 ) -> None:
-    """Run a receiver like `host`, without signals, until ``stop`` is set; log rejections."""
+    """Run a receiver like `host`, but until ``stop`` is set instead of until a signal.
+
+    Log the number of rejections every ``rejections_s``. Default: 60.
+    """
     journal, is_new = open_journal(hosting)
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(
@@ -289,7 +299,7 @@ async def _keep_logging(intake: Intake, rejections_s: float) -> None:
 def _log_rejections(intake: Intake) -> None:
     if rejected := intake.rejections.drain():
         _LOG.info(
-            "Rejected lately: %s",
+            "Rejections since the last report: %s",
             rejected,
             extra=event("rejections", counts=rejected.counts, last=rejected.last),
         )
@@ -302,7 +312,7 @@ def _follow_rates(
     writer: LaneWriter,
     intake: Intake,
 ) -> Ledger | None:
-    """Apply rate limits, and the gate's rate if there is a gate, until the stack is closed.
+    """Set the intake's rate limits, and follow the gate's rate until the stack is closed.
 
     Return the gate's ledger, or None without a gate.
     """
@@ -366,7 +376,7 @@ async def _status_served(intake: Intake, hosting: Hosting) -> AsyncIterator[None
     async with serving_status(intake, host, hosting.status_port) as port:
         authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         _LOG.info(
-            "Health and metrics at http://%s/metrics.",
+            "Serving health and metrics at http://%s/metrics.",
             authority,
             extra=event("status", address=f"http://{authority}"),
         )
@@ -374,20 +384,27 @@ async def _status_served(intake: Intake, hosting: Hosting) -> AsyncIterator[None
 
 
 def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneWriter) -> None:
-    """Raise CorruptionError if a gate has read beyond the lane's end, as after a restore."""
+    """Raise CorruptionError if a gate has read beyond the lane's end.
+
+    This can happen after the journal was restored from a backup.
+    """
     reached = ledger.history.reached(journal.id).get(hosting.lane, 0)
     if reached > writer.end:
         raise CorruptionError(
             f"Lane {hosting.lane} of the journal {hosting.journal} ends at offset {writer.end}, but"
-            f" a gate of the ledger has read it up to {reached}: its last records are gone; put"
-            " them back, or let `headrace journal repair` with --ledger declare them lost."
+            f" a gate of the ledger has read it up to offset {reached}, so the lane's last records"
+            " are gone; restore them, or declare them lost with `headrace journal repair` and its"
+            " option --ledger."
         )
 
 
 def _description(
     journal: Journal, hosting: Hosting, gate: str, intake: Intake
 ) -> Callable[[float], ReceiverReport]:
-    """Return a thread-safe function that returns the receiver's report for the ledger."""
+    """Return a thread-safe function that builds the receiver's report for the ledger.
+
+    The function takes the current rate limit (records/s).
+    """
     owner = f"{socket.gethostname()}:{os.getpid()}/{secrets.token_hex(8)}"
     started_ms = wall_clock_ms()
     meter = RateMeter()
@@ -435,7 +452,7 @@ def _log_begin(journal: Journal, hosting: Hosting, writer: LaneWriter, address: 
 
 def _log_end(writer: LaneWriter, done: IntakeStatistics) -> None:
     _LOG.info(
-        "Ended; records stored: %s, of %s bytes; lane %d goes on at offset %d.",
+        "The receiver has ended; records stored: %s, with %s bytes; lane %d now ends at offset %d.",
         readable(done.stored_records),
         readable(done.stored_bytes),
         writer.lane,
@@ -458,7 +475,8 @@ def _stopped_by_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) ->
 
     def end() -> None:
         _LOG.info(
-            "Ending: what was taken is made durable first; Ctrl-C once more ends at once.",
+            "Ending: the receiver first makes all accepted records durable; press Ctrl-C again to"
+            " end at once.",
             extra=event("ending"),
         )
         stop.set()

@@ -1,4 +1,4 @@
-"""Window of remembered message ids, and the form in which the journal stores ids of records."""
+"""Window of remembered message ids, and the format in which the journal stores message ids."""
 
 import re
 import sys
@@ -13,26 +13,29 @@ from headrace.core.ranges import OffsetRange
 from headrace.journal.records import Records
 
 MAX_ID_CHARACTERS: Final = 200
-"""Most characters of a sender's message id; each remembered id takes memory."""
+"""Most characters of a sender's message id. The length is limited, because each remembered id takes
+memory."""
 
 _SEPARATOR: Final = "\0"
-"""Separator of a message's id and the numbers of its records; not allowed in senders' ids."""
+"""Separator between a message id and its record numbers in the journal. A sender's message id may
+not contain it."""
 
 _SEVERAL: Final = re.compile(f"(.*){_SEPARATOR}([0-9]+){_SEPARATOR}([0-9]+)", re.DOTALL)
 
 
 def is_message_id(text: str) -> bool:
-    """Whether a sender may use this message id: 1 to `MAX_ID_CHARACTERS`, without U+0000.
+    """Whether a sender may use this message id.
 
-    Ids are compared exactly: case, spaces and accents count.
+    It must have 1 to `MAX_ID_CHARACTERS` characters, and no U+0000. Ids are compared exactly, so
+    case, spaces and accents count.
     """
     return 0 < len(text) <= MAX_ID_CHARACTERS and _SEPARATOR not in text
 
 
 class IdRange(NamedTuple):
-    """Records ``first`` to before ``until`` of one message, numbered from 0.
+    """Range of records of one message, from number ``first`` to before ``until``, counted from 0.
 
-    Records without a message id have the ``message_id`` None.
+    For a record without a message id, ``message_id`` is None.
     """
 
     message_id: str | None
@@ -45,15 +48,16 @@ class IdRange(NamedTuple):
         return self.until - self.first
 
     def part(self, first: int, until: int) -> "IdRange":
-        """Return the intersection with another range of record numbers."""
+        """Return the part of this range that lies between ``first`` and ``until``."""
         return IdRange(self.message_id, max(self.first, first), min(self.until, until))
 
 
 def ranges_of(ids: Sequence[str | None]) -> list[tuple[int, IdRange]]:
-    """Return the range of each message in stored records, with the place of its first record.
+    """Parse a block's column of message ids.
 
-    A message of several records has its id only at its first record, followed by the number of this
-    record and the count of records. `named` writes this form.
+    Return the row number of each message's first record, and the message's range. `named` writes
+    the column. If a message has several records, only its first record in the block has the id,
+    followed by the number of this record and the count of records.
     """
     return [(place, _range_of(text)) for place, text in enumerate(ids) if text is not None]
 
@@ -66,10 +70,10 @@ def _range_of(text: str) -> IdRange:
 
 
 def named(records: Records, ranges: Sequence[IdRange]) -> Records:
-    """Return the records with the ids of these ranges, in the form that `ranges_of` reads.
+    """Return the records with a column of message ids, in the format that `ranges_of` parses.
 
-    The ranges cover as many records as there are. A message's id takes the same memory and journal
-    space whatever its number of records.
+    The ranges, one after another, must cover exactly these records. A message id takes the same
+    memory and journal space for any number of records.
     """
     texts: list[str] = []
     ends = np.zeros(records.count + 1, np.int32)
@@ -87,26 +91,31 @@ def named(records: Records, ranges: Sequence[IdRange]) -> Records:
 
 
 _ID_BYTES: Final = 380
-"""Memory of a remembered id besides its text: an entry, one part, its offsets (bytes)."""
+"""Memory of a remembered id in addition to its text: dict entry, one `Part`, and offsets (bytes).
+"""
 
 _PART_BYTES: Final = 250
-"""Memory of each further part of a message that is not contiguous in its lane (bytes)."""
+"""Memory of each further `Part` of a message whose records are not contiguous in the lane (bytes).
+"""
 
 
 def id_bytes(message_id: str) -> int:
-    """Return an upper estimate of the memory of a remembered id (bytes)."""
+    """Return an upper estimate of the memory of one remembered message id (bytes)."""
     return _ID_BYTES + sys.getsizeof(message_id)
 
 
 class Part(NamedTuple):
-    """Contiguous records of a message with their offsets, or with the owner that stores them."""
+    """Contiguous records of a message, from number ``first`` to before ``until``.
+
+    ``place`` is their offset range in the lane, or the delivery that is storing them.
+    """
 
     first: int
     until: int
     place: object
 
     def within(self, first: int, until: int) -> "Part":
-        """Return the intersection with a range of record numbers."""
+        """Return the records of this part that lie between ``first`` and ``until``."""
         first, until = max(self.first, first), min(self.until, until)
         place = self.place
         if isinstance(place, OffsetRange):
@@ -115,7 +124,10 @@ class Part(NamedTuple):
         return Part(first, until, place)
 
     def joined(self, following: "Part") -> "Part | None":
-        """Return both parts as one part if numbers and offsets are contiguous; otherwise None."""
+        """Return this part and the following part as one, or None if they are not contiguous.
+
+        Contiguous parts have contiguous record numbers, and contiguous offsets or the same owner.
+        """
         here, next_place = self.place, following.place
         if self.until != following.first:
             return None
@@ -128,9 +140,10 @@ class Part(NamedTuple):
 
 
 class Window:
-    """Newest message ids, with the place or owner of each message's records.
+    """Window of the newest message ids, with the offsets of each message's records.
 
-    Each message takes one entry, whatever its number of records.
+    While records are being stored, the window has their owner (a `Delivery`) in place of the
+    offsets. Each message takes one entry, for any number of records.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -139,7 +152,7 @@ class Window:
         self.size_bytes = 0
 
     def parts(self, asked: IdRange) -> list[Part]:
-        """Return the remembered parts of these records, in the order of their numbers."""
+        """Return the parts of this range that are remembered, in the order of record numbers."""
         _, first, until = asked
         remembered = self._messages.get(asked.message_id or "", ())
         return [
@@ -149,7 +162,10 @@ class Window:
         ]
 
     def remember(self, of: IdRange, place: object) -> None:
-        """Remember the place of these records, and drop the oldest messages beyond the limit."""
+        """Remember the place of these records: their offsets, or the owner that is storing them.
+
+        Drop the oldest messages if the window exceeds its memory limit.
+        """
         self._replace(of, (Part(of.first, of.until, place),))
         self._messages.move_to_end(of.message_id or "")
         while self.size_bytes > self._max_bytes:
@@ -157,7 +173,10 @@ class Window:
             self.size_bytes -= _bytes_of(message_id, parts)
 
     def resolve(self, of: IdRange, owner: object, offsets: OffsetRange | None) -> None:
-        """Replace an owner with the offsets that it has stored; with None, forget its records."""
+        """Replace the owner of records in this range with the offsets at which they are stored.
+
+        With ``offsets`` None, forget this owner's records in the range.
+        """
         for part in self.parts(of):
             if part.place is owner:
                 by = () if offsets is None else (Part(of.first, of.until, offsets),)

@@ -1,9 +1,9 @@
-"""The one path from receivers into a journal: bounded, rate-limited, acknowledged when durable.
+"""Intake: the path of all received records into a journal, with limits of memory and rate.
 
-Submissions wait and nothing is dropped. Memory is acquired before a record is accepted, and
-released when the record is durable. The token bucket comes before the buffer, so a slow job
-blocks the senders' sockets. `Records` are columns: a bulk request of 500 records costs as much
-as a single record.
+Records wait and are never dropped. An intake reserves memory before it accepts a record, and
+releases the memory when the record is durable. The rate limit comes before the buffer, so a slow
+job blocks the senders' sockets. `Records` are stored in columns, so a request of 500 records costs
+about as much as a single record.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class Latencies:
-    """Histogram of durations; for one event loop.
+    """Histogram of durations (s), for one event loop.
 
     >>> latencies = Latencies((0.1, 1.0))
     >>> for duration_s in (0.05, 0.1, 0.5, 3.0):
@@ -46,30 +46,31 @@ class Latencies:
         self.sum_s = 0.0
 
     def count(self, duration_s: float) -> None:
-        """Count one duration (s)."""
+        """Add a duration (s) to its bucket and to the sum."""
         self._counts[bisect_left(self._buckets_s, duration_s)] += 1
         self.sum_s += duration_s
 
     @property
     def cumulative(self) -> list[tuple[str, int]]:
-        """The upper bound of each bucket, with the number of durations up to this bound."""
+        """Upper bound (s) of each bucket as text, and the number of durations up to this bound."""
         ends = [*map(str, self._buckets_s), "+Inf"]
         return list(zip(ends, accumulate(self._counts), strict=True))
 
 
 REFUSING_S: Final = 5.0
-"""Retry delay while all senders wait (s)."""
+"""Retry delay that a refused sender gets while all senders must wait (s)."""
 
-_CLOSED: Final = "The intake is closed, and takes no records any more; send them again later."
+_CLOSED: Final = "The receiver stops and accepts no more records; send them again later."
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """Records were refused: there is no memory or token for them, or all senders must wait.
+    """Refusal of records, because the memory or the rate is used up or all senders must wait.
 
     Attributes:
-        delay_s: An estimate of the time until a retry can succeed (s).
-        refusing: The reason why all senders must wait, in a sentence; None if they need not.
+        delay_s: Estimated time until a retry can succeed (s).
+        refusing: Sentence with the reason why all senders must wait; None if only the memory or the
+            rate is used up.
     """
 
     delay_s: float
@@ -78,16 +79,19 @@ class RetryAfter:
 
 @dataclass(frozen=True, slots=True)
 class IntakeStatistics:
-    """Counts of an intake since it was opened, and its memory.
+    """Counts of an intake since it was opened, and its current memory.
 
     Attributes:
-        stored_records: Records that are durable.
-        stored_bytes: Bytes of keys, values and headers of the stored records.
-        failed_records: Records whose block could not be appended; their senders received the error.
-        duplicate_records: Records that were recognized as duplicates by their message ids.
-        reserved_bytes: Memory that records occupy now, at most ``buffer_bytes``.
-        waiting_records: Records in this memory that wait for the rate.
-        ids_bytes: Memory of the remembered message ids.
+        stored_records: Number of records that were made durable.
+        stored_bytes: Size of the keys, values and headers of these records (bytes).
+        failed_records: Number of records whose block could not be appended; their senders received
+            the error.
+        duplicate_records: Number of records that were recognized as duplicates by their message
+            ids.
+        reserved_bytes: Memory of the accepted records that are not durable yet (bytes), at most
+            ``buffer_bytes``.
+        waiting_records: Number of accepted records that wait for the rate limit.
+        ids_bytes: Memory of the remembered message ids (bytes).
     """
 
     stored_records: int
@@ -100,42 +104,45 @@ class IntakeStatistics:
 
 
 class Intake:
-    """Takes records from receivers and makes them durable, never faster than the rate allows.
+    """Path of records into a journal, which makes them durable within limits of memory and rate.
 
-    Records that are submitted pass four steps, in the order in which they came: the deduplicator,
-    the memory budget, the limiter and the block writer. When their block is durable, the receipt
-    has their offsets. Records submitted together stay together and in order, though not always in
-    one block. They count towards ``buffer_bytes`` from submission until they are durable, and
-    further submissions wait: a slow job slows the senders down.
+    Submitted records pass four steps in the order of their submission: deduplicator, memory budget,
+    limiter and block writer. When their block is durable, the receipt has their offsets. Records
+    that are submitted together are stored in order and without other records between them, though
+    not always in one block. Records count towards ``buffer_bytes`` from submission until they are
+    durable. While this memory is used up, further submissions wait, so a slow job slows the senders
+    down.
 
     A record is stored at least once if its sender repeats every unacknowledged record. A record
-    with a remembered id is stored once: the sender of a duplicate receives the offsets of the
-    original. ::
+    with a remembered message id is stored once, and the sender of a duplicate receives the offsets
+    of the original. ::
 
         async with Intake(writer.append, settle=writer.settle) as intake:
             receipt = await intake.submit(Records.of([b"21.5"], timestamp_ms=now_ms))
 
-    An intake belongs to the event loop in which it was opened. Closing it refuses new records and
-    records that wait for their turn, and first makes buffered records durable.
+    Use an intake only in the event loop in which it was opened. When it is closed, it makes the
+    buffered records durable, and refuses new records and records that wait for the rate or memory.
 
     Args:
-        append: Makes a block durable and returns its offsets, or raises JournalError. Called in a
-            thread of its own, one block at a time.
-        settings: Sizes and intervals. Default: those of `IntakeSettings`.
-        settle: Returns the blocks that are durable although ``append`` raised, with their records'
-            ids. Called in the same thread before the first append after a failure. Default: None,
-            for an ``append`` that never stores a block and raises.
+        append: Function that makes a block durable and returns its offsets, or raises JournalError.
+            A separate thread calls it, with one block at a time.
+        settings: Sizes and intervals. Default: ``IntakeSettings()``.
+        settle: Function that returns the message ids and offsets of blocks that are durable
+            although ``append`` raised an error. The same thread calls it before the first append
+            after a failure. Default: None, for an ``append`` that never stores a block if it
+            raises.
         at_once: Whether to write a block as soon as the previous block is durable. Otherwise a
             block waits for ``block_interval_ms`` or ``block_bytes``, for storages that charge for
             each write. Default: on.
-        health: Watches and replaces ``append``. Default: a `LaneHealth` of ``append`` without
-            probes.
+        health: Health of the lane; the intake then calls its ``append`` in place of the argument
+            ``append``. Default: a `LaneHealth` of ``append``, without probes.
 
     Attributes:
-        rejections: Rejected requests; receivers count them and `host` logs them.
-        token_uses: Uses of each token, by the token's name; receivers count them.
-        health: Whether records can be stored.
-        latencies: Durations from submission until records were durable.
+        rejections: Counter of rejected requests and connections, which receivers increase and
+            `host` logs.
+        token_uses: Number of requests and connections with each token, by the token's name.
+        health: Health of the lane, which tells whether records can be stored.
+        latencies: Histogram of the durations from submission until records were durable (s).
     """
 
     def __init__(
@@ -183,13 +190,14 @@ class Intake:
 
     @property
     def refusing(self) -> str | None:
-        """The reason why senders wait whatever their rate, in a sentence; None if they need not."""
+        """Sentence with the reason why all senders must wait; None if they need not wait."""
         return next(iter(self._refusals.values()), None)
 
     def refuse(self, by: str, reason: str | None) -> None:
-        """Make senders wait, or withdraw one caller's reason (None); other callers' reasons stay.
+        """Make all senders wait for a reason, or withdraw the reason with None.
 
-        Records in the buffer are still stored.
+        ``by`` names the caller, and each caller has a reason of its own. Senders wait until all
+        reasons are withdrawn. Records in the buffer are still stored.
         """
         before = self.refusing
         if reason is None:
@@ -202,7 +210,7 @@ class Intake:
 
     @property
     def statistics(self) -> IntakeStatistics:
-        """The counts since the intake was opened, and its memory now."""
+        """Counts since the intake was opened, and its current memory."""
         return IntakeStatistics(
             self._stored_records,
             self._stored_bytes,
@@ -215,49 +223,53 @@ class Intake:
 
     @property
     def records_at_once(self) -> int:
-        """Highest number of records, 1 or more, that the current rate admits at once."""
+        """Number of records, 1 or more, that the current rate limit admits in one chunk."""
         return self._limiter.records_at_once
 
     def next_portion(self, records: Records) -> Records:
-        """Return the first records of a batch, as many as the current rate admits at once.
+        """Return the first of these records, as many as the rate limit admits in one chunk.
 
-        Portions that are submitted one after another are acknowledged as each becomes durable.
+        A receiver that submits portions one after another can acknowledge each portion as soon as
+        it is durable.
         """
         return self._limiter.next_chunk(records)
 
     def set_rate(self, records_per_s: float | None, bytes_per_s: float | None = None) -> None:
-        """Change the rates, also for waiting records. Default: None, no limit.
+        """Set the rate limits, also for records that already wait. None means no limit.
 
         Raises:
-            OptionError: A rate is not a finite number above 0; the old rates stay in force.
+            OptionError: A rate is not a finite number above 0. The old rates stay in force.
         """
         self._limiter.set_rate(records_per_s, bytes_per_s)
 
     def restore(self, ids: Sequence[str | None], offsets: OffsetRange) -> None:
-        """Remember the ids of the records at these offsets, oldest first, after a restart."""
+        """Remember the message ids of records that were stored before a restart.
+
+        ``offsets`` are the offsets of these records. Call this with the oldest block first.
+        """
         self._deduplicator.restore(ids, offsets)
 
     async def submit(self, records: Records, message_id: str | None = None) -> Receipt:
-        """Submit records, 1 or more, and wait until they are durable.
+        """Submit records, 1 or more, wait until they are durable, and return their receipt.
 
-        With a message id the records are one message, and records of it that are stored already
-        are not stored again. Without a message id each record may have an id in its column.
+        With a ``message_id`` all records belong to this message, and its records that are already
+        stored are not stored again. Without it, each record may have an id in its id column.
 
         Raises:
             ReceiverError: The records need more memory than ``buffer_bytes``, or the intake closes.
-            JournalError: The block could not be appended and may not be stored; send the records
-                again. Or a repeated record turned out to be stored while this call waited; send all
-                records again as well.
+            JournalError: The block could not be appended, or a repeated record turned out to be
+                stored while this call waited. In both cases send all these records again.
         """
         return await self.submit_nowait(records, message_id=message_id)
 
     def submit_nowait(
         self, records: Records, *, message_id: str | None = None, is_awaited: bool = True
     ) -> asyncio.Task[Receipt]:
-        """Submit records, and return the task that `submit` awaits; raises as `submit`.
+        """Submit records without waiting, and return the task whose result is their receipt.
 
-        Await `buffered` to limit the speed of submissions. With ``is_awaited`` false, no sender
-        waits for the receipt, and the block gathers records for up to ``block_interval_ms``.
+        Before you submit more records, await `buffered`, so that submissions are no faster than the
+        rate limit. Set ``is_awaited`` to false if no sender waits for the receipt; the block then
+        collects records for up to ``block_interval_ms``. Raises the errors of `submit`.
         """
         self._check(records)
         return self._start(records, message_id, is_awaited=is_awaited)
@@ -265,10 +277,10 @@ class Intake:
     def try_submit(
         self, records: Records, wait_s: float = 0.0, message_id: str | None = None
     ) -> asyncio.Task[Receipt] | RetryAfter:
-        """Submit records if their estimated wait is at most ``wait_s``, without waiting.
+        """Submit records if their estimated wait for the rate limit is at most ``wait_s``.
 
-        Return the task that `submit` awaits, or `RetryAfter` for records that were not accepted.
-        Raises as `submit`.
+        Return, without waiting, the task whose result is their receipt, or `RetryAfter` if the
+        records were refused. Raises the errors of `submit`.
         """
         self._check(records)
         if (refusing := self.refusing) is not None:
@@ -279,10 +291,10 @@ class Intake:
         return RetryAfter(delay_s) if delay_s > wait_s else self._start(records, message_id)
 
     async def buffered(self, receipt: asyncio.Task[Receipt]) -> None:
-        """Wait until submitted records are in the buffer, before submitting more.
+        """Wait until the submitted records of this receipt are in the buffer.
 
-        Cancelling the caller before then withdraws the records: their receipt is cancelled, and
-        they are not stored. Of more than `records_at_once` records, the first may still be stored.
+        If this call is cancelled before, the receipt is cancelled and the records are not stored.
+        If there are more than `records_at_once` records, the first of them may still be stored.
         """
         if (submission := self._submissions.get(receipt)) is None:
             return
@@ -294,15 +306,15 @@ class Intake:
             raise
 
     async def lost(self) -> NoReturn:
-        """Wait until the lane cannot be written any more; failures of single blocks do not count.
+        """Wait until another writer has taken the lane; failures of single blocks do not end this.
 
         Raises:
-            LaneTakenError: Another writer has the lane; no further record will be stored.
+            LaneTakenError: Another writer has taken the lane; no further record can be stored.
         """
         await self._blocks.lost()
 
     async def close(self) -> None:
-        """Refuse unbuffered records, and return when all buffered records are durable."""
+        """Refuse records outside the buffer, and wait until all buffered records are durable."""
         if not self._open:
             return
         self._open = False
@@ -319,9 +331,9 @@ class Intake:
             raise ReceiverError(_CLOSED)
         if memory_bytes(records) > self._budget.max_bytes:
             raise ReceiverError(
-                f"{records.count} records of {records.bytes} bytes were submitted at once, and the"
-                f" quarter of max_memory_bytes that records may take is {self._budget.max_bytes};"
-                " submit fewer at a time, or raise it."
+                f"{records.count} records with {records.bytes} bytes were submitted at once, but"
+                f" records may take {self._budget.max_bytes} bytes, a quarter of max_memory_bytes;"
+                " submit fewer records at once, or raise max_memory_bytes."
             )
 
     def _start(
@@ -386,7 +398,7 @@ class Intake:
 
 @dataclass(slots=True)
 class _Submission:
-    """Memory and progress of one submission."""
+    """State of submitted records until their receipt: memory, start time, and progress."""
 
     memory_bytes: int
     buffered: asyncio.Future[None]

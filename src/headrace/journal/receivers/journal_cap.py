@@ -1,4 +1,4 @@
-"""Cap on a journal: senders wait while it is too large or its unread records are too old."""
+"""Cap of a journal: senders wait while the journal is too large or its unread records too old."""
 
 import asyncio
 import contextlib
@@ -19,28 +19,31 @@ from headrace.journal.receivers.option import option
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 CHECK_S: Final = 1.0
-"""Interval at which the time of the next measurement is checked (s)."""
+"""Interval at which `JournalCap.keep` checks whether a measurement of the journal is due (s)."""
 
 _MEASURE_S: Final = 5.0
 _SHARE: Final = 20
-"""A measurement takes at most a 20th of the time; measurements are at least 5 s apart."""
+"""Ratio of the time between measurements to the duration of a measurement, so that measuring takes
+at most a 20th of the time. Regular measurements are at least 5 s apart."""
 
 
 _MOST_GROWTH: Final = 16.0
-"""Growth assumed before the first measurement: a 60-byte record takes 700 bytes as a block."""
+"""Storage bytes for each byte of records, assumed before the first measurement. It is high, because
+a block of a single 60-byte record takes 700 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapSettings:
-    """Limits of a journal beyond which senders wait.
+    """Limits of a journal's size and age, beyond which senders wait.
 
     Attributes:
-        max_journal_bytes: The most bytes that all lanes of the journal may take on its storage,
-            read or not; at least ``block_bytes``. Default: None, no cap but the
-            disk. Too large, the disk is full first; too small, senders wait although there is
-            space. Records of a second, and the buffer, may exceed the cap.
-        max_unread_s: How old the oldest record of the lane may be that no gate has processed (s);
-            above 0. Default: None, any age. Needs a gate, whose ledger knows what is processed.
+        max_journal_bytes: Largest size of the journal on its storage, all lanes together, with
+            read and unread records (bytes); at least ``block_bytes``. Default: None, no limit but
+            the disk. If too large, the disk is full first; if too small, senders wait although
+            there is space. The records of one second, and the buffer, may exceed the limit.
+        max_unread_s: Largest age of the lane's oldest unread record (s); above 0. A record is
+            unread until a gate has processed it. Default: None, any age. Requires a gate, because
+            its ledger shows which records are processed.
 
     Raises:
         OptionError: A value is out of its range.
@@ -57,21 +60,21 @@ class CapSettings:
 
     @property
     def is_set(self) -> bool:
-        """Whether there is a cap."""
+        """Whether a limit of the size or of the age is set."""
         return self.max_journal_bytes is not None or self.max_unread_s is not None
 
     @property
     def segment_bytes(self) -> int | None:
-        """Size at which a segment is full under the cap (bytes); None without a cap.
+        """Size at which the writer begins a new segment (bytes); None without a cap of the size.
 
-        Pruning keeps a lane's last segment. If that were all of the journal, nothing could be
-        pruned at the cap, and senders would wait for ever.
+        It is an eighth of the cap. Pruning keeps a lane's last segment. If this segment were the
+        whole journal, nothing could be pruned at the cap, and senders would wait for ever.
         """
         return None if self.max_journal_bytes is None else max(1, self.max_journal_bytes // 8)
 
 
 class JournalCap:
-    """Measures a journal, and makes senders wait while the journal exceeds its cap."""
+    """Cap of a journal: measures the journal, and makes senders wait while it exceeds the cap."""
 
     def __init__(
         self, journal: Journal, lane: int, settings: CapSettings, ledger: Ledger | None
@@ -85,13 +88,15 @@ class JournalCap:
         self._measured_s = 0.0
         self._took_s = 0.0
         self._growth = _MOST_GROWTH
-        """Storage bytes for each byte of keys, values and headers, from the last measurement."""
+        """Storage bytes for each byte of stored keys, values and headers, last measured."""
         self._size_before: int | None = None
         self._came_before = 0
         self._reason: str | None = None
 
     async def apply(self, intake: Intake) -> None:
-        """Measure the journal once, and refuse or admit records in the intake.
+        """Measure the journal once, and make the intake's senders wait if it exceeds its cap.
+
+        If the journal is within its cap again, let them continue.
 
         Raises:
             JournalError: The journal cannot be listed.
@@ -105,16 +110,18 @@ class JournalCap:
         if before is None and reason is not None:
             _LOG.warning("%s", reason, extra=event("refusing", reason=reason))
         elif before is not None and reason is None:
-            _LOG.info("Senders need not wait for the journal any more.", extra=event("released"))
+            _LOG.info(
+                "The journal is within its cap again; senders continue.", extra=event("released")
+            )
 
     async def keep(self, intake: Intake) -> None:
-        """Measure and apply the cap repeatedly, until cancelled."""
+        """Apply the cap whenever a measurement of the journal is due, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_S)
             came_bytes = intake.statistics.stored_bytes - self._stored_bytes
             is_due = time.monotonic() - self._measured_s >= max(_MEASURE_S, _SHARE * self._took_s)
             if is_due or came_bytes * self._growth >= self._room_bytes > 0:
-                with contextlib.suppress(JournalError):  # a failing journal is logged by the writer
+                with contextlib.suppress(JournalError):  # the block writer logs it
                     await self.apply(intake)
 
     def _measured(self, before: str | None) -> str | None:
@@ -122,7 +129,7 @@ class JournalCap:
         try:
             return self._too_large() or self._too_old()
         except LedgerError:
-            return before  # the rate's reader logs that the ledger is unreachable
+            return before  # RateFollower logs that the ledger is unreachable
         finally:
             self._took_s = time.monotonic() - began_s
 
@@ -141,15 +148,15 @@ class JournalCap:
             return None
         return (
             f"The journal {journal.name} has {size_bytes:,} bytes, and its cap max_journal_bytes is"
-            f" {most_bytes:,}; process and prune it, or raise the cap; senders wait."
+            f" {most_bytes:,}, so senders wait; process and prune the journal, or raise the cap."
         )
 
     def _too_old(self) -> str | None:
         if (most_s := self._settings.max_unread_s) is None or self._ledger is None:
             return None
         lane = self._lane
-        # keeps_last=False: the engine may repeat the last batch, but a finished batch counts as
-        # read. While senders wait there is no next batch that would confirm it.
+        # keeps_last=False counts a finished last batch as read, although Spark may repeat it.
+        # While senders wait, there is no next batch that would confirm it.
         processed = self._ledger.history.processed_until(self._journal.id, [lane], keeps_last=False)
         until = min((row.until for row in processed if row.partition == lane), default=0)
         unread = (block for block in self._journal.blocks(lane) if block.until > until)
@@ -161,6 +168,6 @@ class JournalCap:
             return None
         return (
             f"Lane {lane} of the journal {self._journal.name} has records that are unread for"
-            f" {age_s:,.0f} s, and its cap max_unread_s is {most_s:g}; see to its query; senders"
-            " wait."
+            f" {age_s:,.0f} s, and its cap max_unread_s is {most_s:g}, so senders wait; check the"
+            " query that reads the journal."
         )

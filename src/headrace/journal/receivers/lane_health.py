@@ -1,7 +1,7 @@
-"""Health of a receiver's lane: whether it can store records now.
+"""Health of a receiver's lane: whether its storage can store records now.
 
-Health is a probe, not a memory of the last failure. A load balancer sends no records to an
-unhealthy receiver, so no append would ever show that its disk has space again.
+Probes of the storage decide the health, not only the last append. A load balancer sends no records
+to an unhealthy receiver, so no append would ever show that its disk has space again.
 """
 
 import asyncio
@@ -18,41 +18,43 @@ from headrace.errors import JournalError
 from headrace.journal.records import Records
 
 _FRESH_S: Final = 5.0
-"""Time for which a stored block or a passed probe counts as healthy (s)."""
+"""Time after a stored block or a successful probe for which the lane counts as healthy (s)."""
 
 _FAILING_S: Final = 1.0
-"""Delay before a failed probe is repeated (s)."""
+"""Time after a failed probe before the next probe (s)."""
 
 _DISTRUST: Final = Backoff(first_ms=10_000, most_ms=30_000)
-"""Time for which passed probes are ignored; grows with each block that failed in a row."""
+"""Time for which successful probes are ignored after the second block that fails in a row. It
+doubles with each further failed block, up to 30 s."""
 
 _SLOW_S: Final = 10.0
-"""Duration from which a block or a probe counts as hanging (s)."""
+"""Duration of an append or a probe after which the storage counts as hanging (s)."""
 
 _PROBE_BYTES: Final = 4096
 
 
 class LaneHealth:
-    """Watches the blocks of a lane, and probes its storage when no blocks arrive.
+    """Health of a lane, from its appends and from probes of its storage.
 
-    Storage is healthy if a block was stored within the last five seconds and none has failed
-    since. Otherwise a probe writes a file, syncs and removes it. The file has the size of the
-    failed block, at least 4 KiB. So a receiver that a load balancer has removed becomes healthy
-    again without traffic. Probes run one at a time in a thread, at most every five seconds, or
-    every second while they fail. Blocks may fail although probes pass, for instance on a store
-    that refuses the names of blocks. So each failed block lengthens the time for which passed
-    probes are ignored.
+    The storage is healthy if a block was stored within the last five seconds, and no block has
+    failed since. Otherwise a probe writes a file, syncs it and removes it. The file has the size of
+    the failed block, at least 4 KiB. So a receiver that a load balancer has removed becomes healthy
+    again without any records. Probes run in a thread, one at a time, at most every five seconds, or
+    every second while they fail. Blocks may fail although probes succeed, for instance on a storage
+    that refuses the names of blocks. So after the second block that fails in a row, successful
+    probes are ignored for 10 s, and after each further failed block for longer, up to 30 s.
 
     Args:
-        append: Makes records durable and returns their offsets, or raises JournalError.
-        probe: Writes and removes a number of bytes, or raises JournalError. Default: None, no
-            probes.
-        journal: The journal's name, for metrics.
-        lane: The lane.
-        clock: Returns a monotonic time (s). Default: `time.monotonic`.
+        append: Function that makes records durable and returns their offsets, or raises
+            JournalError.
+        probe: Function that writes and removes a file of a given size (bytes), or raises
+            JournalError. Default: None, no probes.
+        journal: Name of the journal, for metrics.
+        lane: Number of the lane, for metrics.
+        clock: Function that returns a monotonic time (s). Default: `time.monotonic`.
 
     Attributes:
-        no_broker: The reason why the broker delivers nothing, in a sentence; None while the broker
+        no_broker: Sentence with the reason why the broker delivers no messages; None while it
             delivers, or for a receiver without a broker.
     """
 
@@ -77,13 +79,16 @@ class LaneHealth:
         self._failure: tuple[str, int] | None = None
         self._failed_s = -math.inf
         self._failed_blocks = 0
-        """Consecutive failed blocks."""
+        """Number of blocks that failed since the last stored block."""
         self._probed: tuple[float, str | None] | None = None
         self._probing: tuple[float, Future[None]] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-probe")
 
     def append(self, records: Records) -> OffsetRange:
-        """Append records and note success or failure; raises the errors of ``append``."""
+        """Append records, record success or failure for the health, and return the offsets.
+
+        Raises the errors of ``append``.
+        """
         self._appending_s = self._clock()
         try:
             offsets = self._append(records)
@@ -100,13 +105,16 @@ class LaneHealth:
         return offsets
 
     async def trouble(self) -> str | None:
-        """Return the reason why no records can be stored or received now, or None."""
+        """Return a sentence with the reason why no records can be stored or received now.
+
+        Return None if the lane is healthy. Probe the storage first if necessary.
+        """
         if self.no_broker is not None:
             return self.no_broker
         now_s = self._clock()
         begun_s = self._appending_s
         if begun_s is not None and now_s - begun_s > _SLOW_S:
-            return f"A block is being written for {now_s - begun_s:.0f} s already; see to the disk."
+            return f"Writing a block already takes {now_s - begun_s:.0f} s; check the disk."
         with self._lock:
             if self._good_s is not None and now_s - self._good_s <= _FRESH_S:
                 return None
@@ -120,11 +128,14 @@ class LaneHealth:
         return await self._probe_result(now_s, max(_PROBE_BYTES, failure[1] if failure else 0))
 
     def close(self) -> None:
-        """Stop the probe thread."""
+        """Stop the thread of the probes, without waiting for a running probe."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _probe_result(self, now_s: float, size_bytes: int) -> str | None:
-        """Return the error of the last probe after the last failure, or of a new probe."""
+        """Return the error of a recent probe, or run a new probe; None for a successful probe.
+
+        A probe from before the last failed block does not count.
+        """
         if self._probed is not None:
             at_s, trouble = self._probed
             if at_s >= self._failed_s and now_s - at_s <= (_FAILING_S if trouble else _FRESH_S):
@@ -139,7 +150,7 @@ class LaneHealth:
         left_s = max(0.0, _SLOW_S - (now_s - begun_s))
         await _ended(probing, left_s)
         if not probing.done():
-            return "The journal does not answer; see to its disk or its network."
+            return "The journal's storage does not answer; check its disk or its network."
         error = probing.exception()
         if error is not None and not isinstance(error, JournalError):
             raise error

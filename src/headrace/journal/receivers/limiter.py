@@ -1,4 +1,4 @@
-"""Limiter of the rates at which an intake admits records."""
+"""Limiter of the record rate and the byte rate at which an intake admits records."""
 
 import asyncio
 import sys
@@ -10,17 +10,18 @@ from headrace.journal.receivers.memory_budget import memory_bytes
 from headrace.journal.records import Records
 
 _CHUNK_S: Final = 0.1
-"""Time's worth of records that are admitted at once (s). Larger values delay a new rate; with
-smaller values the work for each chunk costs throughput."""
+"""Size of a chunk of admitted records, as the time in which the rate limit admits so many (s). A
+larger value delays the effect of a new rate; with a smaller value, the work for each chunk costs
+throughput."""
 
 
 class Limiter:
-    """Admits records at a rate of records and a rate of bytes, in the order of their arrival.
+    """Rate limiter of records and bytes, which admits records in the order of their arrival.
 
-    There is no limit until `set_rate` is called. Admission follows the law of
-    `headrace.gate.control.TokenBucket`, with bursts of at most one second's worth. A chunk of
-    admitted records has at most ``chunk_bytes`` (bytes in memory), or is one larger record. It
-    belongs to one event loop and uses its clock.
+    There is no limit until `set_rate` is called. Two token buckets
+    (`headrace.gate.control.TokenBucket`) limit the rates, with bursts of at most one second's
+    tokens. A chunk of admitted records takes at most ``chunk_bytes`` of memory, unless it is a
+    single larger record. Use a limiter in one event loop only.
     """
 
     def __init__(self, chunk_bytes: int) -> None:
@@ -34,16 +35,16 @@ class Limiter:
 
     @property
     def records_at_once(self) -> int:
-        """Highest number of records, 1 or more, that the current rate admits at once."""
+        """Number of records, 1 or more, that the current rate limit admits in one chunk."""
         if self._records is None:
             return sys.maxsize
         return max(1, int(self._records.rate_per_s * _CHUNK_S))
 
     def set_rate(self, records_per_s: float | None, bytes_per_s: float | None) -> None:
-        """Change the rates, also for waiting records; None is no limit.
+        """Set the rate limits, also for records that already wait. None means no limit.
 
         Raises:
-            OptionError: A rate is not a finite number above 0; the old rates stay in force.
+            OptionError: A rate is not a finite number above 0. The old rates stay in force.
         """
         for_records, for_bytes = (
             None if rate_per_s is None else TokenBucket(rate_per_s)
@@ -56,7 +57,7 @@ class Limiter:
         self._changed = asyncio.Event()
 
     def delay_s(self, records: Records) -> float:
-        """Estimate the wait of the first of these records if they were submitted now (s)."""
+        """Estimate how long the first chunk of these records would wait if submitted now (s)."""
         chunk = self.next_chunk(records)
         now_s = asyncio.get_running_loop().time()
         delay_s = 0.0
@@ -69,7 +70,10 @@ class Limiter:
         return delay_s
 
     async def admit(self, records: Records) -> AsyncGenerator[Records, None]:
-        """Wait for the turn and the tokens of these records; yield them in order, in chunks."""
+        """Yield these records in chunks and in order, each as soon as the rate limits admit it.
+
+        Records of an earlier call are admitted first.
+        """
         rest, rest_bytes = records, records.bytes
         self._add_waiting(rest.count, rest_bytes)
         try:
@@ -104,7 +108,10 @@ class Limiter:
         return delay_s
 
     def next_chunk(self, rest: Records) -> Records:
-        """Return the first of these records, 1 or more, as many as the rate admits at once."""
+        """Return the first of these records, as many as the limits admit in one chunk; 1 or more.
+
+        The limits are the record rate, the byte rate and ``chunk_bytes``.
+        """
         chunk = rest if rest.count <= self.records_at_once else rest.slice(0, self.records_at_once)
         while chunk.count > 1 and self._is_large(chunk):
             chunk = chunk.slice(0, chunk.count // 2)
@@ -121,7 +128,10 @@ class Limiter:
 
 
 def _changed(old: TokenBucket | None, new: TokenBucket | None, now_s: float) -> TokenBucket | None:
-    """Return the old bucket with the new rate, so that taken tokens stay taken."""
+    """Set the old bucket to the new bucket's rate and return it, so that used tokens stay used.
+
+    If either bucket is None, which means no limit, return the new bucket.
+    """
     if old is None or new is None:
         return new
     old.set_rate(new.rate_per_s, now_s)

@@ -1,4 +1,4 @@
-"""Splitting of one TCP sender's bytes into lines."""
+"""Splitting of a TCP sender's bytes into lines, and conversion of the lines to records."""
 
 import re
 from collections.abc import Iterator
@@ -14,11 +14,12 @@ from headrace.journal.receivers.settings import TcpSettings
 from headrace.journal.records import Records
 
 _MOST_AT_ONCE: Final = 16_384
-"""Most lines converted to records at once: empty lines take 24 times their bytes as records."""
+"""Most lines that are converted to records at once, because a record of an empty line takes 24
+times the memory of the line."""
 
 _SYSLOG: Final = re.compile(b"([1-9][0-9]{0,8} )?<[0-9]{1,3}>")
 _HEAD_BYTES: Final = 15
-"""Longest match of `_SYSLOG` (bytes)."""
+"""Number of first bytes in which the beginning of a syslog message is recognized."""
 
 _NO_PROXY: Final = (
     "a header of the PROXY protocol",
@@ -28,24 +29,25 @@ _SIGNATURES: Final = {
     b"PROXY TCP4 ": _NO_PROXY,
     b"PROXY TCP6 ": _NO_PROXY,
     b"PROXY UNKNOWN": _NO_PROXY,
-    PROXY_2: _NO_PROXY,  # arrives in a single read
+    PROXY_2: _NO_PROXY,  # always arrives within one read
     b"\x16\x03": ("TLS", "start the receiver with --tls-certificate, or send without TLS"),
 }
-"""First bytes of other protocols: the protocol's name and the remedy."""
+"""First bytes of a connection with another protocol, each with the name of the protocol and the
+remedy, for the error message."""
 
 _HTTP: Final = re.compile(rb"[A-Z]{3,10} [^\n]{1,8192} HTTP/[0-9.]{1,3}\r?\n")
 _NO_HTTP: Final = "an HTTP request", "send it to `headrace receive http`"
 
 
 class SenderLines:
-    """Splits the bytes of one sender into whole lines, and keeps the unfinished last line.
+    """Splitter of one sender's bytes into complete lines, which keeps the unfinished last line.
 
     The records, and the first rejected record, do not depend on how the bytes are divided among
-    calls of `add`. Unfinished lines take their memory from a limit shared by all senders.
+    calls of `add`. The unfinished lines of all senders share one memory limit.
 
-    A syslog sender that counts octets or ends messages with NUL is refused, because its messages
-    would be split in the wrong places. Its first message shows this. HTTP, TLS and the header that
-    a proxy sends are recognized by the first bytes as well.
+    A syslog sender is refused if its first message begins with its length or a message ends with
+    NUL, because the receiver would split the messages in the wrong places. HTTP, TLS and PROXY
+    headers are recognized by their first bytes and refused too.
     """
 
     def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
@@ -57,7 +59,7 @@ class SenderLines:
         self._taken = 0
         self._has_memory = True
         self._head: bytes | None = b""
-        """First bytes of a sender; None once the protocol is recognized."""
+        """First bytes of the sender, at most 15; None once its protocol is known."""
         self._is_syslog = False
         self._counts_octets = False
         self._ends_with_nul = False
@@ -66,16 +68,19 @@ class SenderLines:
 
     @property
     def next_name(self) -> str:
-        """Name of the next or unfinished line, with its number, counted from 1."""
+        """Name of the next or unfinished line for error messages, such as ``Line 1``."""
         return f"Line {self._taken + 1}"
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a line has begun and not ended."""
+        """Whether the bytes so far end within a line."""
         return bool(self._rest)
 
     def add(self, data: bytes) -> bytes:
-        """Return the lines completed by these bytes; call `check` after processing them."""
+        """Add bytes of the sender, and return the lines that are complete now, with their ends.
+
+        Process these lines, then call `check`.
+        """
         if self._head is not None:
             self._judge(data)
         if self._is_syslog and (nul := data.find(b"\0")) >= 0:
@@ -95,12 +100,12 @@ class SenderLines:
         return whole
 
     def first_of(self, whole: bytes) -> tuple[bytes, bytes]:
-        """Return the first line without its end, and the following bytes unchanged."""
+        """Split complete lines into the first line, without its end, and the remaining bytes."""
         first, _, following = whole.partition(b"\n")
         return first.removesuffix(b"\r"), following
 
     def parts_of(self, whole: bytes) -> Iterator[bytes]:
-        """Yield complete lines in chunks of few enough lines to convert at once."""
+        """Split complete lines into chunks of at most 16384 lines, and yield the chunks."""
         if whole.count(b"\n") <= _MOST_AT_ONCE:
             yield whole
             return
@@ -111,15 +116,16 @@ class SenderLines:
             start = end
 
     def cut_off(self) -> ReceiverError:
-        """Return the error for a sender that ends here, within a line."""
+        """Return the error for a sender that ends its connection within a line."""
         return ReceiverError(
             rf"{self.next_name} has no end, and was not stored; end every line with \n."
         )
 
     def records(self, whole: bytes, timestamp_ms: int) -> tuple[Records, ReceiverError | None]:
-        """Convert whole lines to records, up to the first rejected line.
+        """Convert complete lines to records, up to the first rejected line.
 
-        Return the records, and the error of the rejected line, or None.
+        A line is rejected if it is too long, is not JSON, or lacks a required message id. Return
+        the records and the error of the rejected line, or None.
         """
         records, error = Records.of_lines(whole, timestamp_ms=timestamp_ms), None
         if len(whole) > self._max_bytes:
@@ -133,23 +139,28 @@ class SenderLines:
         return records, error
 
     def check(self) -> None:
-        """Raise ReceiverError for a rejected unfinished line, or if there is no memory for it."""
+        """Check the unfinished line and the sender's protocol.
+
+        Raises:
+            ReceiverError: The sender uses another protocol, the line is too long, or there is no
+                memory for the line.
+        """
         if self._foreign:
             kind, remedy = self._foreign
-            raise ReceiverError(f"{self.next_name} begins as {kind} does, and is none; {remedy}.")
+            raise ReceiverError(f"{self.next_name} begins like {kind}, not like a line; {remedy}.")
         if self._counts_octets or self._ends_with_nul:
             sign = "begins with its length" if self._counts_octets else "ends with NUL"
             raise ReceiverError(
-                f"{self.next_name} is a message of syslog that {sign}, and no line; have the sender"
-                " end each message with a line break."
+                f"{self.next_name} is a syslog message that {sign}, not a line; configure the"
+                " sender to end each message with a line break."
             )
         if len(self._rest) > self._max_bytes + 1:  # plus "\r", which is no content
             raise self._too_long()
         if not self._has_memory:
             raise ReceiverError(
-                "The unfinished lines of all senders have no more than the"
-                f" {self._budget.max_bytes} bytes that they may, a sixteenth of max_memory_bytes;"
-                f" send {self.next_name.lower()} again later."
+                "The unfinished lines of all senders need more than their limit of"
+                f" {self._budget.max_bytes} bytes, a sixteenth of max_memory_bytes; send"
+                f" {self.next_name.lower()} again later."
             )
 
     def close(self) -> None:
@@ -172,7 +183,11 @@ class SenderLines:
     def _checked(
         self, whole: bytes, records: Records, error: ReceiverError | None
     ) -> tuple[Records, ReceiverError | None]:
-        """Return the records before the first line without valid JSON or id, with their ids."""
+        """Check JSON and ids, and cut off the records from the first malformed line on.
+
+        Return the records before this line, with their ids if ``id_field`` is set, and the error of
+        the first rejected line, or None.
+        """
         ids: list[str] = []
         try:
             if self._id_field is None:
@@ -189,7 +204,7 @@ class SenderLines:
         return records, error
 
     def _keep(self, rest: bytes) -> None:
-        """Append to the unfinished line, if there is memory."""
+        """Append bytes to the unfinished line, or note that there is no memory for them."""
         self._has_memory = self._budget.try_acquire(len(rest))
         if self._has_memory:
             self._rest += rest

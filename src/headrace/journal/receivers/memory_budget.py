@@ -1,4 +1,4 @@
-"""Memory limit of the records in a receiver, granted in the order of requests."""
+"""Memory limit of a receiver's records and request bodies, and estimates of their memory."""
 
 import asyncio
 import gc
@@ -12,23 +12,24 @@ from headrace.journal.block import decode, encode
 from headrace.journal.records import SCHEMA, Records
 
 _RECORD_BYTES: Final = 40
-"""Memory of a record besides its own bytes: column offsets and timestamp. Without this charge,
-empty records would be unlimited.
+"""Memory of a record in addition to its own bytes: column offsets and timestamp (bytes). Without
+this charge, empty records would be unlimited.
 """
 
 
 _ID_BYTES: Final = 160
-"""Memory of a record's own id, in its column and as a Python string, besides twice its bytes."""
+"""Memory of a record's message id in addition to twice its text: one copy of the text is in the id
+column, the other a Python string (bytes)."""
 
 
 def memory_bytes(records: Records) -> int:
-    """Return an upper estimate of the memory of records and their ids (bytes)."""
+    """Return an upper estimate of the memory of records and their message ids (bytes)."""
     count, size_bytes = records.ids
     return records.bytes + _RECORD_BYTES * records.count + 2 * size_bytes + _ID_BYTES * count
 
 
 class MemoryBudget:
-    """Grants at most ``max_bytes`` at a time, first come, first served; for one event loop."""
+    """Budget of ``max_bytes`` of memory, granted in the order of requests; for one event loop."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -37,22 +38,25 @@ class MemoryBudget:
 
     @property
     def reserved_bytes(self) -> int:
-        """Granted memory that has not been released (bytes)."""
+        """Memory that is granted and not released yet (bytes)."""
         return self._reserved_bytes
 
     def is_available(self, wanted_bytes: int) -> bool:
-        """Whether `try_acquire` would succeed now."""
+        """Whether ``wanted_bytes`` are free now and no task waits for memory."""
         return not self._waiting and self._reserved_bytes + wanted_bytes <= self.max_bytes
 
     def try_acquire(self, wanted_bytes: int) -> bool:
-        """Acquire memory without waiting. Return whether enough was free and no task waits."""
+        """Reserve memory without waiting; return False if `is_available` is false."""
         if not self.is_available(wanted_bytes):
             return False
         self._reserved_bytes += wanted_bytes
         return True
 
     async def acquire(self, wanted_bytes: int) -> None:
-        """Wait until memory of at most `max_bytes` is granted."""
+        """Wait until ``wanted_bytes`` are granted, after all earlier requests for memory.
+
+        ``wanted_bytes`` must be at most ``max_bytes``.
+        """
         if self.try_acquire(wanted_bytes):
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -66,7 +70,7 @@ class MemoryBudget:
             raise
 
     def release(self, reserved_bytes: int) -> None:
-        """Release a grant, or some of its bytes."""
+        """Release granted memory, all or a part of it."""
         self._reserved_bytes -= reserved_bytes
         self._grant()
 
@@ -85,18 +89,18 @@ _SAMPLE_ID: Final = bytes(16)
 
 
 _SWITCH_S: Final = 0.0002
-"""Longest wait of the event loop for a thread that parses a large body (s)."""
+"""Interval after which a thread that parses a large body must let the event loop run (s)."""
 
 
 def warm_up() -> None:
     """Load the modules that the first record needs, and tune the interpreter for a receiver.
 
-    With its first array Arrow imports pandas, which takes a tenth of a second. A full garbage
-    collection takes as long, because it visits every object of every module while all threads
-    wait. Objects from before the first record live as long as the process, so they are frozen
-    (`gc.freeze`). A thread switch interval of 0.2 ms, a 25th of the default, lets the event loop
-    run while threads parse. These changes affect the whole process: call this only in a process
-    that runs nothing but a receiver.
+    Arrow imports pandas for its first array, which takes 0.1 s. A full garbage collection takes as
+    long, because it visits the objects of all modules while all threads wait. Objects that exist
+    before the first record live as long as the process, so they are frozen (`gc.freeze`). The
+    thread switch interval becomes 0.2 ms, a 25th of the default, so that the event loop runs while
+    threads parse. These changes affect the whole process, so call this only in a process that runs
+    nothing but a receiver.
     """
     records = Records.of([b"{}"], timestamp_ms=0)
     block = encode(records, journal_id=_SAMPLE_ID, writer=_SAMPLE_ID, lane=0, first=0)

@@ -1,4 +1,4 @@
-"""Sources of a setting: an option of ``headrace receive``, or a key of its settings file."""
+"""Metadata of settings fields: whether a field is a command-line option or a settings-file key."""
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass
@@ -9,15 +9,17 @@ _KEY: Final = "headrace"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The command-line option of a setting; its help is the field's sentence in the docstring.
+    """Command-line option of a settings field; the field's first docstring sentence is its help.
 
     Attributes:
-        name: The option, such as ``--port``; None for a key of the settings file.
-        variable: The environment variable that holds a secret. The option names a file with the
-            secret, unless ``instead`` is set.
-        instead: The field that this option sets. If this field is set, the variable is ignored.
-        sample: A valid value, for classes that cannot be constructed without this field.
-        pattern: The command's default for a missing key, with the journal's name and lane.
+        name: Name of the option, such as ``--port``; None for a key of the settings file.
+        variable: Environment variable for a secret; None for other fields. The option then takes a
+            file that contains the secret, unless ``instead`` is set.
+        instead: Name of another field that the option sets instead of this field. If the other
+            field is set, ``variable`` is ignored.
+        sample: Valid value for checks of a settings file, which need a value for a required field.
+        pattern: Default that the command uses for a missing key, with ``{journal}`` for the
+            journal's name and ``{lane}`` for the lane.
     """
 
     name: str | None = None
@@ -28,11 +30,11 @@ class Option:
 
 
 def option(name: str | None = None, **others: Any) -> Mapping[str, Any]:
-    """Return field metadata with an `Option` of these values."""
+    """Return the ``metadata`` argument of a dataclass field, with an `Option` of these values."""
     return {_KEY: Option(name, **others)}
 
 
 def option_of(setting: Field[Any]) -> Option:
-    """Return a field's `Option`; without one, the field is a key of the settings file."""
+    """Return the `Option` of a settings field; its ``name`` is None for a settings-file key."""
     declared: Option = setting.metadata.get(_KEY, Option())
     return declared

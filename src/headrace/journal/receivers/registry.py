@@ -1,7 +1,8 @@
 """Registry of the receivers of ``headrace receive``, each with its settings class.
 
-A receiver is imported when it is constructed, because it may need an extra. The command and the
-sections of the settings file are built from the fields of the settings classes.
+A receiver's module is imported only when the receiver is constructed, because it may need an
+optional package. The options of the command and the keys of the settings file come from the fields
+of the settings classes.
 """
 
 import importlib
@@ -17,11 +18,14 @@ RECEIVERS: Final[Mapping[str, tuple[str, Any]]] = {
     "tcp": ("headrace.journal.receivers.tcp.TcpReceiver", TcpSettings),
     "mqtt": ("headrace.journal.receivers.mqtt.mqtt_receiver.MqttReceiver", MqttSettings),
 }
-"""Class and settings class of each receiver, by the command's name."""
+"""Import path of the receiver class and the settings class, by the command's name."""
 
 
 def make_receiver(name: str, settings: object) -> PlacedReceiver:
-    """Construct the receiver of a command with these settings.
+    """Import and construct a receiver.
+
+    ``name`` is the command's name, such as ``http``; ``settings`` are an instance of its settings
+    class.
 
     Raises:
         SetupError: A package that the receiver needs is not installed.

@@ -1,4 +1,7 @@
-"""Settings of an intake and of receivers, validated on construction."""
+"""Settings classes of an intake and of each receiver, which validate their values on construction.
+
+The first sentence of an attribute is also the help of its option or key, so it has unit and range.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -19,24 +22,25 @@ _MQTT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 @dataclass(frozen=True, slots=True)
 class IntakeSettings:
-    """Limits of an intake: gathering of records into blocks, and memory.
+    """Settings of an intake: the size and interval of blocks, and the memory.
 
     Attributes:
-        block_interval_ms: The longest that a record waits for its block to be begun while no other
-            is being written (ms); above 0. Default: 200. In a directory this applies only to
-            records without a waiting sender, such as lines over TCP without acknowledgements. In
-            an object store or HDFS, where each block is a request, it applies to all records. Too
-            large, a crash loses more unacknowledged records, or acknowledgements come late; too
-            small, there are many small blocks.
-        block_bytes: The size at which a block is written at once (bytes in memory); 1 or more.
-            Default: 8 MiB. Too large, tasks that read a block each are uneven; too small, the sync
-            of each block costs throughput.
-        max_memory_bytes: What the receiver may take besides an idle one (bytes in memory), whatever
-            senders do; at least four times ``block_bytes``. Default: 256 MiB. Records that are not
-            durable, request bodies and connections have a quarter of the memory each, unfinished
-            lines a sixteenth. Remembered message ids have 3/16: some 100 000 of 36 characters. The
-            rest is for parsing. Too large, the machine may not have the memory; too small, senders
-            wait during writes, or an id is forgotten before its sender repeats it.
+        block_interval_ms: Longest time that a record waits until its block is written, while no
+            other block is being written (ms); above 0. Default: 200. In a directory it applies only
+            to records whose sender does not wait, such as lines over TCP without acknowledgements.
+            In an object store or HDFS it applies to all records, because each block is a request.
+            If too large, a crash loses more unacknowledged records, or acknowledgements come late;
+            if too small, there are many small blocks.
+        block_bytes: Size at which a block is written at once (bytes in memory); 1 or more. Default:
+            8 MiB. If too large, tasks that each read one block take unequal times; if too small,
+            the sync of each block costs throughput.
+        max_memory_bytes: Memory that the receiver may use in addition to an idle receiver, whatever
+            senders do (bytes in memory); at least four times ``block_bytes``. Default: 256 MiB.
+            Records that are not durable and connections may use a quarter each, HTTP bodies another
+            quarter, unfinished TCP lines a sixteenth. Remembered message ids may use 3/16, enough
+            for about 100 000 ids of 36 characters. The rest is for parsing. If too large, the
+            machine may run out of memory; if too small, senders wait during writes, or an id is
+            forgotten before its sender repeats it.
 
     Raises:
         OptionError: A value is out of its range.
@@ -44,7 +48,7 @@ class IntakeSettings:
 
     block_interval_ms: float = 200
     block_bytes: int = 8 * MIB
-    # The sample has room for any block: the command checks both again, with the option's value.
+    # The sample allows a block of any size. The command checks both values again.
     max_memory_bytes: int = field(
         default=256 * MIB, metadata=option("--max-memory-bytes", sample=2**62)
     )
@@ -55,34 +59,35 @@ class IntakeSettings:
         if self.buffer_bytes < self.block_bytes:
             raise OptionError(
                 f"max_memory_bytes is {self.max_memory_bytes}, less than four blocks of"
-                f" {self.block_bytes} bytes; raise it, or lower block_bytes."
+                f" {self.block_bytes} bytes; raise max_memory_bytes, or lower block_bytes."
             )
 
     @property
     def buffer_bytes(self) -> int:
-        """Most memory of records until they are durable, including waiting records (bytes)."""
+        """Memory limit for accepted records that are not durable yet (bytes)."""
         return self.max_memory_bytes // 4
 
     @property
     def bodies_bytes(self) -> int:
-        """Most memory of all bodies while they are read and parsed (bytes)."""
+        """Memory limit for all HTTP bodies together while they are read and parsed (bytes)."""
         return self.max_memory_bytes // 4
 
     @property
     def unfinished_bytes(self) -> int:
-        """Most memory of all senders' unfinished lines (bytes)."""
+        """Memory limit for the unfinished lines of all TCP senders together (bytes)."""
         return self.max_memory_bytes // 16
 
     @property
     def ids_bytes(self) -> int:
-        """Most memory of remembered message ids (bytes)."""
+        """Memory limit for remembered message ids (bytes)."""
         return self.max_memory_bytes * 3 // 16
 
     def connections(self, max_connections: int, *, is_secured: bool = False) -> int:
         """Return the number of connections that fit into memory, at most ``max_connections``.
 
-        Each may take 80 KiB; 16 are always allowed. With TLS each takes 256 KiB more for asyncio's
-        buffer: 195 of them fit into the default memory.
+        A connection may take 80 KiB, and with TLS (``is_secured``) 256 KiB more for asyncio's
+        buffer. 195 TLS connections fit into the default memory. At least 16 connections are allowed
+        if ``max_connections`` permits.
         """
         connection_bytes = _CONNECTION_BYTES + _TLS_BYTES * is_secured
         most = self.max_memory_bytes // 4 // connection_bytes
@@ -91,19 +96,20 @@ class IntakeSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The TLS files of a listening receiver; without a certificate there is no TLS.
+    """Files for the TLS connections of a listening receiver; without a certificate, no TLS is used.
 
-    The files are read when the receiver starts, and again when they change.
+    The receiver reads the files when it starts, and again when they change.
 
     Attributes:
-        certificate_file: The receiver's certificate, then those that lead to its authority (PEM).
-            Default: None, no TLS.
-        key_file: The key of that certificate, without a passphrase, where it is in another file.
-        client_ca_file: The authorities of which every sender must show a certificate (PEM).
-            Default: None, senders need none.
+        certificate_file: File with the receiver's certificate, followed by its intermediate
+            certificates (PEM). Default: None, no TLS.
+        key_file: File with the private key of the receiver's certificate, without a passphrase.
+            Default: None, the certificate's file contains the key.
+        client_ca_file: File with the CA certificates that must have signed every sender's
+            certificate (PEM). Default: None, senders need no certificate.
 
     Raises:
-        OptionError: A key or authorities are given without a certificate.
+        OptionError: A key file or a CA file is set without a certificate file.
     """
 
     certificate_file: str | None = field(default=None, metadata=option("--tls-certificate"))
@@ -113,37 +119,37 @@ class TlsFiles:
     def __post_init__(self) -> None:
         if self.certificate_file is None and (self.key_file or self.client_ca_file):
             raise OptionError(
-                "A key or authorities of senders are given without the receiver's certificate; name"
-                " that file too."
+                "A key file or a CA file for senders is set without a certificate file of the"
+                " receiver; set the certificate file too."
             )
 
 
 class ListeningSettings(Protocol):
-    """Settings of a receiver to which senders connect, with tokens and TLS."""
+    """Interface of the settings that all listening receivers have: address, tokens and TLS."""
 
     @property
     def host(self) -> str:
-        """The address to listen on."""
+        """Host name or IP address on which the receiver listens."""
         ...
 
     @property
     def port(self) -> int:
-        """The port; 0 for any free port."""
+        """TCP port on which the receiver listens; 0 for any free port."""
         ...
 
     @property
     def token(self) -> str | None:
-        """The token that senders must send; None for no token."""
+        """Token that every sender must send; None for no token, or for a token file."""
         ...
 
     @property
     def token_file(self) -> str | None:
-        """A file with tokens, instead of a single token."""
+        """File with the tokens that senders may send, instead of a single token; None without."""
         ...
 
     @property
     def tls(self) -> TlsFiles:
-        """The TLS files of the receiver."""
+        """Files for TLS on the receiver's connections."""
         ...
 
 
@@ -156,31 +162,34 @@ class TcpSettings:
     """Settings of a receiver of lines over TCP.
 
     Attributes:
-        host: Where to listen. Default: 127.0.0.1, this machine alone; 0.0.0.0 lets in other
-            machines.
-        port: The port; 0 for any that is free, which is logged. Default: 7070.
-        acknowledge: Whether senders are answered ``ok <count>`` for every so many lines that are
-            durable. Default: off. A sender that does not read the answers is disconnected.
-        proxy_protocol: Whether each connection begins with a header of the PROXY protocol, of
-            version 1 or 2, before TLS if there is any. The header is removed; a connection
-            without a header is refused. Default: off.
-        token: What the first line of a sender must be, after the word ``token`` and a space. None,
-            the default, lets in everybody who can reach the port, unless there is a ``token_file``.
-        token_file: A file with the tokens, each in a line of its own, after a name and a space. It
-            is read when the receiver starts. `Tokens` describes its lines.
-        tls: Its certificate. Default: none, the connections are not encrypted.
+        host: Address on which the receiver listens. Default: 127.0.0.1, reachable from this machine
+            only; 0.0.0.0 accepts connections from other machines.
+        port: TCP port on which the receiver listens; 0 for any free port, which is logged. Default:
+            7070.
+        acknowledge: Whether the receiver sends ``ok <count>`` to a sender when that many more of
+            its lines are durable. Default: off. A sender that does not read these answers is
+            disconnected.
+        proxy_protocol: Whether each connection begins with a header of the PROXY protocol, version
+            1 or 2, before TLS. The receiver removes the header, and refuses a connection without
+            it. Default: off.
+        token: Token that a sender's first line must contain, after the word ``token`` and a space.
+            Default: None, anyone who can reach the port may send, unless ``token_file`` is set.
+        token_file: File with the tokens, each in a line of its own, after a name and a space. The
+            receiver reads the file when it starts. `Tokens` describes the format.
+        tls: Files for TLS. Default: none, connections are not encrypted.
         check_json: Whether every line must be JSON. Default: off. Checking a line of 200 bytes
-            takes half a microsecond for an object, two for any other value.
-        id_field: The field of each line, which must be a JSON object then, that has its message id:
-            a text of 1 to 200 characters, or a whole number. A line with a remembered id
-            is acknowledged and not stored again. Default: None, lines have no ids.
-        max_line_bytes: The longest line, its end not counted (bytes); 1 or more. Default: 1 MiB.
-        line_s: How long a line may take from its first byte, and the first line from when its
-            sender connected (s); above 0. Default: 30. Between lines a sender may be silent
-            without a limit. An answer waits as long for a sender that does not read; then the
-            connection is closed.
-        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer if
-            `IntakeSettings.max_memory_bytes` is too small. Further connections are refused.
+            takes half a microsecond for an object, and two microseconds for any other value.
+        id_field: Name of the JSON field with the message id of a line, a text of 1 to 200
+            characters or a whole number. Every line must then be a JSON object. A line with a
+            remembered id is acknowledged, but not stored again. Default: None, lines have no ids.
+        max_line_bytes: Longest line, without its line end (bytes); 1 or more. Default: 1 MiB.
+        line_s: Time limit of a line from its first byte, and of a sender's first line from the
+            start of the connection (s); above 0. Default: 30. Between lines a sender may be silent
+            for any time. The same limit applies to a sender that does not read its answers; then
+            the receiver closes the connection.
+        max_connections: Most senders that may be connected at a time; 1 or more. Default: 800. The
+            number is lower if `IntakeSettings.max_memory_bytes` is too small for it. Further
+            connections are refused.
 
     Raises:
         OptionError: A value is out of its range.
@@ -188,12 +197,12 @@ class TcpSettings:
 
     command_help: ClassVar[
         str
-    ] = """Take lines over TCP, each a record; with --acknowledge, answer senders what is durable.
+    ] = """Receive lines over TCP, each as a record; with --acknowledge, confirm durable lines.
 
-    While more come than the gate's query processes nothing is read, and senders block.
+    If records arrive faster than the gate's query processes them, reading pauses and senders block.
     With a token, a sender's first line must be 'token', a space and the token.
-    SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    Exit status 0: it was ended so.
+    SIGTERM and Ctrl-C stop it cleanly: it first makes all accepted records durable.
+    Exit status 0: it was stopped cleanly.
     Exit status 1: there was an error.
     """
 
@@ -213,7 +222,9 @@ class TcpSettings:
     def __post_init__(self) -> None:
         require_port(self.port)
         if self.id_field == "":
-            raise OptionError("id_field is empty; it must be the name of a field of each line.")
+            raise OptionError(
+                "id_field is empty; it must be the name of the JSON field with a line's message id."
+            )
         require_whole("max_line_bytes", self.max_line_bytes, 1)
         require_number("line_s", self.line_s, "s", above=True)
         require_whole("max_connections", self.max_connections, 1)
@@ -225,32 +236,36 @@ class HttpSettings:
     """Settings of a receiver of records over HTTP.
 
     Attributes:
-        host: Where to listen. Default: 127.0.0.1, this machine alone; 0.0.0.0 lets in other
-            machines.
-        port: The port; 0 for any that is free, which is logged. Default: 8080.
-        token: What senders must show as ``Authorization: Bearer <token>``. None, the default, lets
-            in everybody who can reach the port, unless there is a ``token_file``.
-        token_file: A file with the tokens, each in a line of its own, after a name and a space. It
-            is read when the receiver starts. `Tokens` describes its lines.
-        tls: Its certificate. Default: none, the connections are not encrypted.
-        check_json: Whether each line of NDJSON must be JSON. Default: on. Checking a line
-            of 200 bytes takes half a microsecond for an object, two for any other value.
-        wait_s: How long a request may wait for the rate before it is answered 429 (s); 0 or more.
-            Default: 1. Too large, senders wait that could do other work; too small, the rate is not
-            used up, because senders retry late.
-        max_header_bytes: The longest request line and headers together (bytes); 1 or more. Default:
-            16 KiB.
-        header_s: How long the headers may take from their first byte (s); above 0. Default: 10. The
-            same limit applies between the connection and the headers, and to the rest of a body
-            whose request was answered early.
-        max_body_bytes: The longest body as it is sent (bytes); 1 or more. Default: 8 MiB.
-        max_decompressed_bytes: The longest body after decompression (bytes); 1 or more. Default:
+        host: Address on which the receiver listens. Default: 127.0.0.1, reachable from this machine
+            only; 0.0.0.0 accepts connections from other machines.
+        port: TCP port on which the receiver listens; 0 for any free port, which is logged. Default:
+            8080.
+        token: Token that senders must send in the header ``Authorization: Bearer <token>``.
+            Default: None, anyone who can reach the port may send, unless ``token_file`` is set.
+        token_file: File with the tokens, each in a line of its own, after a name and a space. The
+            receiver reads the file when it starts. `Tokens` describes the format.
+        tls: Files for TLS. Default: none, connections are not encrypted.
+        check_json: Whether each line of NDJSON must be JSON. Default: on. Checking a line of 200
+            bytes takes half a microsecond for an object, and two microseconds for any other value.
+        wait_s: Longest time for which a request may have to wait for the rate limit (s); 0 or more.
+            The receiver answers 429 to a request that would wait longer. Default: 1. If too large,
+            senders wait that could do other work; if too small, the rate is not fully used, because
+            senders retry late.
+        max_header_bytes: Largest size of the request line and the headers together (bytes); 1 or
+            more. Default: 16 KiB.
+        header_s: Time limit of a request's headers from their first byte (s); above 0. Default: 10.
+            The same limit applies to the time between the start of the connection and the headers,
+            and to the rest of a body whose request was answered early.
+        max_body_bytes: Largest body as it is sent, possibly compressed (bytes); 1 or more. Default:
+            8 MiB.
+        max_decompressed_bytes: Largest body after decompression (bytes); 1 or more. Default:
             32 MiB.
-        max_records: The most records in a request; 1 or more. Default: 200 000. An array may have
-            eight times as many commas, including nested ones.
-        body_s: How long a body may take (s); above 0. Default: 30.
-        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer if
-            `IntakeSettings.max_memory_bytes` is too small. Further connections are refused.
+        max_records: Most records in a request; 1 or more. Default: 200 000. A JSON array may have
+            fewer than eight times as many commas, nested commas included.
+        body_s: Time limit of a request's body (s); above 0. Default: 30.
+        max_connections: Most senders that may be connected at a time; 1 or more. Default: 800. The
+            number is lower if `IntakeSettings.max_memory_bytes` is too small for it. Further
+            connections are refused.
 
     Raises:
         OptionError: A value is out of its range.
@@ -258,11 +273,11 @@ class HttpSettings:
 
     command_help: ClassVar[
         str
-    ] = """Take records by POST /records: JSON, NDJSON or raw bytes; 200 when they are durable.
+    ] = """Receive records by POST /records: JSON, NDJSON or raw bytes; 200 when they are durable.
 
-    429 with Retry-After while more come than the gate's query processes.
-    SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    Exit status 0: it was ended so.
+    If records arrive faster than the gate's query processes them, it answers 429 with Retry-After.
+    SIGTERM and Ctrl-C stop it cleanly: it first makes all accepted records durable.
+    Exit status 0: it was stopped cleanly.
     Exit status 1: there was an error.
     """
 
@@ -299,27 +314,29 @@ class MqttSettings:
     """Settings of a receiver of records from an MQTT 5 broker.
 
     Attributes:
-        url: The broker: ``mqtt://host``, or ``mqtts://host`` for TLS; with ``:port`` if it is not
-            1883, or 8883 with TLS.
-        topics: What to subscribe to, 1 or more filters, such as ``sensors/#``.
-        client_id: What the broker knows this receiver's session by; 1 or more characters. It must
-            be the same after a restart, and no other client of the broker may have it.
-        username: As whom to connect. Default: None, for brokers that let in everybody.
-        password: What the user must show.
-        ca_file: The certificates of authorities to trust (PEM). Default: None, the system's own.
-            Only with TLS, as the two that follow.
-        certificate_file: This receiver's own certificate (PEM), for brokers that ask for one.
-        key_file: The key of that certificate, where it is in another file.
-        receive_maximum: How many messages the broker may send before one of them must be
-            acknowledged; 1 to 65535. Default: 1000. Too large, unacknowledged messages
-            take memory; too small, throughput suffers, because this is the number of messages per
-            block interval and sync. The broker may apply a lower limit of its own.
-        session_expiry_s: How long the broker keeps the session, and what it holds for it, while
-            this receiver is away (s); 1 to 4294967295, which is for ever. Default: a week.
-        keepalive_s: After how long without a word the broker is asked whether it is there (s); 1 to
+        url: URL of the broker: ``mqtt://host``, or ``mqtts://host`` for TLS; with ``:port`` for a
+            port other than 1883, or other than 8883 with TLS.
+        topics: Topic filters to subscribe to, 1 or more, such as ``sensors/#``.
+        client_id: Client id of the receiver's session in the broker; 1 or more characters. It must
+            be the same after a restart, and no other client of the broker may use it.
+        username: User name for the broker. Default: None, for brokers that require no user.
+        password: Password of the user. Default: None, no password.
+        ca_file: File with the CA certificates that the receiver trusts (PEM). Default: None, the CA
+            certificates of the system. Only with TLS.
+        certificate_file: File with the receiver's own certificate, for brokers that require one
+            (PEM). Default: None, no certificate. Only with TLS.
+        key_file: File with the private key of the receiver's certificate. Default: None, the
+            certificate's file contains the key. Only with TLS.
+        receive_maximum: Most unacknowledged messages that the broker may send; 1 to 65535. Default:
+            1000. If too large, unacknowledged messages take memory. If too small, throughput
+            suffers, because each block interval and sync can store only so many messages. The
+            broker may apply a lower limit.
+        session_expiry_s: Time for which the broker keeps the session and its messages while the
+            receiver is disconnected (s); 1 to 4294967295, which means for ever. Default: a week.
+        keepalive_s: Time without any packet after which the receiver pings the broker (s); 1 to
             65535. Default: 30.
-        reconnect_s: How long to wait before connecting again (s); above 0. Default: 0.5; twice as
-            long after each time that was of no avail, up to 30.
+        reconnect_s: Delay before the receiver connects to the broker again (s); above 0. Default:
+            0.5. The delay doubles with each failed attempt, up to 30 s.
 
     Raises:
         OptionError: A value is out of its range, or contradicts another value.
@@ -329,10 +346,10 @@ class MqttSettings:
         str
     ] = """Subscribe to topics of an MQTT 5 broker (QoS 1); PUBACK when a message is durable.
 
-    While more come than the gate's query processes, they wait in the broker.
-    SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    Exit status 0: it was ended so.
-    Exit status 1: there was an error; the broker refuses the user, for one.
+    If messages arrive faster than the gate's query processes them, they wait in the broker.
+    SIGTERM and Ctrl-C stop it cleanly: it first makes all accepted messages durable.
+    Exit status 0: it was stopped cleanly.
+    Exit status 1: there was an error, for instance because the broker refuses the user.
     """
 
     url: str = field(metadata=option("--url", sample="mqtt://localhost"))
@@ -355,18 +372,21 @@ class MqttSettings:
     def __post_init__(self) -> None:
         _require_broker(self.url)
         if not self.topics:
-            raise OptionError("No topic is given; name one such as 'sensors/#'.")
+            raise OptionError("No topic is set; set one or more topics, such as 'sensors/#'.")
         for topic in self.topics:
             _require_topic_filter(topic)
         if not self.client_id:
             raise OptionError("client_id is empty; it must be 1 or more characters.")
         if self.password is not None and self.username is None:
-            raise OptionError("A password is given without a user; name the user too.")
+            raise OptionError("A password is set without a user name; set the user name too.")
         if self.key_file and not self.certificate_file:
-            raise OptionError("A key is given without its certificate; name that file too.")
+            raise OptionError(
+                "A key file is set without its certificate file; set the certificate file too."
+            )
         if not self.tls and (self.ca_file or self.certificate_file):
             raise OptionError(
-                f"Certificates are given, and {self.url!r} is without TLS; use mqtts."
+                f"A file with certificates is set, but the broker's URL {self.url!r} is without"
+                " TLS; use mqtts://, or remove the file."
             )
         require_whole("receive_maximum", self.receive_maximum, 1, most=65_535)
         require_whole("session_expiry_s", self.session_expiry_s, 1, most=2**32 - 1)
@@ -380,12 +400,12 @@ class MqttSettings:
 
     @property
     def host(self) -> str:
-        """Name or address of the broker."""
+        """Host name or IP address of the broker."""
         return self._parts.hostname or ""
 
     @property
     def port(self) -> int:
-        """Port of the broker."""
+        """TCP port of the broker. Default: 1883, or 8883 with TLS."""
         return self._parts.port or _MQTT_PORTS[self._parts.scheme]
 
     @property
@@ -401,9 +421,9 @@ def _require_topic_filter(topic: str) -> None:
     fits = 0 < len(topic.encode(errors="replace")) <= _MOST_TOPIC_BYTES and "\0" not in topic
     if not (hash_is_last and plus_is_alone and fits):
         raise OptionError(
-            f"The topic is {topic!r}; it must be a topic filter of MQTT, 1 to {_MOST_TOPIC_BYTES:,}"
-            " bytes long, in which '+' stands alone between two '/', and '#' alone and last, such"
-            " as 'sensors/+/temperature' or 'sensors/#'."
+            f"The topic is {topic!r}; it must be a topic filter of MQTT of 1 to"
+            f" {_MOST_TOPIC_BYTES:,} bytes, in which '+' is a whole level, and '#' the whole last"
+            " level, such as 'sensors/+/temperature' or 'sensors/#'."
         )
 
 
@@ -411,8 +431,8 @@ def _require_broker(url: str) -> None:
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise OptionError(
-            "The broker's URL has a user or a password in it, where others can read it; give them"
-            " by themselves."
+            "The broker's URL contains a user or a password, which others could read there; remove"
+            " them from the URL, and set the user name and the password instead."
         )
     try:
         port = parts.port
@@ -421,31 +441,34 @@ def _require_broker(url: str) -> None:
     rest = parts.path.strip("/") or parts.query or parts.fragment
     if parts.scheme not in _MQTT_PORTS or not parts.hostname or port == 0 or rest:
         raise OptionError(
-            f"The broker's URL is {url!r}; it must be mqtt://host or mqtts://host, with :port or"
-            " without."
+            f"The broker's URL is {url!r}; it must be mqtt://host or mqtts://host, with or without"
+            " :port."
         )
 
 
 def require_port(port: int, what: str = "port") -> None:
-    """Raise OptionError for a number that is not a TCP port."""
+    """Raise OptionError for a number outside 0 to 65535; ``what`` is the setting's name."""
     if not 0 <= port <= 65_535:
-        raise OptionError(f"{what} is {port}; it must be 1 to 65535, or 0 for any that is free.")
+        raise OptionError(f"{what} is {port}; it must be 1 to 65535, or 0 for any free port.")
 
 
 def require_tokens(token: str | None, token_file: str | None) -> None:
-    """Raise OptionError for a token that cannot be sent, or a token besides a file of tokens."""
+    """Raise OptionError for an invalid token, or if both a token and a token file are set."""
     if token is not None:
         require_token(token, "The token")
         if token_file is not None:
             raise OptionError(
-                f"A token is given, and a file of tokens too, {token_file}; give one of them."
+                f"Both a token and the token file {token_file} are set; set only one of them."
             )
 
 
 def require_token(token: str, what: str) -> None:
-    """Raise OptionError for a token with characters beyond visible ASCII, without quoting it."""
+    """Raise OptionError for a token that is empty or has other than visible ASCII characters.
+
+    The message names the token by ``what``, and does not contain the token.
+    """
     if not re.fullmatch("[!-~]+", token):
         raise OptionError(
-            f"{what} cannot be sent; it must be 1 or more visible characters of ASCII, without"
+            f"{what} is not valid; a token must be 1 or more visible ASCII characters, without"
             " spaces."
         )

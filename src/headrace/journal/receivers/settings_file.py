@@ -1,9 +1,10 @@
-"""The settings file of ``headrace receive``: TOML with one form for all receivers.
+"""Settings file of ``headrace receive``: a TOML file that all receivers can share.
 
-Its keys are the fields of the settings classes that are not options of the command line. The class
-is the only source of a key: type and default come from the field, unit and range from the field's
-sentence in the docstring, the check from ``__post_init__``. Keys of all receivers come first, keys
-of one kind in its section, such as ``[http]``. Every receiver checks the whole file.
+Its keys are the fields of the settings classes that are not command-line options. The class is the
+only source of a key: the field has the type and the default, the field's first sentence in the
+docstring has the unit and the range, and ``__post_init__`` checks the value. Keys for all receivers
+come first. Keys for one kind of receiver are in its section, such as ``[http]``. Every receiver
+checks the whole file.
 """
 
 import difflib
@@ -28,7 +29,7 @@ from headrace.journal.receivers.settings import IntakeSettings
 from headrace.journal.receivers.shared_rate import ReceiverLimits
 
 SHARED: Final = ""
-"""Name of the keys above the sections."""
+"""Name under which `KEYS` has the keys above the sections, which apply to all receivers."""
 
 _PARTS: Final[Mapping[str, tuple[type, ...]]] = {
     SHARED: (IntakeSettings, ReceiverLimits, CapSettings, Hosting),
@@ -42,12 +43,12 @@ _WORDS: Final[Mapping[type, str]] = {
     str: "a text in quotes",
 }
 _HEAD: Final = """\
-# Settings of `headrace receive`, with their defaults; name this file by --settings.
-# One receiver takes the keys above the sections, and those of its own section."""
+# Settings of `headrace receive`, with their defaults; pass this file with --settings.
+# A receiver uses the keys above the sections, and the keys in its own section."""
 
 
 def described_fields(kind: Any) -> Iterator[tuple[Field[Any], Any, type | None]]:
-    """Yield each field of a settings class with its type, and the type again for a dataclass."""
+    """Yield each field of a settings class, its type, and its nested settings class or None."""
     hints = get_type_hints(kind)
     for setting in fields(kind):
         hint = hints[setting.name]
@@ -55,7 +56,7 @@ def described_fields(kind: Any) -> Iterator[tuple[Field[Any], Any, type | None]]
 
 
 def sentences(kind: type) -> dict[str, str]:
-    """Return the first sentence of each entry under ``Attributes:`` in a class's docstring."""
+    """Return the first sentence of each attribute in a class's docstring, by attribute name."""
     section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     described = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
     plain = {name: " ".join(text.replace("``", "'").split()) for name, text in described}
@@ -64,13 +65,13 @@ def sentences(kind: type) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of the file.
+    """Key of the settings file.
 
     Attributes:
-        name: The name of the key and of its field.
-        kind: The type of the value.
-        default: The value of a missing key; None for no value.
-        sentence: The meaning, with unit and range.
+        name: Name of the key, and of the field of the settings class.
+        kind: Type of the value.
+        default: Value if the file lacks the key; None for no value.
+        sentence: Description of the key, with unit and range.
     """
 
     name: str
@@ -114,19 +115,19 @@ def _options(kind: type) -> Iterator[tuple[str, str]]:
 _OPTIONS: Final = dict(
     pair for kinds in _PARTS.values() for kind in kinds for pair in _options(kind)
 )
-"""Settings that are options of the command line, with the names of their options."""
+"""Names of the command-line options, by the name of the settings field."""
 
 KEYS: Final[Mapping[str, Mapping[str, Key]]] = {part: _keys(part) for part in _PARTS}
-"""The keys of each section of the file."""
+"""Keys of the settings file, by section and name; ``SHARED`` is the section above the sections."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """Settings of one kind of receiver, read from a file.
+    """Settings of one kind of receiver, read from a settings file.
 
     Attributes:
-        values: Values by field name, without keys that the file lacks.
-        section: The kind, such as ``http``.
+        values: Values by field name, only for the keys that the file contains.
+        section: Kind of receiver, such as ``http``.
     """
 
     values: Mapping[str, Any]
@@ -134,11 +135,12 @@ class SettingsFile:
 
     @classmethod
     def read(cls, path: Path | None, section: str) -> "SettingsFile":
-        """Read and check a settings file; None is a file without keys.
+        """Read and check a settings file, and return the settings for ``section``.
+
+        Without a ``path``, return no values.
 
         Raises:
-            OptionError: The file cannot be read, or has a wrong key or value; the message has the
-                remedy.
+            OptionError: The file cannot be read, is not TOML, or has a wrong key or value.
         """
         if path is None:
             return cls({}, section)
@@ -148,7 +150,7 @@ class SettingsFile:
             raise OptionError(
                 f"The settings file {path} cannot be read: {error.strerror}."
             ) from error
-        except ValueError as error:  # TOML's and UTF-8's
+        except ValueError as error:  # invalid TOML or UTF-8
             raise OptionError(f"The settings file {path} is not TOML: {error}.") from error
         try:
             parts = _checked(document)
@@ -169,7 +171,10 @@ def _checked(told: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             continue
         if isinstance(value, dict):
             *sections, last = (f"[{entry}]" for entry in RECEIVERS)
-            raise OptionError(f"the section [{name}] is none of {', '.join(sections)} and {last}.")
+            raise OptionError(
+                f"the section [{name}] is not known; the sections are {', '.join(sections)}"
+                f" and {last}."
+            )
         parts[SHARED][name] = _value(SHARED, name, value)
     for name, kinds in _PARTS.items():
         for kind in kinds:
@@ -195,7 +200,7 @@ def _value(part: str, name: str, value: object) -> Any:
 def _unknown(part: str, name: str) -> str:
     key_name = _shown(part, name)
     if (flag := _OPTIONS.get(name)) is not None:
-        return f"{key_name} is no key of the file; give the option {flag}."
+        return f"{key_name} cannot be set in the file; use the option {flag}."
     elsewhere = [section for section in KEYS if section != part and name in KEYS[section]]
     if elsewhere:
         places = " or ".join(
@@ -218,9 +223,9 @@ def _shown(part: str, name: str) -> str:
 
 
 def default_file() -> str:
-    """Return the text of a settings file with every key, its sentence and its default.
+    """Return the text of a settings file that has every key with its description and default.
 
-    A key without a default value is commented out.
+    Keys without a default are commented out.
     """
     parts = [_HEAD]
     for part, keys in KEYS.items():

@@ -1,8 +1,9 @@
-"""The rate of a gate, shared among the receivers of its stream.
+"""Sharing of a gate's rate among the receivers of its stream.
 
-Receivers read the rate from the ledger twice a second. Every second each sends a heartbeat with its
-demand, and computes its own share from all heartbeats (`headrace.gate.fair_shares`). So no process
-has to divide the rate, and an unreachable ledger changes no rate.
+Each receiver reads the gate's rate from the ledger twice a second. Every second it sends a
+heartbeat with its demand, and computes its own share from the heartbeats of all receivers
+(`headrace.gate.fair_shares`). So no central process has to divide the rate, and if the ledger
+becomes unreachable, each receiver keeps its rate.
 """
 
 import logging
@@ -22,36 +23,39 @@ from headrace.journal.receivers.event_log import event, readable
 from headrace.journal.receivers.option import option
 
 POLL_S: Final = 0.5
-"""Interval at which the rate is read (s); a new rate is in force everywhere within a second."""
+"""Interval at which each receiver reads the gate's rate (s). So a new rate is in force in all
+receivers within a second."""
 
 _HEARTBEAT_S: Final = 0.9
-"""Age of a heartbeat from which the next poll sends another (s)."""
+"""Age of the last heartbeat from which the next poll sends a new heartbeat (s)."""
 
 DEREGISTER_S: Final = 2.0
-"""Time that the end of a receiver waits for an unresponsive ledger (s)."""
+"""Time for which an ending receiver waits to deregister from an unresponsive ledger (s)."""
 
 _LOGGED_CHANGE: Final = 1.25
-"""Factor from which a changed even share is logged, because shares may change every second."""
+"""Factor by which a receiver's even share must change before it is logged again, because shares may
+change every second."""
 
 _METER_S: Final = 5.0
-"""Window of the measured rate (s). In a shorter window single blocks would show in the rate."""
+"""Length of the window over which a rate is measured (s). In a shorter window, the rate would jump
+with each block."""
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverLimits:
-    """Limits of one receiver's rate.
+    """Rate limits of one receiver.
 
     Attributes:
-        max_rate: Records/s at most, whatever its gate's rate is; a finite number above 0. Default:
-            None, which leaves it to the gate.
-        max_bytes_rate: Bytes/s at most, of keys, values and headers; a finite number above 0.
-            Default: None, no limit.
-        initial_rate: Records/s that all receivers of a gate let in together before that has learnt
-            a rate; a finite number above 0. Default: 1000. Too large, and the first batches are
-            larger than the job can take; too small, and senders wait while the first rate is being
-            learnt.
+        max_rate: Rate limit of this receiver in addition to its share of the gate's rate
+            (records/s); a finite number above 0. Default: None, only the gate's rate is the limit.
+        max_bytes_rate: Rate limit for the bytes of keys, values and headers (bytes/s); a finite
+            number above 0. Default: None, no limit.
+        initial_rate: Rate of all receivers of a gate together, until the gate has measured a rate
+            (records/s); a finite number above 0. Default: 1000. If too large, the first batches are
+            larger than the job can process; if too small, senders wait until the gate has measured
+            a rate.
 
     Raises:
         OptionError: A value is out of its range.
@@ -69,7 +73,10 @@ class ReceiverLimits:
         require_number("initial_rate", self.initial_rate, "records/s", above=True)
 
     def share(self, stream: StreamRate, own: ReceiverReport, end: int) -> "RateShare":
-        """Return the share of the receiver with this heartbeat; its lane ends at ``end``."""
+        """Compute a receiver's share of the rate of its stream.
+
+        ``own`` is the heartbeat of the receiver, and ``end`` is the end offset of its lane.
+        """
         rate_per_s = self.initial_rate if stream.rate_per_s is None else stream.rate_per_s
         lane = own.journal_id, own.lane
         reports = [
@@ -89,10 +96,11 @@ class ReceiverLimits:
 
 @dataclass(frozen=True, slots=True)
 class RateShare:
-    """One receiver's share of a rate, with its reasons.
+    """Share of one receiver in a gate's rate (records/s), with the values that explain it.
 
-    ``even_per_s`` is the share under equal division. ``backlog`` is the number of unread records in
-    the receiver's lane if the backlog reduces the share; else 0.
+    ``limit_per_s`` is the share. ``even_per_s`` is the share if all receivers got the same rate.
+    ``receivers`` is their number. ``backlog`` is the number of unread records in the receiver's
+    lane if the backlog reduces the share; otherwise 0.
     """
 
     limit_per_s: float
@@ -107,13 +115,13 @@ def _demand(seen: ReceiverReport) -> Demand:
 
 
 class RateMeter:
-    """Rate at which a count rises (1/s), over the last 5 s."""
+    """Meter of the rate at which a count increases (1/s), over the last 5 s."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def rate_per_s(self, now_s: float, count: int) -> float:
-        """Return the rate at this time and count; 0 at the first call."""
+        """Record the current time and count, and return the rate (1/s); 0 at the first call."""
         while len(self._seen) > 1 and self._seen[1][0] <= now_s - _METER_S:
             self._seen.popleft()
         self._seen.append((now_s, count))
@@ -122,16 +130,17 @@ class RateMeter:
 
 
 class RateFollower:
-    """Applies one receiver's share of its gate's rate, and sends the ledger its heartbeats.
+    """Follower of a gate's rate for one receiver, which applies the receiver's share of the rate.
 
-    Within ``with`` a thread polls the ledger twice a second. While the ledger is unreachable the
-    limit stays; a line is logged when it becomes unreachable and when it is reachable again.
+    Within ``with`` a thread polls the ledger twice a second, and sends the receiver's heartbeats.
+    While the ledger is unreachable, the last limit stays in force. A line is logged when the ledger
+    becomes unreachable, and when it is reachable again.
 
-    The gate need not be declared yet. ``describe`` returns the receiver's report under a limit,
-    ``end`` the end offset of its lane. ``apply`` puts a limit in force (records/s). ``refuse`` has
-    senders wait, with a reason, or stops this with None. The caller's thread calls these functions
-    on entry, later the follower's thread. Leaving ``with`` waits ``deregister_s`` for an
-    unresponsive ledger. Default: 2.
+    The gate may be declared later. ``describe`` takes the limit (records/s), and returns the
+    receiver's report. ``end`` returns the end offset of its lane. ``apply`` sets the rate limit
+    (records/s). ``refuse`` makes senders wait for a reason, or with None lets them continue. The
+    caller's thread calls these functions on entry, later the follower's thread. Leaving ``with``
+    waits up to ``deregister_s`` for an unresponsive ledger. Default: 2.
     """
 
     def __init__(
@@ -174,7 +183,10 @@ class RateFollower:
         self._thread.join(self._deregister_s)
 
     def poll(self, now_s: float) -> None:
-        """Read the rate once, at this time of a monotonic clock."""
+        """Read the gate's rate once and apply the share; send a heartbeat first if one is due.
+
+        ``now_s`` is the time of a monotonic clock (s).
+        """
         try:
             if now_s - self._heartbeat_s >= _HEARTBEAT_S:
                 self._own = self._describe(self._limit_per_s)
@@ -184,7 +196,7 @@ class RateFollower:
         except LedgerError as error:
             self._log_unreachable(error)
             return
-        if not self._done.is_set():  # after that the intake may be closed
+        if not self._done.is_set():  # the intake may be closed after that
             self._log_reachable()
             self._follow(stream)
 
@@ -211,10 +223,17 @@ class RateFollower:
             self._log_limit(share, stream.rate_per_s)
 
     def _refuse_or_admit(self) -> None:
-        """Make senders wait while the gate's sink is away, because the gate reads nothing then."""
+        """Make senders wait while the gate's sink is away, or let them continue.
+
+        While its sink is away, the gate reads no records.
+        """
         if not self._waits:
             self._refuse(None)
-            _LOG.info("Gate %r goes on.", self._gate, extra=event("released", gate=self._gate))
+            _LOG.info(
+                "The sink of gate %r is available again; senders continue.",
+                self._gate,
+                extra=event("released", gate=self._gate),
+            )
             return
         reason = f"The sink of gate {self._gate} is away; senders wait."
         self._refuse(reason)
@@ -222,7 +241,7 @@ class RateFollower:
 
     def _log_limit(self, share: RateShare, rate_per_s: float | None) -> None:
         why = (
-            f"has no rate yet, and begins with {readable(self._limits.initial_rate)}/s"
+            f"has no rate yet and uses the initial rate of {readable(self._limits.initial_rate)}/s"
             if rate_per_s is None
             else f"has a rate of {readable(rate_per_s)}/s"
         )
@@ -231,9 +250,9 @@ class RateFollower:
             backlog = readable(share.backlog)
             why += f", less while its query has {backlog} records of this lane to read"
         if share.limit_per_s == self._limits.max_rate:
-            why += ", and this one's own maximum is less"
+            why += ", and max_rate of this receiver is lower"
         _LOG.info(
-            "At most %s records/s: gate %r %s.",
+            "The rate limit is %s records/s: gate %r %s.",
             readable(share.limit_per_s),
             self._gate,
             why,
@@ -249,7 +268,8 @@ class RateFollower:
 
     def _log_unreachable(self, error: LedgerError) -> None:
         self._outage.warn(
-            "The rate of gate %r cannot be looked up, and the limit stays at %s records/s: %s",
+            "The rate of gate %r cannot be read from the ledger, so the limit stays at %s"
+            " records/s: %s",
             self._gate,
             readable(self._limit_per_s),
             error,
@@ -259,7 +279,7 @@ class RateFollower:
     def _log_reachable(self) -> None:
         if self._outage.clear() is not None:
             _LOG.info(
-                "The rate of gate %r can be looked up again.",
+                "The rate of gate %r can be read from the ledger again.",
                 self._gate,
                 extra=event("ledger-reachable", gate=self._gate),
             )

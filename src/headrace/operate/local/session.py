@@ -1,4 +1,4 @@
-"""A silent Spark session on this machine, for the time of a ``with`` block."""
+"""Spark session on this machine during a ``with`` block, without output to the terminal."""
 
 import os
 import signal
@@ -19,7 +19,15 @@ from headrace.gate import RECOMMENDED_CONF
 
 @contextmanager
 def local_spark(folder: Path, name: str, cores: int, *jars: Path) -> Iterator[SparkSession]:
-    """Run a Spark session with files and log in ``folder``; end its Java process at the exit."""
+    """Run a local Spark session during the context, and yield it.
+
+    ``folder`` gets the session's files and its log, ``spark.log``. ``name`` is the application's
+    name, ``cores`` its number of cores, and ``jars`` are added to its class path. At the end of the
+    context the session and its Java process end.
+
+    Raises:
+        SetupError: Spark does not start.
+    """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
         "spark.master": f"local[{cores}]",

@@ -1,4 +1,4 @@
-"""Metrics of all gates and flows of a ledger, in Prometheus' text format and in OpenMetrics."""
+"""Metrics of all gates and flows in a ledger, in Prometheus' text format or in OpenMetrics."""
 
 from typing import Final
 

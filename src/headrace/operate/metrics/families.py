@@ -1,8 +1,8 @@
-"""Families of metrics, and totals of batches, which never fall.
+"""Metric families, and totals of batches, which never decrease.
 
-A monitoring system would take a falling total for a restart. So `prune` first adds the batches that
-it deletes to the gate's row. A scrape reads again only batches that may have changed since the
-last scrape: unfinished batches, and newer ones.
+A monitoring system treats a decreased total as a restart. So `prune` first adds the counts of the
+batches that it deletes to the gate's row. A scrape reads only batches that may have changed since
+the last scrape: unfinished batches, and batches planned since then.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,17 +32,21 @@ Labels = dict[str, str]
 
 
 class Family(Metric):
-    """Metrics of one name; the name of a counter's family has no ``_total``."""
+    """Metric family: all metrics with one name. A counter family's name is without ``_total``."""
 
     def add(self, labels: Labels, value: float) -> None:
-        """Add a sample of a gauge or a counter."""
+        """Add a sample with these labels to a family of gauges or counters."""
         name = f"{self.name}_total" if self.type == "counter" else self.name
         self.add_sample(name, labels, value)
 
     def add_histogram(
         self, labels: Labels, bounds: Sequence[str], counts: Sequence[int], total: float
     ) -> None:
-        """Add a histogram from the count of each bucket; the last bucket has no upper bound."""
+        """Add a histogram with these labels to a family of histograms.
+
+        ``bounds`` are the upper bounds of the buckets, except for the last bucket, which has none.
+        ``counts`` are the numbers of values in each bucket, and ``total`` is the sum of all values.
+        """
         sums = list(accumulate(counts))
         for bound, below in zip([*bounds, "+Inf"], sums, strict=True):
             self.add_sample(f"{self.name}_bucket", labels | {"le": bound}, below)
@@ -51,23 +55,29 @@ class Family(Metric):
 
 
 def gauge(name: str, text: str) -> Family:
-    """Return a new family of gauges."""
+    """Return a new family of gauges; ``name`` is without the prefix, ``text`` is its help text."""
     return Family(PREFIX + name, text, "gauge")
 
 
 def counter(name: str, text: str) -> Family:
-    """Return a new family of counters, whose samples are named ``name_total``."""
+    """Return a new family of counters, whose samples get the suffix ``_total``.
+
+    ``name`` is without the prefix, ``text`` is the help text.
+    """
     return Family(PREFIX + name, text, "counter")
 
 
 def histogram(name: str, text: str) -> Family:
-    """Return a new family of histograms."""
+    """Return a new family of histograms; ``name`` is without the prefix, ``text`` its help text."""
     return Family(PREFIX + name, text, "histogram")
 
 
 @dataclass(frozen=True, slots=True)
 class _Collected:
-    """Families of one scrape, with the interface of a prometheus_client registry."""
+    """Metric families of one scrape, with the method of a prometheus_client registry.
+
+    Families without samples are left out.
+    """
 
     families: Sequence[Family]
 
@@ -76,7 +86,7 @@ class _Collected:
 
 
 def render(families: Iterable[Family], *, openmetrics: bool) -> bytes:
-    """Return the text of all families that have a sample, in Prometheus' or OpenMetrics' format."""
+    """Return the text of all families with samples, in OpenMetrics' or else Prometheus' format."""
     write = openmetrics_text if openmetrics else prometheus_client
     text: bytes = write.generate_latest(_Collected(list(families)))
     return text
@@ -89,12 +99,14 @@ _REASONS: Final = sorted(map(str, Reason), key=len, reverse=True)
 
 @dataclass(slots=True)
 class _Known:
-    """Remembered totals of a gate.
+    """Totals of a gate's batches that are kept between scrapes.
 
     Attributes:
         pruned_totals: Totals of the gate's deleted batches, as text from the gate's row.
-        sums: Sums of the deleted batches and of the final batches planned before ``until_ms``.
-        reported: Totals of the last scrape; later totals never fall below them.
+        sums: Counts of the deleted batches, and of the batches planned before ``until_ms``, which
+            cannot change any more.
+        until_ms: Time before which all batches are in ``sums`` (ms since the epoch).
+        reported: Totals that the last scrape returned. Later scrapes return no lower totals.
     """
 
     pruned_totals: str | None
@@ -104,7 +116,7 @@ class _Known:
 
 
 class Totals:
-    """Counts batches, and reads only batches that may have changed since the last scrape."""
+    """Counter of batches, which reads only batches that may have changed since the last scrape."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
@@ -115,7 +127,7 @@ class Totals:
         gates: Sequence[GateMoment],
         open_batches: OpenBatches,
     ) -> list[Family]:
-        """Return the families of totals, by gate."""
+        """Return the metric families with the totals of each gate."""
         counts = self._counts(ledger, gates, open_batches)
         families = _Families()
         for gate in gates:
@@ -132,7 +144,11 @@ class Totals:
     def _counts(
         self, ledger: Ledger, gates: Sequence[GateMoment], open_batches: OpenBatches
     ) -> dict[str, Counts]:
-        """Return counts of the batches that may still change, by gate; add the others to sums."""
+        """Count the batches that were planned or unfinished since the last scrape.
+
+        Return, by gate, the counts of the batches that may still change. Add the counts of the
+        other batches to the sums of their gates.
+        """
         oldest_open: dict[str, int] = {}
         for (name, _), (_, since_ms) in open_batches.items():
             oldest_open[name] = min(oldest_open.get(name, _FOREVER_MS), since_ms)
@@ -195,7 +211,10 @@ def _of_gate(sums: Counts) -> _GateTotals:
 
 
 def reason_kind(reason: str) -> str:
-    """Return the kind of a batch's limit, without the author and reason, whose values are endless.
+    """Return the kind of reason that limited a batch, as a label with few different values.
+
+    The text after the kind, such as the author of an operator's limit, is removed. An unknown
+    reason has the kind ``other``.
 
     >>> reason_kind("limited to 200 records/s by ops: quota, since 10:14 UTC"), reason_kind("x")
     ('limited', 'other')
@@ -205,15 +224,15 @@ def reason_kind(reason: str) -> str:
 
 class _Families:
     def __init__(self) -> None:
-        self.batches = counter("batches", "Batches that have ended, by how.")
-        self.limited = counter("batches_limited", "Batches, by what limited their size.")
-        self.records = counter("records", "Records, by what became of them.")
-        self.lost = counter("lost_records", "Records that were gone before they were read.")
+        self.batches = counter("batches", "Batches that have ended, by their final status.")
+        self.limited = counter("batches_limited", "Batches, by the reason that limits their size.")
+        self.records = counter("records", "Records, by outcome: processed, dead or lost.")
+        self.lost = counter("lost_records", "Records that were deleted before they were read.")
         self.retries = counter(
-            "retries", "Runs of batches after their first, without backfills that succeeded."
+            "retries", "Runs of batches after their first run, without successful backfills."
         )
         self.durations = histogram(
-            "batch_duration_seconds", "Time of the run in which a batch succeeded."
+            "batch_duration_seconds", "Duration of the run in which a batch succeeded."
         )
 
     def add(self, gate: GateMoment, totals: "_GateTotals") -> None:

@@ -1,4 +1,4 @@
-"""All metrics of a ledger as text, from the ledger and the answers of its gates' sources."""
+"""Scrape of all metrics of a ledger, from the ledger's rows and the sources of its gates."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from headrace.operate.status.sources import SourceAnswer
 from headrace.operate.status.stages import BOTTLENECK, stages_of
 
 CONSUMER_LAG = "kafka_consumergroup_lag"
-"""Name of this metric in danielqsj's kafka_exporter; the consumer group is the gate."""
+"""Name of the lag metric of danielqsj's kafka_exporter, with the gate as the consumer group."""
 
 
 def partition_families(
@@ -27,12 +27,14 @@ def partition_families(
     per_partition: bool,
     kafka_exporter_names: bool,
 ) -> list[Family]:
-    """Return the lag of each partition, for the partitions of each gate's newest batch.
+    """Return the families with the lag of each partition of each gate.
 
-    If a gate's source was asked since then, return all partitions that the gate has read.
+    If a gate's source has answered since the newest batch was planned, the partitions are all that
+    the gate has read, and the lags come from this answer. Otherwise they come from the newest
+    batch.
     """
     own = gauge("partition_lag_records", "Records of a partition that no batch has begun yet.")
-    theirs = Family(CONSUMER_LAG, "Records of a partition that are not read.", "gauge")
+    theirs = Family(CONSUMER_LAG, "Records of a partition that no batch has begun yet.", "gauge")
     now = {gate.name: gate for gate in gates}
     fresh = {
         name: answer
@@ -59,11 +61,11 @@ def partition_families(
 
 
 def flow_families(ledger: Ledger, now_ms: int) -> list[Family]:
-    """Return the metrics of each running stage that publishes its state in the ledger."""
-    ratio = gauge("stage_time_ratio", "Parts of the last minute, by what the stage did.")
-    level = gauge("stage_throttle_level", "How hard a later stage throttles it; 0: not at all.")
-    queue = gauge("stage_queue_bytes", "What waits on its input channel.")
-    bottleneck = gauge("stage_bottleneck", "1 for a stage that throttles others, and nobody it.")
+    """Return the metric families of all running stages that publish their state in the ledger."""
+    ratio = gauge("stage_time_ratio", "Share of the last minute in which a stage had this state.")
+    level = gauge("stage_throttle_level", "Level at which a later stage throttles it; 0: none.")
+    queue = gauge("stage_queue_bytes", "Bytes that wait in the input channel of a stage.")
+    bottleneck = gauge("stage_bottleneck", "1 for a stage that throttles and is not throttled.")
     for stage in stages_of(ledger, now_ms):
         own = {"flow": stage.flow, "stage": stage.stage}
         level.add(own, stage.throttle_level)
@@ -82,7 +84,10 @@ def flow_families(ledger: Ledger, now_ms: int) -> list[Family]:
 def fact_families(
     gates: Sequence[GateMoment], lags: Mapping[str, GateLag], now_ms: int
 ) -> Iterator[Family]:
-    """Yield the metrics of each gate's facts (`GateSnapshot`)."""
+    """Yield a gauge family for each metric in `GATE_METRICS`, with a sample for each gate.
+
+    A gate without a value has no sample.
+    """
     for metric in GATE_METRICS:
         family = gauge(metric.name, metric.help)
         for gate in gates:
@@ -95,10 +100,13 @@ def fact_families(
 def open_families(
     gates: Sequence[GateMoment], open_batches: OpenBatches, letters: Mapping[str, int], now_ms: int
 ) -> list[Family]:
-    """Return the unfinished batches and waiting dead letters of each gate, 0 if there are none."""
-    number = gauge("batches_open", "Batches that are not done.")
-    unresolved = gauge("dead_letters_unresolved", "Records put aside that wait for somebody.")
-    oldest = gauge("oldest_failed_batch_seconds", "Age of the oldest batch that failed; 0: none.")
+    """Return the families with each gate's unfinished batches and unresolved dead letters.
+
+    They are the numbers of both, and the age of the oldest failed batch (s); 0 if there are none.
+    """
+    number = gauge("batches_open", "Batches that are not finished, by status.")
+    unresolved = gauge("dead_letters_unresolved", "Dead letters that are not resolved yet.")
+    oldest = gauge("oldest_failed_batch_seconds", "Age of the oldest failed batch; 0: none.")
     for gate in gates:
         own = {"gate": gate.name}
         for status in (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING):
@@ -112,12 +120,14 @@ def open_families(
 
 @dataclass(slots=True)
 class MetricsMemory:
-    """State that a scrape keeps for the next one, which then reads only changes.
+    """State that is kept between scrapes, so that the next scrape reads only changes.
 
-    Not thread-safe: scrapes that share it must not overlap.
+    It is not thread-safe, so scrapes that share it must not overlap.
 
     Attributes:
-        lags: Lags of the gates. Default: computed from the ledger alone.
+        lags: Source of the gates' lags. Default: a `LagWatch` that computes lags from the ledger
+            and asks no source.
+        totals: Totals of the gates' batches.
     """
 
     lags: LagWatch = field(default_factory=LagWatch)
@@ -136,20 +146,20 @@ def exposition(
 ) -> bytes:
     """Return the metrics of a ledger as text.
 
-    For a ledger that cannot be read, return ``headrace_ledger_up`` alone, with the value 0.
+    For a ledger that cannot be read, return only ``headrace_ledger_up``, with the value 0.
 
     Args:
         ledger: The ledger, or a function that opens it.
-        memory: State of the previous scrape. Default: none, so the scrape counts all batches and
+        memory: State that is kept between scrapes. Default: None, the scrape counts all batches and
             asks no source.
-        openmetrics: Whether to return OpenMetrics' text (`OPENMETRICS_TYPE`) instead of
-            Prometheus' (`PROMETHEUS_TYPE`).
-        per_partition: Whether to include the lag of each partition.
-        kafka_exporter_names: Whether to include the lag of each partition as
-            ``kafka_consumergroup_lag``.
-        wait_s: Time to wait for sources that were not asked before (s). Default: 0, which leaves
-            their answers to the next scrape.
-        clock: Returns the time (ms since the epoch).
+        openmetrics: Whether to return OpenMetrics' text format (`OPENMETRICS_TYPE`) instead of
+            Prometheus' (`PROMETHEUS_TYPE`). Default: off.
+        per_partition: Whether to include the lag of each partition. Default: off.
+        kafka_exporter_names: Whether to include the lag of each Kafka partition also as
+            ``kafka_consumergroup_lag``. Default: off.
+        wait_s: Time to wait for sources that were not asked before (s). Default: 0, their answers
+            are in the next scrape.
+        clock: Function that returns the time (ms since the epoch).
     """
     memory = memory or MetricsMemory()
     scrape = _Scrape(memory, wait_s, clock())
@@ -172,7 +182,7 @@ class _Scrape:
     now_ms: int
     took: Family = field(
         default_factory=lambda: gauge(
-            "ledger_operation_seconds", "Time that reading the ledger took in this scrape."
+            "ledger_operation_seconds", "Duration of each read of the ledger in this scrape."
         )
     )
 

@@ -1,4 +1,4 @@
-"""Files beside the metrics: alert rules for Prometheus, and a dashboard for Grafana."""
+"""Files for the metrics: alert rules for Prometheus, and a dashboard for Grafana."""
 
 import json
 from importlib.resources import files
@@ -53,15 +53,15 @@ _PANELS: Final = (
     ),
     ("Bottlenecks", "short", "headrace_stage_bottleneck", "{{flow}} {{stage}}"),
 )
-"""Title, unit, query and legend of each panel, two panels in a row."""
+"""Panels of the Grafana dashboard, two in a row: title, unit, Prometheus query and legend."""
 
 
 _NAMES_GATES: Final = "headrace_batch_interval_seconds"
-"""A metric that every gate has from its declaration on."""
+"""Metric whose label ``gate`` lists all gates, because each declared gate has this metric."""
 
 
 def alert_rules() -> str:
-    """Return the alert rules, as a file for Prometheus' ``rule_files``."""
+    """Return the text of a file with alert rules, for ``rule_files`` in Prometheus' settings."""
     return files("headrace.operate.metrics").joinpath("alert_rules.yml").read_text(encoding="utf-8")
 
 
@@ -82,7 +82,7 @@ def _gates(source: dict[str, str]) -> dict[str, Any]:
 
 
 def grafana_dashboard() -> str:
-    """Return a dashboard for Grafana, as JSON to import; the import asks for the data source."""
+    """Return a dashboard as JSON to import into Grafana, which asks for the data source."""
     source = {"type": "prometheus", "uid": "${datasource}"}
     dashboard: dict[str, Any] = {
         "title": "Headrace",

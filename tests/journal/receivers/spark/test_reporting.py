@@ -171,9 +171,9 @@ def test_an_order_comes_as_it_was_sent(order: Order) -> None:
 @example(b'{"token": "t", "host": "h", "receiving": 1, "address": null}')
 @example(b'{"token": null, "host": "h", "receiving": true, "address": null}')
 def test_what_is_neither_is_refused(line: bytes) -> None:
-    with pytest.raises(ReceiverError, match="no report"):
+    with pytest.raises(ReceiverError, match="is not a report"):
         Report.decode(line)
-    with pytest.raises(ReceiverError, match="no order"):
+    with pytest.raises(ReceiverError, match="is not an order"):
         decode_order(line)
 
 
@@ -184,7 +184,7 @@ def test_a_report_does_not_show_its_token() -> None:
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (b"x" * (MAX_LINE_BYTES + 1) + b"\n", "longer than 4096 bytes"),
+        (b"x" * (MAX_LINE_BYTES + 1) + b"\n", "more than 4096 bytes"),
         (b"half a line", "closed"),
         (b"", "closed"),
     ],

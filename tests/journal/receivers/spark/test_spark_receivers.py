@@ -108,7 +108,7 @@ def test_a_worker_that_is_killed_is_replaced(receivers: Receivers, hosting: Host
     wait_until(lambda: hosted.status()[0].restarts)
     (second,) = hosted.wait_until_receiving(WAIT_S)
     assert second.last_error
-    assert "Its task has died: " in second.last_error
+    assert "The receiver's task has died: " in second.last_error
     assert "\n" not in second.last_error
     assert post(second.address, "after") == 200
     assert values_in(hosting) == [b"before", b"after"]
@@ -151,7 +151,7 @@ def test_one_that_cannot_succeed_is_named_to_whoever_waits(
         return HttpReceiver(HttpSettings(port=70_000 + lane))
 
     hosted = receivers.start(make, 1, hosting)
-    with pytest.raises(ReceiverError, match="lane 0 is not receiving but failed: port is 70000"):
+    with pytest.raises(ReceiverError, match="its state is failed: port is 70000"):
         hosted.wait_until_receiving(WAIT_S)
     receivers.start(HTTP, 1, hosting).wait_until_receiving(WAIT_S)
 
@@ -171,7 +171,9 @@ def test_spark_would_have_no_core_left(receivers: Receivers, hosting: Hosting) -
         receivers.start(HTTP, 2, hosting)
     receivers.start(Silent(), 1, hosting)
     elsewhere = Hosting(hosting.journal, lane=1)
-    with pytest.raises(OptionError, match=r"1 receivers .* beside the 1 that run.*: give the"):
+    with pytest.raises(
+        OptionError, match=r"1 receivers .* beside the 1 that already run.*: give the"
+    ):
         receivers.start(Silent(), 1, elsewhere)
 
 
@@ -194,7 +196,7 @@ def test_a_token_is_shown_nowhere(
         (HTTP, 0, {}, "n is 0; it must be a whole number of 1 or more"),
         (HTTP, 1, {"lane": 100_000}, "lane 100000"),
         (HTTP, 2, {"lane": 99_999}, "lane 100000"),
-        (HttpReceiver, 1, {}, "is the class HttpReceiver; pass a receiver"),
+        (HttpReceiver, 1, {}, "is the class HttpReceiver; pass an instance"),
         (HTTP, 1, {"journal": "ftp://somewhere/events"}, "no journal at ftp://"),
     ],
 )
@@ -212,7 +214,7 @@ def test_what_cannot_be_sent_is_refused_with_the_way_out(
 ) -> None:
     silent = Silent()
     silent.lock = threading.Lock()  # type: ignore[attr-defined]
-    with pytest.raises(OptionError, match=r"cannot be sent .*lock.*start\(lambda lane"):
+    with pytest.raises(OptionError, match=r"cannot be pickled .*lock.*start\(lambda lane"):
         receivers.start(silent, 1, hosting)
 
 
@@ -221,7 +223,7 @@ def test_a_lane_has_one_receiver_of_an_application(
 ) -> None:
     monkeypatch.setattr(SparkContext, "defaultParallelism", 8)
     hosted = receivers.start(Silent(), 1, hosting)
-    with pytest.raises(OptionError, match="Lane 0 of the journal events has a receiver"):
+    with pytest.raises(OptionError, match="Lane 0 of the journal events already has a receiver"):
         receivers.start(Silent(), 2, hosting)
     assert Journal.open(hosting.journal).lanes() in ([], [0])
     hosted.stop()
@@ -291,7 +293,7 @@ def test_executors_that_are_just_coming_are_waited_for(
     monkeypatch.setattr(SparkContext, "defaultParallelism", 4)
     with Receivers(spark, executor_timeout_s=0) as hasty:
         hasty.start(Silent(), 2, replace(hosting, lane=2))
-        with pytest.raises(OptionError, match=r"beside the 2 that run.*: start 1 at most"):
+        with pytest.raises(OptionError, match=r"beside the 2 that already run.*: start 1 at most"):
             hasty.start(Silent(), 2, replace(hosting, lane=4))
 
 
@@ -336,7 +338,7 @@ def test_in_an_application_that_was_stopped_it_is_not_started_again(hosting: Hos
     ended = stopped.run("token")
     assert ended.is_permanent
     assert ended.error
-    assert "The Spark application has been stopped" in ended.error
+    assert "The Spark application was stopped" in ended.error
     stopped.cancel()
     assert stopped.run("token") == TaskOutcome()
 

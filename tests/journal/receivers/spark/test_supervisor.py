@@ -186,7 +186,7 @@ def test_a_second_copy_of_the_task_waits_until_the_first_is_lost(tracked: Tracke
     assert tracked.status == ReceiverStatus(3, HostedState.STARTING, None, None, 0, None)
     assert tracked.report(THERE, receiving=False) is Order.RECEIVE
     assert tracked.report(THERE) is Order.RECEIVE
-    lost = "Its task on one was lost, and Spark has run it again."
+    lost = "The task on one was lost, and Spark has run it again."
     assert tracked.status == ReceiverStatus(3, HostedState.RECEIVING, "another", None, 1, lost)
     tracked.lane.on_disconnect(HERE)
     assert tracked.status.state is HostedState.RECEIVING

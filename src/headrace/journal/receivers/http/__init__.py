@@ -1,4 +1,4 @@
-"""Records over HTTP."""
+"""Receiver of records over HTTP."""
 
 from headrace.journal.receivers.http.http_receiver import HttpReceiver
 

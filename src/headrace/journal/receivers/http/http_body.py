@@ -1,4 +1,4 @@
-"""Bodies of requests: reading within limits of size, time and memory, and parsing to records."""
+"""Request bodies: reading within limits of size, time and memory, and parsing into records."""
 
 import asyncio
 import zlib
@@ -22,18 +22,20 @@ from headrace.journal.receivers.settings import HttpSettings
 from headrace.journal.records import SCHEMA, Records
 
 _RETRY_S: Final = 1.0
-"""Delay before memory is requested again (s); bodies come and go within about this time."""
+"""Delay after which a sender may retry a request that got no memory (s). Within about this time
+other bodies release memory."""
 
 _PIECE_BYTES: Final = 64 * 1024
-"""Most bytes that are decompressed at once."""
+"""Most bytes of decompressed data that are produced at once."""
 
 _COMPRESSED_BYTES: Final = 1024
-"""Compressed bytes processed before other tasks get a turn; they may be 50 empty gzip members."""
+"""Number of compressed bytes that are decompressed before other tasks may run. The number is small,
+because so many bytes can contain 50 empty gzip members."""
 
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 ENCODINGS: Final = ("identity", *_WINDOWS)
-"""The supported values of Content-Encoding (RFC 9110, 8.4.1)."""
+"""Supported values of the header Content-Encoding (RFC 9110, 8.4.1)."""
 
 _KEY_HEADER: Final = "headrace-key"
 _ID_HEADER: Final = "headrace-message-id"
@@ -43,7 +45,7 @@ _WHOLE: Final = ("application/octet-stream", "text/plain")
 
 
 class RequestBody:
-    """The body of one request; its memory counts towards the limit of all bodies."""
+    """Body of one request, whose memory counts towards the limit for all bodies together."""
 
     def __init__(self, request: HttpRequest, budget: MemoryBudget, settings: HttpSettings) -> None:
         self._request = request
@@ -54,21 +56,24 @@ class RequestBody:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes read so far, decompressed."""
+        """Size of the body read so far, after decompression (bytes)."""
         return self._reserved_bytes
 
     def take(self) -> bytes:
-        """Return the bytes read, once and uncopied; they stay counted until `release`."""
+        """Return the decompressed body without copying it, and drop the reference to it.
+
+        Its memory counts towards the limit until `release`.
+        """
         data, self._data = self._data, bytearray()
-        return cast(bytes, data)  # not modified any more
+        return cast(bytes, data)  # the bytes are not changed any more
 
     async def read(self, form: "RequestFormat") -> None:
-        """Read and decompress the whole body.
+        """Read and decompress the whole body, while ``form`` counts its records.
 
         Raises:
-            HttpRejection: The body is too large or has too many records (413), is too slow (408),
-                has no declared length (411), has an unsupported encoding (415), is damaged (400),
-                or there is no memory for it now (429).
+            HttpRejection: The body is too large or has too many records (413), arrives too slowly
+                (408), has no declared length (411), has an unsupported encoding (415), is damaged
+                (400), or there is no memory for it now (429).
             SenderGoneError: The rest of the body will not arrive.
         """
         request = self._request
@@ -84,9 +89,9 @@ class RequestBody:
         if not length and not request.value("transfer-encoding"):
             raise HttpRejection(
                 411,
-                "Nothing says how long the body is; send Content-Length, or Transfer-Encoding:"
-                " chunked.",
-                {"connection": "close"},  # the next bytes may be a body and no request
+                "The request does not declare the length of its body; send Content-Length, or"
+                " Transfer-Encoding: chunked.",
+                {"connection": "close"},  # the next bytes may be a body
             )
         self._check_sent(int(length or 0))
         timeout_s = None if request.is_whole else self._settings.body_s
@@ -103,7 +108,7 @@ class RequestBody:
             ) from error
 
     def release(self) -> None:
-        """Release the memory of the body."""
+        """Discard the body and release its memory, so that it no longer counts."""
         self._data = bytearray()
         self._budget.release(self._reserved_bytes)
         self._reserved_bytes = 0
@@ -123,7 +128,7 @@ class RequestBody:
         max_bytes = self._settings.max_body_bytes
         if sent_bytes > max_bytes:
             raise HttpRejection(
-                413, f"The body has more than the {max_bytes} bytes that it may; send it in parts."
+                413, f"The body has more than {max_bytes} bytes, its limit; send it in parts."
             )
 
     def _hold(self, piece: bytes) -> None:
@@ -131,25 +136,25 @@ class RequestBody:
         if self._reserved_bytes + len(piece) > max_bytes:
             raise HttpRejection(
                 413,
-                f"The body has more than the {max_bytes} bytes that it may when decompressed;"
-                " send it in parts.",
+                f"The body has more than {max_bytes} bytes after decompression, its limit; send it"
+                " in parts.",
             )
         if not self._budget.try_acquire(len(piece)):
             raise retry_after(
-                _RETRY_S, "There is no memory for more bodies at present", "no memory"
+                _RETRY_S, "The receiver has no memory for more bodies now", "no memory"
             )
         self._reserved_bytes += len(piece)
         self._data += piece  # grows in place when large: the C library remaps its pages
 
 
 class DamagedError(ValueError):
-    """Compressed data is damaged or truncated."""
+    """Error for compressed data that is damaged or truncated."""
 
 
 class Decompressor:
-    """Decompresses a body in small pieces as it arrives; ``encoding`` is one of `ENCODINGS`.
+    """Decompressor of a body that arrives in pieces; ``encoding`` is one of `ENCODINGS`.
 
-    Methods raise DamagedError.
+    Its methods raise DamagedError for damaged or truncated data.
     """
 
     def __init__(self, encoding: str) -> None:
@@ -159,9 +164,10 @@ class Decompressor:
         self._is_over = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield the decompressed bytes, at most 64 KiB at a time and at short intervals.
+        """Decompress the next bytes of the body, and yield the result in pieces of at most 64 KiB.
 
-        A piece may be empty, because a gzip member may be empty.
+        Pieces follow at short intervals, so that other tasks can run between them. A piece may be
+        empty, for instance for an empty gzip member.
         """
         if self._stream is None:
             yield data
@@ -172,7 +178,7 @@ class Decompressor:
     def _decompress(self, stream: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
         while data:
             if self._is_over:
-                raise DamagedError("something follows its end")
+                raise DamagedError("data follows its end")
             self._inside = True
             try:
                 piece = stream.decompress(data, _PIECE_BYTES)
@@ -190,17 +196,17 @@ class Decompressor:
         yield b""
 
     def end(self) -> None:
-        """Check that the data is complete."""
+        """Check that the compressed data is complete; raise DamagedError if it is not."""
         if self._inside:
-            raise DamagedError("it breaks off")
+            raise DamagedError("it is incomplete")
 
 
 class RequestFormat:
-    """Format of a request's body, from its headers, and the limit of its records.
+    """Format of a request's body, from the headers: content type, record key and message id.
 
     Raises:
-        HttpRejection: The content type is not supported (415); the message id is empty or too
-            long; or the request has several message ids or keys (400).
+        HttpRejection: The content type is not supported (415), the message id is empty or too long
+            (400), or the request has several message ids or keys (400).
     """
 
     def __init__(self, request: HttpRequest, settings: HttpSettings) -> None:
@@ -215,26 +221,26 @@ class RequestFormat:
         self.message_id = message_id_of(request)
 
     def count(self, piece: bytes) -> None:
-        """Count record separators in a piece of the body, to stop reading beyond the limit.
+        """Count record separators in a piece of the body: line ends, or commas of a JSON array.
 
         Raises:
-            HttpRejection: There are too many separators (413).
+            HttpRejection: There are too many separators for the allowed number of records (413).
         """
         most = self._settings.max_records
         if self._type == _LINES:
             self.parts += piece.count(b"\n")
             if self.parts > most:
-                raise _too_many(f"The body has more than the {most} lines that a request may have")
+                raise _too_many(f"The body has more than {most} lines, the limit for a request")
         elif self._type == _JSON:
             self.parts += piece.count(b",")
             if self.parts >= most * COMMAS_PER_RECORD:
                 raise _too_many(too_many_commas(most))
 
     def records(self, body: bytes, timestamp_ms: int) -> Records:
-        """Return the records of a body, 1 or more.
+        """Parse a body, and return its records, 1 or more, with the request's key if it has one.
 
         Raises:
-            HttpRejection: The body is malformed or has no records (400), or too many (413).
+            HttpRejection: The body is malformed or has no records (400), or has too many (413).
         """
         try:
             records = self._values(body, timestamp_ms)
@@ -252,11 +258,14 @@ class RequestFormat:
         return Records(batch)
 
     def _check_key(self, key: str, count: int) -> None:
-        """Check that the copies of the key, one for each record, are no larger than a body."""
+        """Raise HttpRejection if the copies of the key, one for each record, exceed a body's limit.
+
+        The limit is ``max_decompressed_bytes``.
+        """
         most_bytes = self._settings.max_decompressed_bytes
         if len(key) * count > most_bytes:
             raise _too_many(
-                f"The key of {len(key)} bytes, for each of {count} records, is more than the"
+                f"The key has {len(key)} bytes, and its copies for {count} records exceed the"
                 f" {most_bytes} bytes that a body may have"
             )
 
@@ -272,10 +281,10 @@ class RequestFormat:
 
 
 def message_id_of(request: HttpRequest) -> str | None:
-    """Return the message id of a request, or None without one.
+    """Return the message id in a request's headers, or None if the request has none.
 
     Raises:
-        HttpRejection: The id is empty or too long, or there are several (400).
+        HttpRejection: The id is empty or too long, or the request has several ids (400).
     """
     message_id = _single(request, _ID_HEADER)
     if message_id is not None and not is_message_id(message_id):
@@ -290,7 +299,9 @@ def _too_many(why: str) -> HttpRejection:
 def _single(request: HttpRequest, name: str) -> str | None:
     values = request.values(name)
     if len(values) > 1:
-        raise HttpRejection(400, f"{name} is there {len(values)} times; send it once.")
+        raise HttpRejection(
+            400, f"{name} occurs {len(values)} times in the request's headers; send it once."
+        )
     return values[0] if values else None
 
 

@@ -1,9 +1,10 @@
 """HTTP/1.1 connections of a receiver: parsing, answering, and limits of time and memory.
 
-llhttp, by way of httptools, parses requests. httptools does not report where in its input a request
-ended, so the parser never gets bytes of two requests at once. A body with a length is fed up to its
-end, a head or a chunked body up to the next empty line. Requests that are sent ahead wait as bytes,
-at most 32 KiB, until the answer is sent.
+The package httptools parses requests with the parser llhttp. httptools does not report where in its
+input a request ends, so the parser must never get bytes of two requests at once. The parser gets a
+body with a declared length up to its end, and the headers or a chunked body up to the next empty
+line. If a sender sends further requests before it has the answer (pipelining), these requests wait
+unparsed, at most 32 KiB.
 """
 
 import asyncio
@@ -42,34 +43,37 @@ from headrace.journal.receivers.settings import HttpSettings
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 IDLE_S: Final = 75.0
-"""Time that an answered connection may be idle (s). Load balancers reuse connections for 60 s: if
-the receiver closed a connection sooner, a request in flight would fail."""
+"""Time after an answer for which a connection may be idle (s). Load balancers reuse idle
+connections for 60 s. If the receiver closed a connection sooner, a request in flight would fail."""
 
 _END: Final = b"\r\n\r\n"
-"""End of a head, and of a chunked body."""
+"""Last bytes of a request's headers, and of a chunked body."""
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _FULL: Final = HttpRejection(
-    503, "All connections are in use; send it again in 1 s.", {"retry-after": "1"}, "no place"
+    503,
+    "All connections are in use; send the request again in 1 s.",
+    {"retry-after": "1"},
+    "no place",
 )
 _DEFECT: Final = HttpRejection(500, "The receiver failed; see its log, and send the request again.")
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpAnswer]]
 Routes: TypeAlias = Mapping[str, Mapping[str, Handler]]
-"""Handlers by path and method."""
+"""Request handlers, by path and then by HTTP method."""
 
 
 class HttpServer:
-    """Routes served on one port, with the state that its connections share; for one event loop.
+    """HTTP server on one port, for one event loop, with the state that its connections share.
 
     Args:
-        routes: The handlers.
-        usage: The sentence of answers to an unknown path or method.
-        settings: The limits.
-        connections: The places.
-        rejections: Counts rejected requests and connections.
-        idle_s: Time that an answered connection may wait for its next request (s). Default: 75.
+        routes: Request handlers, by path and method.
+        usage: Error message of the answers to an unknown path or method.
+        settings: Limits of size and time.
+        connections: Set of open connections with its limit.
+        rejections: Counter of rejected requests and connections.
+        idle_s: Time after an answer for which a connection may be idle (s). Default: 75.
     """
 
     def __init__(
@@ -90,17 +94,17 @@ class HttpServer:
         self.idle_s = idle_s
         self.is_secured = self.is_stopping = False
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """Read buffer of all connections: its bytes are copied out before any other read."""
+        """Read buffer that all connections share, because each read copies its bytes at once."""
         self.open: set[HttpConnection] = set()
         self.running: set[asyncio.Task[None]] = set()
 
     async def serve(self, listener: socket.socket, access: Access | None, stop_s: float) -> None:
-        """Serve until cancelled, and close the listener.
+        """Serve connections until cancelled, then close the listening socket and all connections.
 
         Args:
-            listener: The open port.
-            access: Certificates for TLS; None without TLS.
-            stop_s: Time that a stop waits for requests being answered (s).
+            listener: Listening socket.
+            access: Access control with the TLS certificate; None for no TLS.
+            stop_s: Time after the cancellation for requests in progress to be answered (s).
         """
         self.is_secured = access is not None and access.context is not None
         doorway = Doorway(
@@ -129,7 +133,10 @@ class HttpServer:
             await asyncio.wait(ends)
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Answer a request; raises SenderGoneError if its body does not arrive."""
+        """Call the request's handler and return its answer; if the handler fails, an error answer.
+
+        Raises SenderGoneError if the rest of the body will not arrive.
+        """
         try:
             return await self._handler(request)(request)
         except HttpRejection as rejection:
@@ -138,7 +145,7 @@ class HttpServer:
         except SenderGoneError:
             raise
         except Exception:  # noqa: BLE001  # a bug in one request must not stop the next
-            _LOG.exception("A request was answered 500; this is a defect.")
+            _LOG.exception("A request was answered with status 500, because of a bug in Headrace.")
             return _DEFECT.answer
 
     def _handler(self, request: HttpRequest) -> Handler:
@@ -152,23 +159,24 @@ class HttpServer:
 
 
 class _Awaited(Enum):
-    """The bytes that a connection must send before its time limit."""
+    """Bytes that a sender must send next, within a time limit."""
 
     REQUEST = auto()
-    """The first byte of a request."""
+    """The connection waits for the first byte of a request."""
     HEAD = auto()
-    """The rest of a request's head."""
+    """The connection waits for the rest of a request's first line and headers."""
     BODY = auto()
-    """The rest of a body whose request is answered."""
+    """The connection waits for the rest of a body whose request is already answered."""
 
 
 class HttpConnection(SenderProtocol):
-    """One sender's connection: each request is read and answered before the next is read.
+    """Connection of one sender, which handles one request after another.
 
-    Requests sent ahead are neither read nor parsed until the previous request is answered.
-    ``header_s`` is the time limit of a head, and of the rest of a body that was answered early,
-    for instance because of an unknown path. Only a head that has begun is answered 408. Without a
-    request, a client would take the answer for the answer to its next request.
+    If a sender sends further requests before it has the answer, these requests wait unparsed. The
+    setting ``header_s`` limits the time for a request's headers. It also limits the time for the
+    rest of a body if the request was answered early, for instance because of an unknown path. Late
+    headers are answered with status 408. If no request has begun, the connection is closed without
+    an answer, because the client would take an answer for the answer to its next request.
     """
 
     _transport: asyncio.Transport
@@ -188,12 +196,12 @@ class HttpConnection(SenderProtocol):
         self._begin()
 
     def _begin(self) -> None:
-        """Reset the state for the next request."""
+        """Reset the state of the connection for the next request."""
         self._request: HttpRequest | None = None
         self._refused: HttpRejection | None = None
         self._target = self._tail = b""
         self._headers: Headers = {}
-        self._left_bytes: int | None = None  # rest of a body with a length
+        self._left_bytes: int | None = None  # rest of a body with a declared length
         self._framing_bytes = 0  # size of the head, later of the framing between chunks
         self._keeps = True
         self._has_begun = self._is_answered = self._is_upgrade = self._expects = False
@@ -201,7 +209,7 @@ class HttpConnection(SenderProtocol):
     # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a request, or reject the connection if all places are taken."""
+        """Wait for a request, or answer 503 and close if too many connections are open."""
         self._transport = cast(asyncio.Transport, transport)
         self._server.open.add(self)
         if self.has_place:
@@ -211,11 +219,11 @@ class HttpConnection(SenderProtocol):
             self._close_with(_FULL)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer for the next read."""
+        """Return the buffer that asyncio fills with the next read."""
         return self._server.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Parse the bytes read."""
+        """Parse the ``nbytes`` bytes that asyncio has read into the buffer."""
         if self._is_discarding:
             return
         data = bytes(self._server.buffer[:nbytes])
@@ -226,9 +234,10 @@ class HttpConnection(SenderProtocol):
         self._parse()
 
     def eof_received(self) -> bool:
-        """Keep a half-closed connection until its complete request is answered.
+        """Return whether to keep the connection open, after the sender has closed its half.
 
-        `nc -N` and other senders of a single request close their half after it.
+        It stays open until a complete request is answered: senders of a single request, such as
+        `nc -N`, close their half after the request.
         """
         self._has_ended = True
         if self._server.is_secured:  # TLS connections cannot be half-closed
@@ -236,7 +245,7 @@ class HttpConnection(SenderProtocol):
         return self._is_whole() and not self._is_answered and not self._is_discarding
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free the place of the connection; a complete request is still handled."""
+        """Remove the connection from the open connections; a complete request is still handled."""
         self._server.open.discard(self)
         self._stop_watching()
         self._rest = b""
@@ -245,17 +254,17 @@ class HttpConnection(SenderProtocol):
         self.give_place_back()
 
     def pause_writing(self) -> None:
-        """Begin no request while the sender does not read its answers."""
+        """Begin no further request while the sender does not read its answers."""
         self._is_write_paused = True
         self._pace()
 
     def resume_writing(self) -> None:
-        """Continue with waiting requests."""
+        """Continue with waiting requests, because the sender has read its answers."""
         self._is_write_paused = False
         self._parse()
 
     def shutdown(self) -> None:
-        """Close the connection when the receiver stops, after answering a request in progress."""
+        """Close the connection because the receiver stops; first answer a request in progress."""
         if self._is_discarding:
             self._transport.abort()
         elif self._request is None or self._is_answered:
@@ -264,13 +273,13 @@ class HttpConnection(SenderProtocol):
             self._keeps = False
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection at once, without sending pending answers."""
         self._transport.abort()
 
     # Reading.
 
     def _parse(self) -> None:
-        """Parse the bytes that the request in progress allows; the rest waits."""
+        """Parse the read bytes up to the end of the current request; later bytes wait."""
         while self._at < len(self._rest) and self._may_parse():
             chunk = self._rest[self._at : self._end_of_part()]
             self._at += len(chunk)
@@ -296,7 +305,10 @@ class HttpConnection(SenderProtocol):
         return self._is_discarding or self._transport.is_closing()
 
     def _end_of_part(self) -> int:
-        """Return the end of the next chunk to parse, which never has bytes of two requests."""
+        """Return the end position of the next chunk to parse.
+
+        A chunk never contains bytes of two requests.
+        """
         end = len(self._rest)
         if self._left_bytes is not None:
             return min(end, self._at + self._left_bytes)
@@ -334,7 +346,10 @@ class HttpConnection(SenderProtocol):
             self._refuse(too_long(self._settings))
 
     def _go_on_without_upgrade(self) -> None:
-        """Parse the body as HTTP/1.1: senders that offer an upgrade must do without it."""
+        """Parse the request again without its upgrade header.
+
+        The receiver ignores the upgrade that the sender offers, and continues with HTTP/1.1.
+        """
         lines = [b"%b: %b" % (name, value) for name, of in self._headers.items() for value in of]
         version = self._parser.get_http_version().encode()
         start = b"%b %b HTTP/%b" % (self._parser.get_method(), self._target, version)
@@ -343,21 +358,24 @@ class HttpConnection(SenderProtocol):
         self._parser.feed_data(b"\r\n".join([start, *lines, b"", b""]))
 
     def on_message_begin(self) -> None:
-        """Note the first byte of a request after empty lines; llhttp calls this method."""
+        """Record that a request has begun; llhttp calls this at its first byte."""
         self._has_begun = True
 
     def on_url(self, url: bytes) -> None:
-        """Append to the target; llhttp calls this method."""
+        """Append a piece of the request target; llhttp calls this for each piece."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a known header, unless it is a trailer after the body; llhttp calls this method."""
+        """Keep a header in `KEPT_HEADERS`; llhttp calls this for each header.
+
+        Trailers after a chunked body are ignored.
+        """
         name = name.lower()
         if name in KEPT_HEADERS and self._request is None:
             self._headers.setdefault(name, []).append(value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Start handling the request; llhttp calls this method."""
+        """Check the headers and start handling the request; llhttp calls this after the headers."""
         if self._refused is not None or self._request is not None:
             return
         parser, headers = self._parser, self._headers
@@ -379,7 +397,7 @@ class HttpConnection(SenderProtocol):
         task.add_done_callback(self._server.running.discard)
 
     def on_body(self, body: bytes) -> None:
-        """Pass a piece of the body to the request; llhttp calls this method."""
+        """Pass a piece of the body to the request; llhttp calls this for each piece."""
         if self._left_bytes is not None:
             self._left_bytes -= len(body)
         self._framing_bytes = 0
@@ -388,19 +406,25 @@ class HttpConnection(SenderProtocol):
             self._request.add(body)
 
     def on_message_complete(self) -> None:
-        """Note the end of the body; llhttp calls this method."""
+        """Mark the body as complete; llhttp calls this at the end of a request."""
         if self._request is not None and not self._is_upgrade:
             self._request.end()
 
     def _wanted(self) -> None:
-        """Continue reading, because the handler has taken the bytes of the body so far."""
+        """Continue reading the body, because the handler waits for more of it.
+
+        Send ``100 Continue`` first, if the sender expects it.
+        """
         if self._expects and not self._is_ending():
             self._expects = False
             self._transport.write(_CONTINUE)
         self._pace()
 
     def _pace(self) -> None:
-        """Pause or resume reading, depending on the current state."""
+        """Pause reading while bytes wait to be parsed or handled, or answers are not read.
+
+        Otherwise resume reading.
+        """
         if self._has_ended or self._transport.is_closing():
             return
         is_behind = self._request is not None and self._request.is_behind
@@ -437,12 +461,15 @@ class HttpConnection(SenderProtocol):
             self._pace()
 
     def _next(self) -> None:
-        """Continue with the next request."""
+        """Reset the state, and parse the next request."""
         self._begin()
         self._parse()
 
     def _refuse(self, rejection: HttpRejection) -> None:
-        """Reject malformed bytes; close the connection if its request is already answered."""
+        """Answer a malformed request with its rejection, and end the connection.
+
+        If the request is already answered, close the connection without a further answer.
+        """
         if self._is_answered:
             self._transport.close()
             return
@@ -452,7 +479,7 @@ class HttpConnection(SenderProtocol):
         self._end_with(rejection.answer)
 
     def _end_with(self, answer: HttpAnswer, *, has_body: bool = True) -> None:
-        """Send the last answer of the connection, then drop further bytes for `LINGER_S`."""
+        """Send the last answer, discard further bytes for `LINGER_S`, then close the connection."""
         self._transport.write(answer.encoded(is_last=True, has_body=has_body))
         self._stop_watching()
         if self._has_ended or (self._server.is_stopping and self._is_whole()):
@@ -471,18 +498,21 @@ class HttpConnection(SenderProtocol):
             self._transport.close()
 
     def _watch(self) -> None:
-        """Start or stop the time limit of the bytes that must arrive next."""
+        """Start the time limit if the connection waits for bytes; otherwise stop the time limit."""
         if self._is_ending():
             if not self._is_discarding:
                 self._stop_watching()
         elif (self._request is None or self._is_answered) and not self._is_write_paused:
-            # Not idle if answered early: the rest of the body must arrive, and is dropped.
+            # A request that was answered early is not idle: the rest of its body must arrive.
             self._await_more()
         else:
             self._stop_watching()
 
     def _await_more(self) -> None:
-        """Close the connection unless its next bytes arrive in time."""
+        """Start the time limit for the sender's next bytes.
+
+        When it expires, answer incomplete headers with status 408, and close the connection.
+        """
         if self._request is not None:
             awaited = _Awaited.BODY
         else:
@@ -501,7 +531,8 @@ class HttpConnection(SenderProtocol):
         header_s = self._settings.header_s
         self._close_with(
             HttpRejection(
-                408, f"No whole request came within {header_s:g} s; send its headers faster."
+                408,
+                f"The request's headers were not complete after {header_s:g} s; send them faster.",
             )
         )
 

@@ -1,4 +1,4 @@
-"""Requests and answers of HTTP/1.1 (RFC 9110 and 9112), and checks that refuse requests."""
+"""HTTP/1.1 requests and answers (RFC 9110 and 9112), and checks of request headers."""
 
 import asyncio
 import json
@@ -21,7 +21,8 @@ from headrace.journal.receivers.settings import HttpSettings
 JSON: Final = "application/json"
 
 READ_BYTES: Final = 32 * 1024
-"""Most bytes read from a connection at once, and most that wait to be parsed or taken."""
+"""Most bytes that are read from a connection at once. Reading also pauses while so many bytes of a
+body wait for the handler."""
 
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
@@ -39,19 +40,23 @@ KEPT_HEADERS: Final = frozenset(
         b"transfer-encoding",
     )
 )
-"""Headers that the receiver uses; other headers are dropped to save memory."""
+"""Lower-case names of the headers that the receiver uses. It drops all other headers, to save
+memory."""
 
 Headers: TypeAlias = dict[bytes, list[bytes]]
-"""Values by lower-case name."""
+"""Values of each header of a request, by the header's name in lower case."""
 
 
 class SenderGoneError(Exception):
-    """The rest of a body will not arrive: the sender is gone, or sent something other than HTTP."""
+    """Error that the rest of a request's body will not arrive.
+
+    The sender has closed the connection, or has sent bytes that are not HTTP.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer; ``headers`` are the headers besides content type and length."""
+    """Answer to a request; ``headers`` are headers other than date, content type and length."""
 
     status: int
     body: bytes
@@ -60,11 +65,15 @@ class HttpAnswer:
 
     @property
     def is_last(self) -> bool:
-        """Whether the connection is closed after this answer."""
+        """Whether the answer's headers tell the sender that the connection closes after it."""
         return self.headers.get("connection") == "close"
 
     def encoded(self, *, is_last: bool, has_body: bool = True) -> bytes:
-        """Return the bytes of the answer, without the body for a HEAD request."""
+        """Encode the answer as bytes.
+
+        ``is_last`` adds the header ``connection: close``. ``has_body`` is false for the answer to a
+        HEAD request, which has no body.
+        """
         lines = [
             _status_line(self.status),
             f"date: {_date(int(time.time()))}",
@@ -89,15 +98,16 @@ def _date(at_s: int) -> str:
 
 
 def json_answer(value: Any, status: int = 200) -> HttpAnswer:
-    """Return an answer with a JSON body."""
+    """Return an answer whose body is ``value`` as JSON. Default status: 200."""
     return HttpAnswer(status, json.dumps(value, separators=(",", ":")).encode())
 
 
 class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of ours
-    """Ends the handling of a rejected request.
+    """Exception that rejects a request with an error answer.
 
-    The answer has the status, the headers, and a sentence with the fault and the remedy, without
-    secrets. ``kind`` is the kind under which the rejection is counted. Default: its status.
+    The answer has this status, these headers, and as JSON a sentence that names the fault and the
+    remedy, without secrets. ``kind`` is the label under which the rejection is counted. Default:
+    ``HTTP`` and the status.
     """
 
     def __init__(
@@ -115,23 +125,27 @@ class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of
 
     @property
     def body(self) -> bytes:
-        """The answer's body: JSON with the sentence."""
+        """Body of the error answer: a JSON object with the sentence under ``error``."""
         return json.dumps({"error": self.sentence}).encode()
 
     @property
     def answer(self) -> HttpAnswer:
-        """The answer to the request."""
+        """Error answer to the rejected request."""
         return HttpAnswer(self.status, self.body, JSON, self.headers)
 
     def count(self, rejections: Rejections) -> None:
-        """Count this rejection under its kind."""
+        """Count this rejection under its ``kind``."""
         rejections.count(self.kind, self.sentence)
 
 
 def retry_after(delay_s: float, why: str, kind: str | None = None) -> HttpRejection:
-    """Return a 429 rejection with the whole seconds after which a retry can succeed."""
+    """Return a rejection with status 429 and a header Retry-After.
+
+    ``delay_s`` is the time until a retry can succeed (s); the header has it in whole seconds.
+    ``why`` is the beginning of the error message.
+    """
     wait_s = max(1, math.ceil(delay_s))
-    sentence = f"{why}; send it again in {wait_s} s."
+    sentence = f"{why}; send the request again in {wait_s} s."
     return HttpRejection(429, sentence, {"retry-after": str(wait_s)}, kind)
 
 
@@ -139,27 +153,28 @@ MALFORMED: Final = HttpRejection(
     400, "The request is not well-formed HTTP/1.1; correct its first line, headers or chunks."
 )
 _NOT_CHUNKED: Final = HttpRejection(
-    501, "Transfer-Encoding must be chunked, and nothing else; send that."
+    501, "Transfer-Encoding must be chunked, and nothing else; send it so, or send Content-Length."
 )
 _AMBIGUOUS: Final = HttpRejection(
     400,
-    "The request has both Content-Length and Transfer-Encoding, so that where it ends depends on"
-    " who reads it; send one of them.",
+    "The request has both Content-Length and Transfer-Encoding, so its end is ambiguous; send only"
+    " one of these headers.",
 )
 
 
 class HttpRequest:
-    """A request whose head is complete, and its body as it arrives.
+    """HTTP request with complete headers, whose body may still be arriving.
 
     Attributes:
-        method: The method, in capitals.
-        path: The decoded path of the target, without a query.
+        method: HTTP method in capitals, such as ``POST``.
+        path: Decoded path of the request target, without the query.
         is_whole: Whether the whole body has arrived.
 
     Args:
-        target: The target, in origin or absolute form (RFC 9112, 3.2).
-        headers: The kept headers (`KEPT_HEADERS`).
-        wanted: Called whenever the handler asks for more of the body.
+        method: HTTP method in capitals.
+        target: Request target, in origin or absolute form (RFC 9112, 3.2).
+        headers: Headers whose names are in `KEPT_HEADERS`.
+        wanted: Called whenever the handler waits for more of the body.
     """
 
     def __init__(
@@ -180,26 +195,26 @@ class HttpRequest:
         self._waiter: asyncio.Future[None] | None = None
 
     def values(self, name: str) -> list[str]:
-        """Return the values of a header, by its lower-case name."""
+        """Return all values of a header, or [] if it is missing; ``name`` is in lower case."""
         return [value.decode("latin-1") for value in self._headers.get(name.encode(), ())]
 
     def value(self, name: str) -> str:
-        """Return the first value of a header, or an empty text."""
+        """Return the first value of a header, or "" if it is missing; ``name`` is in lower case."""
         values = self._headers.get(name.encode())
         return values[0].decode("latin-1") if values else ""
 
     @property
     def media_type(self) -> str:
-        """The content type, without parameters."""
+        """Content type of the body in lower case, without parameters; "" if not declared."""
         return self.value("content-type").partition(";")[0].strip().lower()
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much of the body waits for the handler that reading must pause."""
+        """Whether so many bytes of the body wait for the handler that reading must pause."""
         return self._waiting_bytes >= READ_BYTES
 
     async def read(self) -> bytes:
-        """Wait for more of the body, and return it; empty at the end.
+        """Wait for the next bytes of the body, and return them; return b"" at the end of the body.
 
         Raises:
             SenderGoneError: The rest of the body will not arrive.
@@ -221,24 +236,24 @@ class HttpRequest:
         return data
 
     def add(self, data: bytes) -> None:
-        """Add a piece of the body."""
+        """Add a piece of the body for the handler, unless the body is dropped."""
         if not self._is_dropped:
             self._pieces.append(data)
             self._waiting_bytes += len(data)
             self._wake()
 
     def end(self) -> None:
-        """Note that the body is complete."""
+        """Mark the body as complete, and wake the handler."""
         self.is_whole = True
         self._wake()
 
     def fail(self) -> None:
-        """Note that the rest of the body will not arrive."""
+        """Make `read` raise SenderGoneError, because the rest of the body will not arrive."""
         self._has_failed = True
         self._wake()
 
     def drop(self) -> None:
-        """Drop waiting and later bytes of the body, which no handler reads."""
+        """Discard waiting and later bytes of the body, because no handler will read them."""
         self._is_dropped = True
         self._pieces, self._waiting_bytes = [], 0
 
@@ -273,21 +288,22 @@ _CHECKS: Final[tuple[tuple[_Check, HttpRejection], ...]] = (
         _NOT_CHUNKED,
     ),
     *(
-        # A proxy may have checked another of the values.
+        # A proxy in front of the receiver may have checked another one of the values.
         (
             lambda _, headers, name=name: len(headers.get(name, ())) > 1,
             HttpRejection(
-                400, f"The header {name.decode().title()} is there more than once; send it once."
+                400, f"The request has the header {name.decode().title()} twice; send it once."
             ),
         )
         for name in _ONCE
     ),
 )
-"""Checks that RFC 9112 requires beyond llhttp's, on the version and the headers."""
+"""Checks of a request's HTTP version and headers that RFC 9112 requires and llhttp does not make.
+Each check is a function that returns whether a request is wrong, with the rejection for it."""
 
 
 def refusal(version: str, headers: Headers) -> HttpRejection | None:
-    """Return the rejection of a request's headers, or None."""
+    """Check a request's HTTP version and headers; return a rejection, or None if all is right."""
     for is_wrong, rejection in _CHECKS:
         if is_wrong(version, headers):
             return rejection
@@ -295,7 +311,7 @@ def refusal(version: str, headers: Headers) -> HttpRejection | None:
 
 
 def too_long(settings: HttpSettings) -> HttpRejection:
-    """Return the rejection of too long headers, or of too long text between chunks."""
+    """Return the rejection of a request whose headers, or text between chunks, are too long."""
     return HttpRejection(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
         f"The headers have more than the {settings.max_header_bytes} bytes allowed; send fewer or"
@@ -304,7 +320,10 @@ def too_long(settings: HttpSettings) -> HttpRejection:
 
 
 def protocol_error(error: httptools.HttpParserError) -> HttpRejection:
-    """Return the rejection for a parser error, without the error's text, which may be secret."""
+    """Return the rejection for an error of the parser.
+
+    It does not contain the error's text, which may quote secrets of the request.
+    """
     if "Content-Length" in (text := str(error)) and "Transfer-Encoding" in text:
         return _AMBIGUOUS
     return MALFORMED

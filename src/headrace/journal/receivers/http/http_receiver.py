@@ -29,45 +29,47 @@ from headrace.journal.receivers.settings import HttpSettings
 from headrace.journal.records import Records
 
 _LARGE_BYTES: Final = 64 * 1024
-"""Size from which a body is parsed in a thread, so that other senders do not wait."""
+"""Size from which a body is parsed in a thread, so that other senders do not wait (bytes)."""
 
 _PARSED_AT_ONCE: Final = 2
-"""Large bodies that are parsed at a time: during parsing each takes its own size once more."""
+"""Number of large bodies that are parsed at the same time. During parsing a body takes its own size
+of memory once more."""
 
 
 _MANY_PARTS: Final = 256
-"""Number of record separators from which a smaller body is parsed in a thread too."""
+"""Number of record separators from which even a small body is parsed in a thread."""
 
 
 class HttpReceiver(ListeningReceiver[HttpSettings]):
-    """Accepts records by ``POST /records``, and answers 200 when they are durable.
+    """Receiver of records by ``POST /records``, which answers 200 when the records are durable.
 
     ========================== ================================================================
-    Content-Type               the body is
+    Content-Type               records in the body
     ========================== ================================================================
-    application/json           one record, or an array with one for each element, as written
-    application/x-ndjson       a record for each line, each of them JSON
+    application/json           one record, or for an array one record for each element
+    application/x-ndjson       one record for each line; each line is JSON
     application/octet-stream   one record
     text/plain                 one record
     ========================== ================================================================
 
-    The header ``Headrace-Key`` gives all records a key. ``Headrace-Message-Id`` makes it safe to
-    repeat unanswered requests: the records of a request with a remembered id (see
-    `IntakeSettings`) are stored once. A body may be compressed (Content-Encoding gzip or deflate).
+    The header ``Headrace-Key`` sets the key of all records in the request. With the header
+    ``Headrace-Message-Id`` it is safe to repeat an unanswered request: while its id is remembered
+    (see `IntakeSettings`), the records are stored only once. A body may be compressed
+    (Content-Encoding gzip or deflate). JSON is stored unchanged.
 
     A successful answer is ``{"lane": 0, "first": 500, "until": 520}``, with ``"duplicates": 20``
     if 20 of the records were already stored. Any other answer is ``{"error": ...}`` with one
-    sentence, and nothing of the request is acknowledged: 400 (malformed), 401 (token), 404 and 405
-    (another path or method), 408 (too slow), 411 (no declared length), 413 and 431 (too large),
+    sentence, and no record of the request is acknowledged: 400 (malformed), 401 (token), 404 and
+    405 (another path or method), 408 (too slow), 411 (no declared length), 413 and 431 (too large),
     415 and 501 (unsupported), 429 with Retry-After (the rate or the memory is used up; repeat the
-    request then), 500 (a bug), 503 (not stored, the journal is at its cap, or the receiver stops;
-    repeat the request). With a certificate in the settings, all connections use TLS.
-    `status_routes` describes ``GET /health``, ``/ready`` and ``/metrics``.
+    request later), 500 (a bug), 503 (not stored, the journal is at its cap, all connections are in
+    use, or the receiver stops; repeat the request). With a certificate in the settings, all
+    connections use TLS. `status_routes` describes ``GET /health``, ``/ready`` and ``/metrics``.
 
     Args:
-        settings: The limits. Default: those of `HttpSettings`.
-        stop_s: Time that a stop waits for requests being answered (s). Default: 5.
-        idle_s: Time that an answered connection may wait for its next request (s). Default: 75.
+        settings: Address and limits. Default: ``HttpSettings()``.
+        stop_s: Time that a stop waits for requests in progress to be answered (s). Default: 5.
+        idle_s: Time after an answer for which a connection may be idle (s). Default: 75.
     """
 
     scheme = "http"
@@ -85,9 +87,10 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
         self._idle_s = idle_s
 
     async def receive(self, intake: Intake) -> None:
-        """Receive until cancelled, as `Receiver.receive` says.
+        """Serve HTTP requests until cancelled; on cancellation, answer the requests in progress.
 
         Raises:
+            OptionError: The token file, or a file with a certificate or key, cannot be used.
             ReceiverError: The port cannot be opened.
         """
         listener, access = self._take_listener()
@@ -107,13 +110,13 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
 
 
 _USAGE: Final = (
-    "There are POST /records, which takes records, and GET /health, /ready and /metrics; use one of"
-    " them."
+    "This path or method is unknown; send records with POST /records, or use GET /health, /ready or"
+    " /metrics."
 )
 
 
 def routes(intake: Intake, settings: HttpSettings, access: Access, bodies: MemoryBudget) -> Routes:
-    """Return the routes of `HttpReceiver`."""
+    """Return the request handlers of `HttpReceiver`; ``bodies`` is the memory for all bodies."""
     parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
 
     async def take(request: HttpRequest) -> HttpAnswer:
@@ -182,7 +185,7 @@ def _submit(
             raise HttpRejection(
                 503, receipt.refusing, {"retry-after": str(math.ceil(receipt.delay_s))}
             )
-        raise retry_after(receipt.delay_s, "Records arrive faster than they are processed")
+        raise retry_after(receipt.delay_s, "Records arrive faster than the rate limit allows")
     return receipt
 
 

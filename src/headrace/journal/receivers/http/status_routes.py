@@ -1,6 +1,6 @@
-"""HTTP routes of a receiver's state: ``/health``, ``/ready`` and ``/metrics``.
+"""HTTP routes for the state of a receiver: ``/health``, ``/ready`` and ``/metrics``.
 
-A receiver whose senders do not use HTTP serves these routes on a port of its own.
+A receiver whose senders do not use HTTP can serve these routes on a separate status port.
 """
 
 import asyncio
@@ -32,16 +32,19 @@ _CONNECTIONS: Final = 50
 
 
 def status_routes(intake: Intake) -> Routes:
-    """Return the routes; they need no token, and return no records or secrets.
+    """Return the request handlers for the state of a receiver.
 
-    ========= ===== ============================================================================
-    path      200   503, with ``{"error": ...}``
-    ========= ===== ============================================================================
-    /health   records can be stored                  they cannot, for instance on a full disk
-    /ready    the same, and senders need not wait    the receiver stops, or its intake refuses
-    ========= ===== ============================================================================
+    They require no token, and their answers contain no records and no secrets.
 
-    ``/metrics`` is in Prometheus' text format.
+    ========= ================================= ==============================================
+    path      answered 200 if                   answered 503 with ``{"error": ...}`` if
+    ========= ================================= ==============================================
+    /health   records can be stored             records cannot be stored, as on a full disk
+    /ready    records can be stored, and no     records cannot be stored, all senders must
+              sender must wait                  wait, or the receiver stops
+    ========= ================================= ==============================================
+
+    ``/metrics`` returns Prometheus' text format.
     """
     registry = CollectorRegistry()
     registry.register(_IntakeCollector(intake))
@@ -51,7 +54,7 @@ def status_routes(intake: Intake) -> Routes:
 
     async def ready(_: HttpRequest) -> HttpAnswer:
         if not intake.is_open:
-            return _answer("The receiver stops; send to another one.")
+            return _answer("The receiver stops; send to another receiver.")
         return _answer(intake.refusing or await intake.health.trouble())
 
     async def metrics(_: HttpRequest) -> HttpAnswer:
@@ -69,7 +72,7 @@ def _answer(trouble: str | None) -> HttpAnswer:
 
 @contextlib.asynccontextmanager
 async def serving_status(intake: Intake, host: str, port: int) -> AsyncIterator[int]:
-    """Serve ``/health``, ``/ready`` and ``/metrics``, and yield the port.
+    """Serve ``/health``, ``/ready`` and ``/metrics`` during the context, and yield the port number.
 
     Clients of this port do not count as senders, and their rejected requests are not counted.
 
@@ -79,7 +82,7 @@ async def serving_status(intake: Intake, host: str, port: int) -> AsyncIterator[
     listener = listen(host, port)
     server = HttpServer(
         status_routes(intake),
-        "There are GET /health, /ready and /metrics; use one of them.",
+        "This path or method is unknown; use GET /health, /ready or /metrics.",
         HttpSettings(host=host, max_connections=_CONNECTIONS),
         connections=Connections(_CONNECTIONS),
         rejections=Rejections(),
@@ -102,8 +105,8 @@ class _IntakeCollector(Collector):
         stats = intake.statistics
         for name, text, value in (
             ("accepted_records", "Records that are durable.", stats.stored_records),
-            ("accepted_bytes", "Their keys, values and headers.", stats.stored_bytes),
-            ("duplicate_records", "Records taken before, by their ids.", stats.duplicate_records),
+            ("accepted_bytes", "Bytes of durable keys, values and headers.", stats.stored_bytes),
+            ("duplicate_records", "Records with a stored message id.", stats.duplicate_records),
             ("failed_records", "Records whose block was not stored.", stats.failed_records),
         ):
             counter = CounterMetricFamily(_PREFIX + name, text, labels=_LABELS)
@@ -111,21 +114,21 @@ class _IntakeCollector(Collector):
             yield counter
         for name, text, value in (
             ("buffer_bytes", "Memory of records that are not durable yet.", stats.reserved_bytes),
-            ("waiting_records", "Those of them that wait for the rate.", stats.waiting_records),
-            ("refusing", "1 while all senders wait: see /ready.", bool(intake.refusing)),
+            ("waiting_records", "Records that wait for the rate limit.", stats.waiting_records),
+            ("refusing", "1 while all senders must wait; see /ready.", bool(intake.refusing)),
         ):
             gauge = GaugeMetricFamily(_PREFIX + name, text, labels=_LABELS)
             gauge.add_metric(place, value)
             yield gauge
         rejected = CounterMetricFamily(
-            _PREFIX + "rejected", "Requests and senders rejected.", labels=(*_LABELS, "reason")
+            _PREFIX + "rejected", "Rejected requests and senders.", labels=(*_LABELS, "reason")
         )
         for reason, count in sorted(intake.rejections.totals.items()):
             rejected.add_metric([*place, reason], count)
         yield rejected
         shown = CounterMetricFamily(
             _PREFIX + "token_uses",
-            "Requests and connections that showed this token.",
+            "Requests and connections that sent this token.",
             labels=(*_LABELS, "token"),
         )
         for token, count in sorted(intake.token_uses.items()):
@@ -133,7 +136,7 @@ class _IntakeCollector(Collector):
         yield shown
         acknowledged = HistogramMetricFamily(
             _PREFIX + "acknowledge_seconds",
-            "From when records were taken until they were durable.",
+            "Time from the submission of records until they were durable (s).",
             labels=_LABELS,
         )
         latencies = intake.latencies

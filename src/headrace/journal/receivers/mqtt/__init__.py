@@ -1,4 +1,4 @@
-"""Records from an MQTT 5 broker."""
+"""Receiver of records from an MQTT 5 broker."""
 
 from headrace.journal.receivers.mqtt.mqtt_receiver import MqttReceiver
 

@@ -1,4 +1,4 @@
-"""One connection to an MQTT broker: arriving messages and their acknowledgements."""
+"""Connection to an MQTT 5 broker: receives messages, and sends their acknowledgements."""
 
 import asyncio
 import contextlib
@@ -27,28 +27,29 @@ with needs_extra("mqtt", "Receiving from MQTT"):
 Answer = TypeVar("Answer")
 
 _ANSWER_S: Final = 10.0
-"""Time limit of a broker's answer, and of writing the last acknowledgements (s)."""
+"""Time limit for the broker's answer to a request, and for the last acknowledgements (s)."""
 
 _PERMANENT: Final = frozenset({0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C})
-"""Reasons that a retry does not change: protocol version, client id, user or password,
-authorization, ban, authentication method.
+"""Reason codes of the broker after which a retry cannot succeed: wrong protocol version, client id,
+user or password, authorization or authentication method, or a banned client.
 """
 
 _MAX_ARRIVED_BYTES: Final = 32 * 2**20
 _TAKEN_OVER: Final = 0x8E
 _RETAINED_ONCE: Final = 1
-"""Retain handling 1: the broker sends retained messages for a new subscription only."""
+"""MQTT's retain handling 1: the broker sends retained messages only for a new subscription."""
 
 
 class MqttConnection:
-    """A connection with the broker's persistent session of this client id, subscribed with QoS 1.
+    """Connection to an MQTT broker, in the persistent session of a client id, with QoS 1.
 
-    The broker sends at most ``receive_maximum`` unacknowledged messages of QoS 1. No broker
-    throttles messages with QoS 0, so this class keeps no more of them either: it stops reading the
-    socket, as it does while ``max_arrived_bytes`` have arrived and were not taken. A larger message
-    is not read. It stays with the broker, because no connection would accept it. After a closed or
-    lost connection, the broker repeats unacknowledged messages over the next connection. A
-    connection belongs to one event loop; the network has a thread of its own.
+    The broker sends at most ``receive_maximum`` unacknowledged messages with QoS 1. Brokers do not
+    limit messages with QoS 0, so this class applies the same limit to them. It stops reading the
+    socket while ``receive_maximum`` messages are unacknowledged, or messages of
+    ``max_arrived_bytes`` wait for `next`. A message larger than ``max_arrived_bytes`` is not read,
+    ends the connection, and stays in the broker. After the end of a connection, the broker repeats
+    unacknowledged messages over the next connection. Use a connection in one event loop only; a
+    separate thread does its network traffic.
     """
 
     def __init__(
@@ -73,13 +74,13 @@ class MqttConnection:
         self._client = self._made()
 
     async def open(self) -> bool:
-        """Connect. The broker then starts to send messages held for the session.
+        """Connect to the broker, which then starts to send the stored messages of the session.
 
         Return whether the broker still had the session.
 
         Raises:
-            ConnectionError: The broker cannot be reached, or is unavailable now.
-            ReceiverError: The broker refuses this client.
+            ConnectionError: The broker cannot be reached, or refuses the connection for now.
+            ReceiverError: The broker refuses this client for good.
         """
         settings = self._settings
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
@@ -100,13 +101,23 @@ class MqttConnection:
         return await self._answer(self._connected)
 
     async def subscribe(self) -> None:
-        """Subscribe to the topics; take messages meanwhile. Raises as `open`."""
+        """Subscribe to the topics of the settings, and wait for the broker's answer.
+
+        Call `next` meanwhile, because messages may arrive before the answer.
+
+        Raises:
+            ConnectionError: The connection was lost, or the broker did not answer in time.
+            ReceiverError: The broker refuses a topic.
+        """
         options = SubscribeOptions(qos=1, retainHandling=_RETAINED_ONCE)
         self._client.subscribe([(topic, options) for topic in self._settings.topics])
         await self._answer(self._subscribed)
 
     async def next(self, most: int, most_bytes: int) -> list[MqttMessage]:
-        """Wait for messages, and return at least 1, and more within these limits."""
+        """Wait for a message, and return 1 or more messages in the order of their arrival.
+
+        Return at most ``most`` messages and ``most_bytes``, but at least 1 message of any size.
+        """
         await self._some.wait()
         taken = [self._arrived.popleft()]
         left_bytes = most_bytes - taken[0].size_bytes
@@ -121,15 +132,15 @@ class MqttConnection:
         return taken
 
     def acknowledge(self, packets: Sequence[Packet]) -> None:
-        """Acknowledge messages to the broker, in the order of their arrival."""
+        """Acknowledge messages to the broker; call this in the order of their arrival."""
         for packet in packets:
             self._client.ack(packet.mid, packet.qos)
             self._places.release()
 
     async def close(self) -> None:
-        """Write pending acknowledgements and disconnect; the broker keeps the session."""
+        """Send pending acknowledgements, and disconnect; the broker keeps the session."""
         self._is_closing = True
-        self._places.release()  # lets a network thread that waits for a place see the closing
+        self._places.release()  # wakes a network thread that waits for a place
         with self._has_room:
             self._has_room.notify_all()
         was_connected = self._client.is_connected()  # false after disconnect()
@@ -149,7 +160,7 @@ class MqttConnection:
             return answer.result()
         if self.lost in completed:
             raise self.lost.result()
-        raise ConnectionError(f"it gave no answer within {_ANSWER_S:g} s")
+        raise ConnectionError(f"the broker did not answer within {_ANSWER_S:g} s")
 
     def _made(self) -> Client:
         settings = self._settings
@@ -178,7 +189,7 @@ class MqttConnection:
         if isinstance(error, ReceiverError):
             self._resolve(self.lost, error)
             return
-        reason = f"what it sent cannot be read: {type(error).__name__}: {error}"
+        reason = f"a packet of the broker cannot be parsed: {type(error).__name__}: {error}"
         self._resolve(self.lost, ConnectionError(reason))
 
     def _on_connect(
@@ -191,7 +202,7 @@ class MqttConnection:
             user = f"as user {settings.username!r}" if settings.username else "without a user"
             self._fail(
                 f"The broker {settings.url} refuses the client {settings.client_id!r} {user}:"
-                f" {reason}; check the user, the password and what the broker allows."
+                f" {reason}; check the user, the password and the broker's access rules."
             )
         else:
             self._resolve(self.lost, ConnectionError(str(reason)))
@@ -203,7 +214,8 @@ class MqttConnection:
             if reason.value != 1:
                 self._fail(
                     f"The broker {self._settings.url} refuses a subscription to the topic {topic!r}"
-                    f" with QoS 1: {reason}; name a topic that it allows, or change what it allows."
+                    f" with QoS 1: {reason}; set another topic, or change the broker's access"
+                    " rules."
                 )
                 return
         self._resolve(self._subscribed, None)
@@ -219,7 +231,10 @@ class MqttConnection:
         self._loop.call_soon_threadsafe(self._arrive, message)
 
     def _fits(self, message: MqttMessage) -> bool:
-        """Whether a message fits beside the messages not yet taken; a lone message always fits."""
+        """Whether a message fits into ``max_arrived_bytes``, with the messages waiting for `next`.
+
+        If no message waits, a message of any size fits.
+        """
         together_bytes = self._arrived_bytes + message.size_bytes
         return not self._arrived_bytes or together_bytes <= self._max_arrived_bytes
 
@@ -233,7 +248,7 @@ class MqttConnection:
                 " its own."
             )
         elif flags.is_disconnect_packet_from_server:
-            self._resolve(self.lost, ConnectionError(f"it closed the connection: {reason}"))
+            self._resolve(self.lost, ConnectionError(f"the broker disconnected: {reason}"))
         else:
             self._resolve(self.lost, ConnectionError("the connection was lost"))
 
@@ -249,10 +264,12 @@ class MqttConnection:
 
 
 class _Client(Client):
-    """Reports exceptions that end the network thread, such as a topic that is not UTF-8.
+    """Client of paho-mqtt that reports errors of its network thread, and limits message sizes.
 
-    Otherwise the thread would end silently, and with it pings, acknowledgements and reconnection.
-    `message_of` parses messages, and too large messages are not read: paho-mqtt has no such limit.
+    In paho-mqtt an exception, such as for a topic that is not UTF-8, ends the network thread
+    silently, and with it pings and acknowledgements. This class passes the exception to
+    ``on_failure``. It parses messages with `message_of`, and does not read a message larger than
+    ``max_packet_bytes``, because paho-mqtt has no such limit.
     """
 
     def __init__(
@@ -269,11 +286,15 @@ class _Client(Client):
         self._max_packet_bytes = max_packet_bytes
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        """Read some of a packet's ``bufsize`` remaining bytes; refuse a too large packet."""
+        """Read up to ``bufsize`` bytes, the remaining bytes of a packet.
+
+        Raises ReceiverError for a packet that is too large.
+        """
         if bufsize > self._max_packet_bytes:
             raise ReceiverError(
-                f"A message of {bufsize} bytes is larger than the {self._max_packet_bytes} that it"
-                " may have, an eighth of max_memory_bytes; raise it, or publish it in parts."
+                f"A message has {bufsize} bytes, but a message may have {self._max_packet_bytes}"
+                " bytes, an eighth of max_memory_bytes; raise max_memory_bytes, or publish smaller"
+                " messages."
             )
         return super()._sock_recv(bufsize)
 
@@ -294,10 +315,12 @@ class _Client(Client):
 
 
 def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
-    """Return a TLS context with the receiver's certificate and authorities; None without TLS.
+    """Return a TLS context with the receiver's certificate and its trusted CA certificates.
+
+    Return None if the broker's URL is without TLS.
 
     Raises:
-        OptionError: A file cannot be used.
+        OptionError: A file with certificates or a key cannot be used.
     """
     if not settings.tls:
         return None
@@ -308,7 +331,7 @@ def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """Closes itself if the broker's certificate is not trusted; paho-mqtt would leave it open."""
+    """TLS socket that closes itself if its handshake fails; paho-mqtt would leave it open."""
 
     def do_handshake(self, block: bool = False) -> None:
         try:

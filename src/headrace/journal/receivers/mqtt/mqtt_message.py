@@ -1,4 +1,4 @@
-"""Messages of an MQTT 5 broker, and the parsing of their packets."""
+"""Messages of an MQTT 5 broker, and the parser of PUBLISH packets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,27 +8,32 @@ from headrace.journal.receivers.id_window import is_message_id
 from headrace.journal.records import Headers
 
 MESSAGE_ID: Final = "headrace-message-id"
-"""User property with a publisher's id of a message, so that the message is stored once.
+"""User property in which a publisher sets a message id, so that a repeated message is stored once.
 
-An invalid id (`is_message_id`), or each of several ids, is ignored, and its message may be stored
-twice. If such a message were rejected, the broker would repeat it for ever.
+An invalid id (`is_message_id`) is ignored, and so are several different ids. The message may then
+be stored twice. A rejection would not help, because the broker would repeat the message for ever.
 """
 
 MOST_PROPERTIES: Final = 1_000
-"""Most user properties kept of a message; each takes time, and 30 times its bytes of memory."""
+"""Most user properties of a message that are parsed, because each takes time and up to 30 times its
+size in memory. Further properties are dropped."""
 
 _FRAME_BYTES: Final = 256
 _PROPERTY_BYTES: Final = 200
 
 _CONTENT_TYPE, _USER_PROPERTY = 0x03, 0x26
 _SIZES: Final = {0x01: 1, 0x02: 4, 0x23: 2}
-"""Sizes of the other fixed-size properties of PUBLISH (MQTT 5, 3.3.2.3)."""
+"""Sizes of the properties of PUBLISH that have a fixed size and are skipped (bytes), by property
+identifier (MQTT 5, 3.3.2.3)."""
 _TEXTS: Final = frozenset({_CONTENT_TYPE, 0x08, 0x09})
 _SUBSCRIPTION: Final = 0x0B
 
 
 class Packet(NamedTuple):
-    """Packet id on this connection and QoS of a message, for its acknowledgement."""
+    """Packet id (``mid``) and QoS of a message, with which the message is acknowledged.
+
+    The packet id is valid for one connection only.
+    """
 
     mid: int
     qos: int
@@ -36,10 +41,11 @@ class Packet(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MqttMessage:
-    """A message as it was published, with its packet id on this connection.
+    """Published message, with its packet id (``mid``) on this connection.
 
-    Messages with QoS 1 must be acknowledged. ``properties`` are the user properties in their order,
-    and may repeat a name; ``is_cut`` says whether there are more than `MOST_PROPERTIES`.
+    Messages with QoS 1 must be acknowledged. ``properties`` are the user properties in the order of
+    the packet, and may have several values for one name. ``is_cut`` is true if properties after the
+    first `MOST_PROPERTIES` were dropped.
     """
 
     mid: int
@@ -52,29 +58,29 @@ class MqttMessage:
 
     @property
     def size_bytes(self) -> int:
-        """Upper estimate of the memory of the message (bytes)."""
+        """Upper estimate of the message's memory (bytes)."""
         named = sum(len(name) + len(value) + _PROPERTY_BYTES for name, value in self.properties)
         return len(self.payload) + len(self.topic) + 4 * named + _FRAME_BYTES
 
     @property
     def packet(self) -> Packet:
-        """The packet to acknowledge, which is kept without the payload."""
+        """Packet id and QoS, which are kept without the payload until the acknowledgement."""
         return Packet(self.mid, self.qos)
 
     @property
     def message_id(self) -> str | None:
-        """The message id; None without an id, or if the id is ignored."""
+        """Message id from the user property; None without exactly one valid id."""
         ids = self._ids
         return ids[0] if len(ids) == 1 and is_message_id(ids[0]) else None
 
     @property
     def has_unfit_id(self) -> bool:
-        """Whether the message has an id that is ignored."""
+        """Whether the message has message ids that are ignored: an invalid id, or several ids."""
         return bool(self._ids) and self.message_id is None
 
     @property
     def _ids(self) -> list[str]:
-        """Distinct message ids; of several ids, none is known to be the right one."""
+        """Distinct values of the user property for the message id."""
         return list({value: None for name, value in self.properties if name == MESSAGE_ID})
 
     @property
@@ -89,17 +95,18 @@ class MqttMessage:
 
 
 def message_of(flags: int, packet: bytes | bytearray) -> MqttMessage:
-    """Parse a PUBLISH packet from the first byte's low bits and the bytes after its length.
+    """Parse a PUBLISH packet, and return its message.
 
-    Time grows with the bytes read. paho-mqtt instead copies the rest of a packet, payload included,
-    for each property: 5 000 properties take a second.
+    ``flags`` are the four low bits of the packet's first byte; ``packet`` are the bytes after its
+    length. The time is linear in the size of the packet. The parser of paho-mqtt copies the rest of
+    the packet for each property, which takes a second for 5 000 properties.
 
     Raises:
-        ValueError: The packet is malformed, or has QoS 2, which no subscription here has.
+        ValueError: The packet is malformed, or has QoS 2, to which the receiver never subscribes.
     """
     qos = flags >> 1 & 3
     if qos > 1:
-        raise ValueError(f"a message with QoS {qos}")
+        raise ValueError(f"the message has QoS {qos}, not 0 or 1")
     topic, at = _text(packet, 0)
     mid = 0
     if qos:
@@ -107,7 +114,7 @@ def message_of(flags: int, packet: bytes | bytearray) -> MqttMessage:
     length, at = _varint(packet, at)
     end = at + length
     if end > len(packet):
-        raise ValueError("a message that is cut short")
+        raise ValueError("the message is incomplete")
     properties: list[tuple[str, str]] = []
     content_type = None
     while at < end and len(properties) < MOST_PROPERTIES:
@@ -121,7 +128,7 @@ def message_of(flags: int, packet: bytes | bytearray) -> MqttMessage:
         else:
             at = _after(kind, packet, at)
     if at > end:
-        raise ValueError("a message that is cut short")
+        raise ValueError("the message is incomplete")
     payload = bytes(memoryview(packet)[end:])
     return MqttMessage(mid, qos, topic, payload, properties, content_type, is_cut=at < end)
 
@@ -133,14 +140,14 @@ def _after(kind: int, packet: bytes | bytearray, at: int) -> int:
         return at + 2 + int.from_bytes(packet[at : at + 2], "big")
     if kind == _SUBSCRIPTION:
         return _varint(packet, at)[1]
-    raise ValueError(f"a message with the property {kind}")
+    raise ValueError(f"the message has an unknown property, {kind}")
 
 
 def _text(packet: bytes | bytearray, at: int) -> tuple[str, int]:
     start = at + 2
     end = start + int.from_bytes(packet[at:start], "big")
     if end > len(packet):
-        raise ValueError("a message that is cut short")
+        raise ValueError("the message is incomplete")
     return packet[start:end].decode(), end
 
 
@@ -153,4 +160,4 @@ def _varint(packet: bytes | bytearray, at: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             return number, at
-    raise ValueError("a message whose length cannot be read")
+    raise ValueError("the message has an invalid length")

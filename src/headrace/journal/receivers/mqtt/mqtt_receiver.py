@@ -15,29 +15,29 @@ from headrace.journal.receivers.mqtt.mqtt_message import MOST_PROPERTIES, MqttMe
 from headrace.journal.receivers.settings import MqttSettings
 from headrace.journal.records import Records
 
-if TYPE_CHECKING:  # its library is an extra, imported when a receiver is made
+if TYPE_CHECKING:  # paho-mqtt is optional, so it is imported when a receiver is constructed
     from headrace.journal.receivers.mqtt.mqtt_connection import MqttConnection
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 _MAX_DELAY_S: Final = 30.0
 _SUBMIT_BYTES: Final = 1024 * 1024
-"""Most bytes that are submitted at once."""
+"""Most bytes of messages that are submitted to the intake together."""
 
 
 class MqttReceiver:
-    """Subscribes to topics of a broker, and acknowledges each message when it is durable.
+    """Receiver of messages from topics of an MQTT 5 broker, which acknowledges durable messages.
 
-    Each message is a record: its payload is the value, its topic the key. The headers are its user
-    properties and, as ``content-type``, its content type. The subscription has QoS 1, and the
-    broker keeps the session and the messages published while this receiver is away.
+    Each message becomes a record. Its payload is the value, and its topic is the key. The headers
+    are its user properties and, as ``content-type``, its content type. The receiver subscribes with
+    QoS 1. While it is disconnected, the broker keeps the session and newly published messages.
 
-    PUBACK is sent when the record is durable, in the order of the messages. Until then the message
-    counts towards the receive maximum, so a slow job slows the broker down. After a lost
-    connection, a crash, or a block that was not stored, the broker repeats unacknowledged messages
-    over the next connection. A repeated message may be stored twice, unless its publisher gave it
-    the user property ``headrace-message-id``, 1 to 200 characters. Messages with QoS 0 are never
-    acknowledged, and are lost on any failure.
+    The receiver sends PUBACK when the record is durable, in the order of the messages. Until then
+    the message counts towards the receive maximum, so a slow job slows the broker down. After a
+    lost connection, a crash, or a block that was not stored, the broker repeats unacknowledged
+    messages over the next connection. A repeated message may be stored twice, unless its publisher
+    sets the user property ``headrace-message-id``, 1 to 200 characters. Messages published with QoS
+    0 are never acknowledged, and may be lost on any failure.
 
     Raises:
         SetupError: The package paho-mqtt is not installed.
@@ -53,16 +53,18 @@ class MqttReceiver:
         self._make_context = mqtt_connection.tls_context
 
     def address(self, own_host: str | None = None) -> str:  # own_host is for listening receivers
-        """Return the broker's URL."""
+        """Return the broker's URL; ``own_host`` is ignored."""
         return self.settings.url
 
     async def receive(self, intake: Intake) -> None:
-        """Receive until cancelled, as `Receiver.receive` says; reconnect to a lost broker.
+        """Receive messages until cancelled, and reconnect whenever the connection is lost.
+
+        On cancellation wait until submitted messages are durable, and acknowledge them.
 
         Raises:
-            OptionError: The files of certificates cannot be used.
-            ReceiverError: The broker refuses this client or a topic, another client has taken its
-                session, or a message is larger than the intake's buffer.
+            OptionError: A file with certificates or a key cannot be used.
+            ReceiverError: The broker refuses this client or a topic, another client has taken over
+                the session, or a message is larger than an eighth of ``max_memory_bytes``.
         """
         self._make_context(self.settings)  # raises for unusable files at the start
         while True:
@@ -72,7 +74,7 @@ class MqttReceiver:
                 self._log_lost(intake, str(lost))
             except JournalError:
                 self._log_lost(
-                    intake, "a block was not stored, and its messages are to be sent again"
+                    intake, "a block was not stored, so the broker must send its messages again"
                 )
             await asyncio.sleep(self._delay_s)
             self._delay_s = min(2 * self._delay_s, _MAX_DELAY_S)
@@ -137,7 +139,8 @@ class MqttReceiver:
         topics = ", ".join(self.settings.topics)
         if self._had_session and not has_session:
             _LOG.warning(
-                "The broker %s has lost this receiver's session; what it held for it is lost.",
+                "The broker %s has lost this receiver's session, with all messages that it stored"
+                " for the receiver.",
                 url,
                 extra=event("session-lost", broker=url),
             )
@@ -152,7 +155,7 @@ class MqttReceiver:
     def _log_lost(self, intake: Intake, reason: str) -> None:
         if intake.health.no_broker is None:
             _LOG.warning(
-                "The broker %s is unreachable: %s; reconnecting until it is reachable.",
+                "The broker %s is unreachable: %s; the receiver tries to reconnect.",
                 self.settings.url,
                 reason,
                 extra=event("disconnected", broker=self.settings.url, reason=reason),
@@ -161,7 +164,8 @@ class MqttReceiver:
 
 
 _Submitted = tuple[Sequence[Packet], asyncio.Task[Receipt]]
-"""Packets to acknowledge with their receipt; the payloads are kept by the intake alone."""
+"""Packet ids of submitted messages, and the task of their receipt. After the receipt the messages
+are acknowledged. Only the intake keeps the payloads."""
 
 
 async def _take(
@@ -175,15 +179,15 @@ async def _take(
         if not is_logged and any(message.has_unfit_id for message in messages):
             is_logged = True
             _LOG.warning(
-                "A message has a headrace-message-id that is empty or longer than %d characters; it"
-                " and others like it are stored without, and stored twice if they come twice.",
+                "A message has several headrace-message-ids, or one that is empty or longer than %d"
+                " characters; messages like it are stored without an id, and twice if sent twice.",
                 MAX_ID_CHARACTERS,
             )
         if not is_cut_logged and any(message.is_cut for message in messages):
             is_cut_logged = True
             _LOG.warning(
-                "A message has more than %d user properties; of such messages only the first"
-                " properties are stored.",
+                "A message has more than %d user properties; further properties of a message are"
+                " not stored.",
                 MOST_PROPERTIES,
             )
         receipt = intake.submit_nowait(records_of(messages, wall_clock_ms()))
@@ -193,7 +197,7 @@ async def _take(
 
 
 def records_of(messages: Sequence[MqttMessage], now_ms: int) -> Records:
-    """Return a record for each message."""
+    """Convert messages to records with the time ``now_ms``, one record for each message."""
     return Records.of(
         [message.payload for message in messages],
         keys=[message.topic.encode() for message in messages],

@@ -1,4 +1,4 @@
-"""Receivers on Spark's executors: started, watched, restarted and stopped by the driver."""
+"""Receivers on Spark's executors, which the driver starts, watches, restarts and stops."""
 
 from headrace.core.system import door
 

@@ -1,4 +1,4 @@
-"""One receiver in a Spark task, for as long as its driver answers; does not import Spark."""
+"""Receiver in a Spark task, which runs while the driver answers; does not import Spark."""
 
 import asyncio
 import contextlib
@@ -37,11 +37,12 @@ _CONNECT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The receiver that a task runs, and the driver's host and port for its reports.
+    """Receiver that a task must run, with the driver's address for the task's reports.
 
-    ``hosting`` may contain the password of a ledger. ``receiver`` is the pickled receiver, or a
-    pickled function that returns the receiver of a lane. After ``silence_s`` without an answer the
-    driver counts as lost.
+    ``driver`` is the host and port of the driver. ``token`` authenticates the task. ``hosting`` may
+    contain the ledger's password. ``receiver`` is the pickled receiver, or a pickled function that
+    takes the lane and returns the receiver. After ``silence_s`` without an answer, the task
+    considers the driver lost.
     """
 
     driver: tuple[str, int]
@@ -54,19 +55,22 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """Outcome of a task: the error, or None for a receiver that was stopped or finished."""
+    """Outcome of a task: its error, or None if the receiver was stopped or has finished.
+
+    ``is_permanent`` is true if a restart would fail with the same error.
+    """
 
     error: str | None = None
     is_permanent: bool = False
 
 
 def work(assignment: Assignment) -> TaskOutcome:
-    """Run the receiver until the driver orders a stop, is lost, or something fails.
+    """Run the receiver until the driver orders a stop, the driver is lost, or an error occurs.
 
-    Before returning, the receiver accepts no more records, makes buffered records durable and
-    acknowledges them, and releases the lane. Errors are returned and not raised, because Spark
-    fails a job whose task fails ``spark.task.maxFailures`` times. So this limit applies to dead
-    workers only, and the supervisor decides about restarts.
+    Before this function returns, the receiver accepts no more records, makes buffered records
+    durable, acknowledges them, and releases the lane. Errors are returned and not raised, because
+    Spark fails a job whose task raises errors ``spark.task.maxFailures`` times. So only dead
+    workers count for this limit, and the supervisor decides about all other restarts.
     """
     warm_up()
     try:
@@ -91,7 +95,8 @@ async def _work(assignment: Assignment) -> None:
             await hosted.until_changed(REPORT_S)
     except ReceiverError as error:
         raise ReceiverError(
-            f"The receiver on {socket.gethostname()} has ended, for its driver was lost: {error}"
+            f"The receiver on {socket.gethostname()} has ended, because its driver was lost:"
+            f" {error}"
         ) from error
     finally:
         try:
@@ -107,13 +112,13 @@ async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asynci
     except OSError as error:  # TimeoutError is an OSError
         raise ReceiverError(
             f"The driver at {host}:{port} cannot be reached from {socket.gethostname()}"
-            f" ({error or 'no answer'}); let executors connect to the driver at this port, or"
-            " choose one that they can: Receivers(spark, port=...)."
+            f" ({error or 'no answer'}); allow executors to connect to the driver at this port, or"
+            " choose a port that they can reach: Receivers(spark, port=...)."
         ) from error
 
 
 class _Hosted:
-    """The receiver of an assignment: not started, running, or ended."""
+    """Receiver of an assignment, which starts and stops on the driver's orders."""
 
     def __init__(self, assignment: Assignment, own_address: str) -> None:
         self._assignment = assignment
@@ -144,13 +149,13 @@ class _Hosted:
         self._changed.clear()
 
     async def end(self) -> None:
-        """End the receiver cleanly; raises its error."""
+        """Stop the receiver cleanly and wait until it has ended; raise its error if it failed."""
         self._stop.set()
         if self._serving is not None:
             await self._serving
 
     async def receive(self, intake: Intake) -> None:
-        """Receive through the assigned receiver; at the call, the lane is locked."""
+        """Report that the receiver receives, and run it; called once the lane is locked."""
         self._receiving = True
         self._changed.set()
         await self._receiver.receive(intake)
@@ -173,7 +178,11 @@ class _Hosted:
 
 
 def _check_journal(assignment: Assignment) -> None:
-    """Check that the URL leads to the driver's journal here, and not to a local disk."""
+    """Check that the journal's URL refers to the driver's journal on this machine too.
+
+    Raises:
+        JournalError: The URL refers to another journal or to none, for instance on a local disk.
+    """
     url = assignment.hosting.journal
     where = f"{url} on {socket.gethostname()}"
     remedy = "keep it on a file system that driver and executors share, in an object store or HDFS."
@@ -182,7 +191,7 @@ def _check_journal(assignment: Assignment) -> None:
     except NoJournalError as error:
         raise JournalError(f"The driver's journal is not at {where}; {remedy}") from error
     if journal_id != assignment.journal_id:
-        raise JournalError(f"The journal at {where} is another one than the driver's; {remedy}")
+        raise JournalError(f"The journal at {where} is not the driver's journal; {remedy}")
 
 
 def _made(assignment: Assignment) -> Receiver:
@@ -191,13 +200,13 @@ def _made(assignment: Assignment) -> Receiver:
         made = pickle.loads(assignment.receiver)  # noqa: S301  # sent with the task by the driver
     except Exception as error:
         raise SetupError(
-            f"The receiver cannot be loaded on {socket.gethostname()} ({error}); install there what"
-            " it needs, or send it along: spark.submit.pyFiles."
+            f"The receiver cannot be unpickled on {socket.gethostname()} ({error}); install the"
+            " modules that it needs there, or send them along: spark.submit.pyFiles."
         ) from error
     receiver = made if hasattr(made, "receive") else made(lane)
     if not hasattr(receiver, "receive"):
         raise OptionError(
-            f"What was to make the receiver of lane {lane} made a {type(receiver).__name__}; it"
-            " must have a method receive, as headrace.journal.receivers.Receiver says."
+            f"The function for the receiver of lane {lane} returned a {type(receiver).__name__}; it"
+            " must return a receiver with a method receive (headrace.journal.receivers.Receiver)."
         )
     return cast("Receiver", receiver)

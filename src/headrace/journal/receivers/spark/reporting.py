@@ -1,8 +1,7 @@
-"""Reports of receivers' tasks to the driver, the driver's orders, and the driver's server.
+"""Protocol between receivers' tasks and the driver: the tasks' reports and the driver's orders.
 
-Task and driver exchange lines of JSON in turn: the task reports twice a second, and the driver
-answers each report with an order. Nothing is unpickled or evaluated, and no line is longer than
-4096 bytes.
+A task sends a report twice a second, and the driver answers each report with an order. Both are
+lines of JSON of at most 4096 bytes, and nothing in them is unpickled or evaluated.
 """
 
 import asyncio
@@ -22,19 +21,19 @@ from headrace.journal.receivers.connections import listen
 MAX_LINE_BYTES: Final = 4096
 
 REPORT_S: Final = 0.5
-"""Interval of a task's reports (s), and so the longest delay of an order to stop."""
+"""Interval of a task's reports (s). It is also the longest delay of the driver's order to stop."""
 
 SILENCE_S: Final = 30.0
-"""Time without a line from the other side after which the other side counts as lost (s)."""
+"""Time without a line after which a task and the driver consider each other lost (s)."""
 
 _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 
 class Order(StrEnum):
-    """Order to a task.
+    """Order of the driver to a task.
 
-    ``WAIT``: another task runs the receiver. ``RECEIVE``: start or continue the receiver.
-    ``STOP``: end the receiver cleanly.
+    ``WAIT``: do not start the receiver yet, because another task runs it. ``RECEIVE``: start the
+    receiver, or let it continue. ``STOP``: stop the receiver cleanly.
     """
 
     WAIT = "wait"
@@ -44,10 +43,11 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report of a task about itself.
+    """Report of a task to the driver.
 
-    ``receiving`` is true once the receiver has its lane. ``address`` is the address for senders, or
-    None for a receiver that does not listen.
+    ``token`` authenticates the task. ``host`` is its machine. ``receiving`` is true once the
+    receiver has locked its lane. ``address`` is the URL for senders, or None for a receiver that
+    does not listen or does not listen yet.
     """
 
     token: str = field(repr=False)
@@ -56,12 +56,12 @@ class Report:
     address: str | None = None
 
     def encode(self) -> bytes:
-        """Return the report as a line with its end."""
+        """Encode the report as a line of JSON, with a line end."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def decode(cls, line: bytes) -> "Report":
-        """Parse a line; raises ReceiverError for a line that is not a report."""
+        """Parse a line of JSON and return the report; raise ReceiverError for any other line."""
         match _parsed(line):
             case {
                 "token": str(token),
@@ -70,20 +70,20 @@ class Report:
                 "address": str() | None as address,
             }:
                 return cls(token, host, receiving, address)
-        raise ReceiverError("What was sent is no report of a receiver's task.")
+        raise ReceiverError("The received line is not a report of a receiver's task.")
 
 
 def encode_order(order: Order) -> bytes:
-    """Return an order as a line with its end."""
+    """Encode an order as a line of JSON, with a line end."""
     return json.dumps({"order": order}).encode() + b"\n"
 
 
 def decode_order(line: bytes) -> Order:
-    """Parse a line; raises ReceiverError for a line that is not an order."""
+    """Parse a line of JSON and return the order; raise ReceiverError for any other line."""
     match _parsed(line):
         case {"order": str(word)} if word in set(Order):
             return Order(word)
-    raise ReceiverError("What was sent is no order of a driver.")
+    raise ReceiverError("The received line is not an order of the driver.")
 
 
 def _parsed(line: bytes) -> Any:
@@ -94,20 +94,23 @@ def _parsed(line: bytes) -> Any:
 
 
 async def read_line(reader: asyncio.StreamReader, timeout_s: float) -> bytes:
-    """Return the next line with its end, from a reader with ``limit=MAX_LINE_BYTES``.
+    """Read the next line, and return it with its line end.
+
+    The reader must have the limit `MAX_LINE_BYTES`.
 
     Raises:
-        ReceiverError: No line arrives in time, the line is too long, or the connection ends.
+        ReceiverError: No line arrives within ``timeout_s``, the line is longer than the limit, or
+            the connection ends.
     """
     try:
         async with asyncio.timeout(timeout_s):
             line = await reader.readline()
     except TimeoutError as error:
-        raise ReceiverError(f"Nothing was heard for {timeout_s:g} s.") from error
+        raise ReceiverError(f"No line was received for {timeout_s:g} s.") from error
     except ValueError as error:  # asyncio raises it beyond the reader's limit
-        raise ReceiverError(f"A line was longer than {MAX_LINE_BYTES} bytes.") from error
+        raise ReceiverError(f"A received line has more than {MAX_LINE_BYTES} bytes.") from error
     except OSError as error:
-        raise ReceiverError(f"The connection broke: {error}.") from error
+        raise ReceiverError(f"The connection has failed: {error}.") from error
     if not line.endswith(b"\n"):
         raise ReceiverError("The connection was closed.")
     return line
@@ -119,18 +122,18 @@ class _Supervision(NamedTuple):
 
 
 class ReportServer:
-    """Listens for tasks in a thread of its own, until closed.
+    """Server in the driver that receives the reports of tasks, in a thread of its own until closed.
 
-    A client without an expected token gets no answer. Each line has a limit of size and time, and
-    the number of clients that have not reported yet is limited.
+    A client without an expected token gets no answer. Each line is limited in size and time, and
+    the number of connected clients that have not sent a report is limited.
 
     Args:
-        host: The address to listen on.
-        port: The port; 0 for any free port.
-        silence_s: Time without a report after which a task counts as lost (s). Default: 30.
-            Shorter, a pause of a worker ends its receiver; longer, a lost task is replaced later.
-        first_report_s: Time limit of the first report (s). Default: 10.
-        max_unauthenticated: Most clients connected without a report. Default: 64.
+        host: Address on which the server listens.
+        port: TCP port on which the server listens; 0 for any free port.
+        silence_s: Time without a report after which a task counts as lost (s). Default: 30. If too
+            short, a pause of a worker ends its receiver; if too long, a lost task is replaced late.
+        first_report_s: Time limit for the first report of a client (s). Default: 10.
+        max_unauthenticated: Most connected clients that have not sent a report. Default: 64.
 
     Raises:
         ReceiverError: The port cannot be opened.
@@ -168,22 +171,22 @@ class ReportServer:
         on_report: Callable[[object, Report], Order],
         on_disconnect: Callable[[object], None],
     ) -> None:
-        """Accept tasks with this token.
+        """Accept tasks with this token, until `forget`.
 
         The server's thread calls both functions with an object that identifies the connection.
-        ``on_report`` returns the order for a report. ``on_disconnect`` is called after the
-        connection has ended or was silent for too long.
+        ``on_report`` takes a report, and returns the order that answers it. ``on_disconnect`` is
+        called after the connection has ended, or has sent no report for ``silence_s``.
         """
         with self._lock:
             self._expected[token.encode()] = _Supervision(on_report, on_disconnect)
 
     def forget(self, token: str) -> None:
-        """Reject tasks with this token: their connections are closed at the next report."""
+        """Reject tasks with this token, and close their connections at their next report."""
         with self._lock:
             del self._expected[token.encode()]
 
     def close(self) -> None:
-        """Close all connections, and stop listening."""
+        """Stop listening, close all connections, and wait for the server's thread."""
         self._loop.result().call_soon_threadsafe(self._closing.set)
         self._thread.join()
 
@@ -192,7 +195,7 @@ class ReportServer:
         server = await asyncio.start_server(self._serve, sock=self._listener, limit=MAX_LINE_BYTES)
         await self._closing.wait()
         server.close()
-        await asyncio.sleep(0)  # lets the handler of a connection just accepted start
+        await asyncio.sleep(0)  # lets the handler of a new connection start
         for writer in self._served.values():
             writer.close()
         if self._served:
@@ -239,12 +242,15 @@ class ReportServer:
             self._has_warned = True
             _LOG.warning(
                 "A client at %s has connected to the driver without the token of a receiver, and"
-                " was not answered; more of them are not logged.",
+                " was not answered; further clients without a token are not logged.",
                 writer.get_extra_info("peername"),
             )
 
     def _supervision(self, token: str) -> _Supervision | None:
-        """Return the supervision of a token, in a time that does not depend on the match."""
+        """Return the functions to call for a token, or None for an unexpected token.
+
+        The comparison takes the same time whether or not the token matches.
+        """
         shown = token.encode(errors="replace")
         with self._lock:
             matches = [

@@ -1,9 +1,9 @@
-"""Receivers on Spark's executors: starting, watching and stopping them from a program.
+"""Receivers on Spark's executors: a program starts, watches and stops them through this module.
 
-Spark can only kill a Python task, not ask it to end. So each task keeps a connection to the driver,
-reports twice a second, and gets an order for each report: continue, stop, or, if Spark has started
-two tasks for one receiver, wait. If the connection ends, the receiver ends cleanly. So after a
-network partition its lane is released, and nothing runs unwatched.
+Spark can kill a Python task, but cannot ask it to end. So each task keeps a connection to the
+driver, sends a report twice a second, and gets an order for each report: continue, stop, or wait
+if Spark has started two tasks for one receiver. If the connection ends, the receiver stops cleanly.
+So after a network partition its lane is released, and no receiver runs without supervision.
 """
 
 import logging
@@ -34,13 +34,13 @@ from headrace.journal.receivers.spark.reporting import ReportServer
 from headrace.journal.receivers.spark.supervisor import HostedState, LaneSupervisor, ReceiverStatus
 
 MAX_REASON_CHARS: Final = 300
-"""Most characters of a task's failure that are shown."""
+"""Limit of the length of a failure reason in an error message (characters)."""
 
 
 class SparkJobs:
-    """Runs the tasks of one receiver, each with a token of its own.
+    """Runner of Spark jobs for one receiver; each job has one task, with a token of its own.
 
-    Each instance is used from its own thread. Spark's pages show the description.
+    Use each instance in a thread of its own. Spark's web UI shows the ``description``.
     """
 
     def __init__(self, context: SparkContext, assignment: Assignment, description: str) -> None:
@@ -51,7 +51,7 @@ class SparkJobs:
         self._cancelled = False
 
     def run(self, token: str) -> TaskOutcome:
-        """Run a task with this token, and return how it ended."""
+        """Run a job with one task that has this token, and return the task's outcome."""
         assignment = replace(self._assignment, token=token)
         try:
             self._context.setJobGroup(self._group, self._description)
@@ -63,20 +63,21 @@ class SparkJobs:
                 return TaskOutcome()
             if self._has_stopped():
                 return TaskOutcome(
-                    "The Spark application has been stopped under it; stop receivers first.",
+                    "The Spark application was stopped while the receiver ran; stop the receivers"
+                    " first.",
                     is_permanent=True,
                 )
-            return TaskOutcome(f"Its task has died: {failure_reason(str(error))}")
+            return TaskOutcome(f"The receiver's task has died: {failure_reason(str(error))}")
         return outcome
 
     def cancel(self) -> None:
-        """Kill the running task, if any; `run` then returns no error."""
+        """Kill the running task, if any; `run` then returns an outcome without an error."""
         self._cancelled = True
         if not self._has_stopped():
             self._context.cancelJobGroup(self._group)
 
     def _has_stopped(self) -> bool:
-        """Whether the context is stopped; PySpark has no public name for this."""
+        """Whether the Spark context is stopped, from private attributes of PySpark."""
         return self._context._jsc is None or self._context._jsc.sc().isStopped()
 
 
@@ -85,10 +86,10 @@ def _in_task(assignment: Assignment, _: Iterable[int]) -> Iterable[TaskOutcome]:
 
 
 def failure_reason(text: str) -> str:
-    r"""Return the line of a Java exception's text that has the reason.
+    r"""Return the line with the reason from the text of a Java exception.
 
-    For a Python exception in a task this is the last line of its traceback, otherwise the reason
-    of the job's end.
+    If a task raised a Python exception, this is the last line of its traceback. Otherwise it is the
+    reason why Spark ended the job.
 
     >>> failure_reason("An error occurred while calling x.\n: Job aborted: exit code 137\n\tat y.z")
     'Job aborted: exit code 137'
@@ -102,13 +103,13 @@ def failure_reason(text: str) -> str:
 
 
 STOP_S: Final = 30.0
-"""Time limit of a clean stop (s)."""
+"""Default time limit for receivers to stop cleanly (s)."""
 
 _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 
 class HostedReceivers:
-    """Receivers on executors, started by `Receivers.start`."""
+    """Receivers on executors that one call of `Receivers.start` has started."""
 
     def __init__(
         self, lanes: Sequence[LaneSupervisor], threads: Sequence[threading.Thread]
@@ -121,12 +122,13 @@ class HostedReceivers:
         return tuple(lane.status for lane in self._lanes)
 
     def wait_until_receiving(self, timeout_s: float = 60.0) -> tuple[ReceiverStatus, ...]:
-        """Wait until all receivers receive.
+        """Wait until all receivers can receive records.
 
-        Return the status of each receiver, with its address if it listens.
+        Return the status of each receiver in the order of their lanes, with its URL if it listens.
 
         Raises:
-            ReceiverError: A receiver does not receive in time, or has ended; the others continue.
+            ReceiverError: A receiver does not receive within ``timeout_s``, or has ended. The other
+                receivers continue.
         """
         deadline_s = time.monotonic() + timeout_s
         statuses = []
@@ -135,30 +137,31 @@ class HostedReceivers:
             if status.state is not HostedState.RECEIVING:
                 why = status.last_error or "no core is free for it, or its executor is slow"
                 raise ReceiverError(
-                    f"The receiver of lane {status.lane} is not receiving but {status.state}: {why}"
+                    f"The receiver of lane {status.lane} does not receive; its state is"
+                    f" {status.state}: {why}"
                 )
             statuses.append(status)
         return tuple(statuses)
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """End all receivers cleanly, and return when they have ended; idempotent.
+        """Stop all receivers cleanly, and return when they have ended; idempotent.
 
-        Receivers accept no more records, make buffered records durable and acknowledge them, and
-        release their lanes. A receiver that has not ended after ``timeout_s`` is killed, and this
-        is logged. As after a crash, its senders repeat unacknowledged records.
+        The receivers accept no more records, make buffered records durable, acknowledge them, and
+        release their lanes. A receiver that has not ended after ``timeout_s`` is killed, with a
+        warning in the log. As after a crash, its senders repeat unacknowledged records.
         """
         deadline_s = time.monotonic() + timeout_s
         self.ask_to_stop()
         for lane, thread in zip(self._lanes, self._threads, strict=True):
             if not lane.finish(thread, deadline_s):
                 _LOG.warning(
-                    "The receiver of lane %d did not end in time, and was killed; what was not"
-                    " acknowledged is sent again by its senders.",
+                    "The receiver of lane %d did not end in time, and was killed; its senders must"
+                    " repeat unacknowledged records.",
                     lane.lane,
                 )
 
     def ask_to_stop(self) -> None:
-        """Order all receivers to end, without waiting."""
+        """Order all receivers to stop cleanly, without waiting for their end."""
         for lane in self._lanes:
             lane.stop()
 
@@ -167,13 +170,14 @@ _POLL_S: Final = 0.2
 
 
 class Receivers:
-    """Hosts receivers on the executors of a Spark application.
+    """Host of receivers on the executors of a Spark application.
 
     Each receiver is a Spark job of one endless task, and occupies a core. A failed receiver is
-    restarted, after 1 s at first, later after up to 30 s; if its executor died, on another. A
-    receiver that cannot succeed (a wrong option, a missing package) is not restarted, and this is
-    logged. Each task reports to the driver over a connection of its own. If the driver is lost or
-    silent for 30 s, the receiver ends cleanly. ::
+    restarted, after 1 s at first, later after up to 30 s. If its executor died, it is restarted on
+    another executor. If a restart cannot succeed, for instance because of a wrong option or a
+    missing package, the receiver is not restarted, and an error is logged. Each task sends reports
+    to the driver over a connection of its own. If the driver is lost or silent for 30 s, the
+    receiver stops cleanly. ::
 
         with headrace.Receivers(spark) as receivers:
             hosting = Hosting("s3://bucket/orders", gate="orders", ledger="postgresql://db/ledger")
@@ -186,10 +190,10 @@ class Receivers:
     At the end of ``with`` all receivers are stopped cleanly. Use one `Receivers` per application.
 
     Args:
-        spark: The session.
-        port: The driver's port for reports of tasks, which executors must be able to reach. The
+        spark: The Spark session.
+        port: Port of the driver for the tasks' reports; executors must be able to reach it. The
             first `start` opens it on ``spark.driver.bindAddress``. Default: 0, any free port.
-        executor_timeout_s: Time that `start` waits for starting executors while there are too few
+        executor_timeout_s: Time for which `start` waits for more executors while there are too few
             cores (s). Default: 30.
 
     Raises:
@@ -214,21 +218,23 @@ class Receivers:
         """Start receivers, each on a lane of its own, without waiting until they receive.
 
         Args:
-            receiver: The receiver, copied to each task. Or a function that the executor calls with
-                the lane and that returns the receiver: for settings that differ between lanes, such
-                as the client id of an `MqttReceiver`, and for objects that cannot be pickled. Use
-                port 0 for receivers that listen, because two may run on one machine.
-            n: The number of receivers; fewer than cores, because each occupies a core.
-            hosting: The hosting of the first receiver; the others have the following lanes. The
-                journal must be on a file system shared by driver and executors, in an object store
-                or HDFS. The ledger must be PostgreSQL, unless Spark runs on this machine alone.
+            receiver: A receiver, which is copied to each task; or a function that takes the lane
+                and returns a receiver, which the executor calls. Pass a function if settings differ
+                between lanes, such as the client id of an `MqttReceiver`, or if the receiver cannot
+                be pickled. A receiver that listens needs port 0, because two receivers may run on
+                one machine.
+            n: Number of receivers; less than the number of cores, because each occupies a core.
+            hosting: Hosting of the first receiver; the other receivers get the following lanes. The
+                journal must be on a file system that driver and executors share, in an object store
+                or in HDFS. The ledger must be in PostgreSQL, unless Spark runs on this machine
+                alone.
 
         Returns:
             The started receivers.
 
         Raises:
             OptionError: There are too few cores or lanes, one of the lanes already has a receiver,
-                the receiver cannot be pickled, or journal or ledger do not meet the conditions.
+                the receiver cannot be pickled, or the ledger is a SQLite file in a cluster.
             JournalError: The journal cannot be opened.
             LedgerError: The ledger's URL is invalid.
             ReceiverError: The port for reports cannot be opened.
@@ -260,7 +266,10 @@ class Receivers:
         return hosted
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Stop all started receivers, as `HostedReceivers.stop` does."""
+        """Stop all receivers cleanly, within ``timeout_s`` together, and close the report port.
+
+        A receiver that has not ended by then is killed, with a warning in the log.
+        """
         with self._starting:
             deadline_s = time.monotonic() + timeout_s
             for hosted in self._hosted:
@@ -298,7 +307,10 @@ class Receivers:
             time.sleep(_POLL_S)
 
     def _slots(self) -> float:
-        """Return the number of tasks that can run at a time, on the current executors."""
+        """Return the number of tasks that can run at the same time.
+
+        With dynamic allocation it is for the largest number of executors, infinite without a limit.
+        """
         task_cores = int(self._setting("spark.task.cpus") or 1)
         if self._setting("spark.dynamicAllocation.enabled") != "true":
             return self._context.defaultParallelism // task_cores
@@ -311,25 +323,25 @@ class Receivers:
             supervisor = self._taken.get((journal.id, lane))
             if supervisor is not None and not supervisor.status.state.is_final:
                 raise OptionError(
-                    f"Lane {lane} of the journal {journal.name} has a receiver of this application"
-                    " already; let the first lane in Hosting be one that is free, or stop that one."
+                    f"Lane {lane} of the journal {journal.name} already has a receiver of this"
+                    " application; set a free first lane in Hosting, or stop that receiver."
                 )
 
 
 def _too_few(n: int, taken: int, slots: float) -> OptionError:
-    running = f" beside the {taken} that run" if taken else ""
+    running = f" beside the {taken} that already run" if taken else ""
     free = slots - 1 - taken
     fewer = f"start {free} at most, or " if free > 0 else ""
     return OptionError(
-        f"{n} receivers are to be started{running}, and this application can run {slots} tasks at"
-        " the same time (its default parallelism, or its most executors); each receiver takes the"
-        " place of one for as long as it runs, so that nothing else could ever run:"
+        f"{n} receivers are to be started{running}, but this application can run {slots} tasks at"
+        " the same time (by its default parallelism, or its largest number of executors). Each"
+        " receiver occupies one task for as long as it runs, so no other task could run:"
         f" {fewer}give the application more cores."
     )
 
 
 def _bare(host: str) -> str:
-    """Return a host without the brackets that Spark puts around an IPv6 address."""
+    """Remove the brackets that Spark puts around an IPv6 address, and return the host."""
     return host.removeprefix("[").removesuffix("]")
 
 
@@ -343,15 +355,15 @@ def _run(supervisor: LaneSupervisor) -> threading.Thread:
 def _pickled(receiver: Receiver | Callable[[int], Receiver]) -> bytes:
     if isinstance(receiver, type):
         raise OptionError(
-            f"What is to be started is the class {receiver.__name__}; pass a receiver, or a"
-            " function of the lane that makes one."
+            f"The receiver to start is the class {receiver.__name__}; pass an instance, or a"
+            " function that takes the lane and returns a receiver."
         )
     try:
         pickled: bytes = cloudpickle.dumps(receiver)  # type: ignore[no-untyped-call]
     except Exception as error:  # objects raise errors of any type when pickled
         raise OptionError(
-            f"The receiver cannot be sent to executors ({error}); pass a function of the lane that"
-            " makes it there: start(lambda lane: ..., n, hosting)."
+            f"The receiver cannot be pickled for the executors ({error}); pass a function that"
+            " constructs it there from the lane: start(lambda lane: ..., n, hosting)."
         ) from error
     return pickled
 
@@ -362,7 +374,7 @@ def _ledger_url(url: str | None, master: str) -> str | None:
     in_full = normalize_url(url)
     if in_full.startswith("sqlite") and not master.startswith("local"):
         raise OptionError(
-            f"The ledger is a SQLite file, and Spark's master is {master}; executors of other"
-            " machines cannot use the file: keep the ledger in PostgreSQL."
+            f"The ledger is a SQLite file, but Spark's master is {master}; executors on other"
+            " machines cannot use this file, so keep the ledger in PostgreSQL."
         )
     return in_full

@@ -1,4 +1,4 @@
-"""Supervisor of one receiver on an executor: starts, watches, restarts and stops it."""
+"""Supervisor of one receiver on an executor, which starts, watches, restarts and stops it."""
 
 import logging
 import math
@@ -17,14 +17,14 @@ from headrace.journal.receivers.spark.reporting import Order, Report, ReportServ
 _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 BACKOFF: Final = Backoff(first_ms=1_000, most_ms=30_000)
-"""Delay before a restart, doubled for each consecutive failure."""
+"""Delay before a restart: 1 s, doubled with each consecutive failure, up to 30 s."""
 
 _WELL_S: Final = 60.0
-"""Time of receiving after which the count of consecutive failures restarts (s)."""
+"""Time for which a receiver must have received so that its next failure counts as the first (s)."""
 
 _CANCEL_S: Final = 0.5
-"""Interval at which cancelling a job is repeated until the job ends (s): Spark ignores the
-cancellation of a job that is being created.
+"""Interval at which a job is cancelled again until it ends (s), because Spark ignores the
+cancellation of a job that is still being created.
 """
 
 _TOKEN_BYTES: Final = 32
@@ -33,9 +33,10 @@ _TOKEN_BYTES: Final = 32
 class HostedState(StrEnum):
     """State of a receiver on an executor.
 
-    ``STARTING``: the task waits for a core, or takes over the lane. ``RECEIVING``: the receiver
-    receives. ``WAITING``: the receiver failed, and restarts after a delay. ``STOPPED``: it was
-    stopped, or finished. ``FAILED``: it is not restarted, because a restart would not help.
+    ``STARTING``: its task waits for a core, or is locking the lane. ``RECEIVING``: the receiver
+    accepts records. ``WAITING``: the receiver has failed, and is restarted after a delay.
+    ``STOPPED``: the receiver was stopped, or has finished. ``FAILED``: the receiver has failed, and
+    is not restarted, because a restart would fail too.
     """
 
     STARTING = "starting"
@@ -46,7 +47,7 @@ class HostedState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the receiver has ended for good."""
+        """Whether the receiver has ended and will not be restarted."""
         return self in (HostedState.STOPPED, HostedState.FAILED)
 
 
@@ -55,13 +56,14 @@ class ReceiverStatus:
     """Status of a receiver on an executor, at most half a second old.
 
     Attributes:
-        lane: The receiver's lane.
-        state: The receiver's state.
-        host: The machine that runs the receiver; None while none does.
-        address: The address for senders, for instance of an `HttpReceiver` or a `TcpReceiver`;
-            None while there is none.
-        restarts: The number of restarts.
-        last_error: The error of the last restart or of the final failure; None without failures.
+        lane: Lane that the receiver writes.
+        state: State of the receiver.
+        host: Machine on which the receiver runs; None while it does not run.
+        address: URL for senders, for instance of an `HttpReceiver` or a `TcpReceiver`; None while
+            the receiver does not listen.
+        restarts: Number of restarts since the start.
+        last_error: Error of the last failure, after which the receiver was restarted or given up;
+            None without failures.
     """
 
     lane: int
@@ -73,15 +75,16 @@ class ReceiverStatus:
 
 
 class LaneSupervisor:
-    """Keeps one receiver running, even if tasks are lost, until it is stopped.
+    """Supervisor that keeps the receiver of one lane running until it is stopped.
 
-    Each attempt runs a job of one task with a token of its own. Spark may start a second task of
-    the job: a retry after its executor died, or a speculative copy of a slow task. The first task
-    that reports receives. Another task receives only after the connection of the first has ended.
+    Each attempt runs a Spark job of one task, with a token of its own. Spark may start a second
+    task of the job: a retry after the executor died, or a speculative copy of a slow task. The
+    first task that sends a report runs the receiver. Another task may run it only after the
+    connection of the first task has ended.
 
-    ``run_task`` runs a task with a token and returns its outcome. ``cancel`` kills the task, and
-    ``run_task`` then returns no error. ``backoff`` is the delay before each restart.
-    Default: 1 s, doubled up to 30.
+    ``run_task`` takes a token, runs a task with it, and returns the task's outcome. ``cancel``
+    kills the task, and ``run_task`` then returns an outcome without an error. ``backoff`` is the
+    delay before each restart. Default: 1 s, doubled up to 30 s.
     """
 
     def __init__(
@@ -113,7 +116,10 @@ class LaneSupervisor:
         self._error: str | None = None
 
     def run(self) -> None:
-        """Keep the receiver running until it is stopped, finishes, or has failed for good."""
+        """Run the receiver, and restart it after failures.
+
+        Return when it was stopped, has finished, or has failed so that a restart cannot succeed.
+        """
         failures = 0
         while not self._stopping.is_set():
             outcome = self._run_once()
@@ -130,7 +136,7 @@ class LaneSupervisor:
 
     @property
     def status(self) -> ReceiverStatus:
-        """The receiver's status now."""
+        """Current status of the receiver."""
         with self._changed:
             last = self._last if self._connection is not None else None
             return ReceiverStatus(
@@ -143,7 +149,7 @@ class LaneSupervisor:
             )
 
     def wait_until_settled(self, timeout_s: float) -> ReceiverStatus:
-        """Wait up to ``timeout_s`` until the receiver receives, is stopped or has failed."""
+        """Wait up to ``timeout_s`` until the receiver receives or has ended; return its status."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._state is HostedState.RECEIVING or self._state.is_final, timeout_s
@@ -151,14 +157,15 @@ class LaneSupervisor:
         return self.status
 
     def stop(self) -> None:
-        """Order the receiver to end cleanly, without waiting."""
+        """Order the receiver to stop cleanly, without waiting for its end."""
         self._stopping.set()
 
     def finish(self, thread: threading.Thread, deadline_s: float) -> bool:
-        """Wait, after `stop`, until the supervisor's thread has ended.
+        """Wait until the receiver has ended; call `stop` before.
 
-        A task that has not reported yet is killed at once, because no records are lost. Other tasks
-        are killed at ``deadline_s``. Return whether no task that had reported was killed.
+        ``thread`` is the thread that executes `run`. A task that has not sent a report is killed at
+        once, because it has not accepted records. Another task is killed at ``deadline_s``, a time
+        of the monotonic clock. Return False if the receiver's task was killed at the deadline.
         """
         clean = True
         while thread.is_alive():
@@ -171,9 +178,9 @@ class LaneSupervisor:
         return clean
 
     def on_report(self, connection: object, report: Report) -> Order:
-        """Note a task's report over a connection, and return the order for the task."""
+        """Record the report that a task sent over a connection, and return the task's order."""
         with self._changed:
-            if report.token != self._token:  # from a job that has just ended
+            if report.token != self._token:  # the report is from a job that has just ended
                 return Order.STOP
             if self._connection is None:
                 self._begin(connection)
@@ -185,7 +192,7 @@ class LaneSupervisor:
         return Order.STOP if self._stopping.is_set() else Order.RECEIVE
 
     def on_disconnect(self, connection: object) -> None:
-        """Note that a task's connection has ended, or was silent for too long."""
+        """Record that a task's connection has ended, or has sent no report for too long."""
         with self._changed:
             if connection is self._connection:
                 self._connection = None
@@ -211,7 +218,7 @@ class LaneSupervisor:
         self._connection = connection
         self._begun += 1
         if self._last is not None:
-            self._error = f"Its task on {self._last.host} was lost, and Spark has run it again."
+            self._error = f"The task on {self._last.host} was lost, and Spark has run it again."
             _LOG.warning("%s: %s", self._what, self._error)
 
     def _receive(self, report: Report) -> None:
