@@ -11,10 +11,11 @@ sizes, and compares the sum with this limit::
 
     allowed = min(raw_bytes + 2 KiB * count + 64 MiB, max(256 MiB, 1000 * payload_bytes))
 
-``raw_bytes`` is the size of keys, values and headers. The 2 KiB per record and the 64 MiB cover
-what ``raw_bytes`` omits: message ids (at most 200 characters each) and empty headers. The second
-term limits a block whose header states a false ``raw_bytes`` or ``count``. Records that exceed the
-limit are stored without compression, so every block that `encode` writes can be read.
+``raw_bytes`` is the size of keys, values and headers, without message ids and without empty
+headers. The 2 KiB per record (an id has at most 200 characters) and the 64 MiB cover ids and empty
+headers. The second term limits a block whose header states a false ``raw_bytes`` or ``count``.
+Records that exceed the limit are stored without compression, so every block that `encode` writes
+can be read.
 """
 
 import struct
