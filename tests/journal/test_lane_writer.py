@@ -148,7 +148,7 @@ def test_a_torn_tail_is_cut_off_when_the_lane_is_opened(
         with journal.writer(0) as writer:
             assert writer.end == 2
         assert len(path.read_bytes()) < size
-    assert f"of {path} are cut off" in caplog.text
+    assert f"of {path} are removed" in caplog.text
 
 
 def test_a_segment_is_finished_at_its_size(journal: Journal) -> None:
@@ -190,7 +190,7 @@ def test_a_symbolic_link_in_place_of_a_segment_is_refused(journal: Journal, tmp_
     path.rename(to)
     path.symlink_to(to)
     before = to.read_bytes()
-    with pytest.raises(JournalError, match=f"{path} is a symbolic link in place of a segment"):
+    with pytest.raises(JournalError, match=f"the segment {path} is a symbolic link"):
         journal.writer(0)
     assert to.read_bytes() == before
 

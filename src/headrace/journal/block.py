@@ -200,7 +200,7 @@ def decode(
     """
     header = decode_header(data.slice(0, min(HEADER_BYTES, data.size)).to_pybytes(), name)
     if data.size != (whole := HEADER_BYTES + header.payload_bytes):
-        raise damaged(name, f"it has {data.size} bytes, and its header says {whole}")
+        raise damaged(name, f"it has {data.size} bytes, but its header says {whole}")
     payload = data.slice(HEADER_BYTES, header.payload_bytes)
     return header, decode_payload(header, payload, name, columns)
 
@@ -216,7 +216,7 @@ def decode_payload(
     a check fails. Columns of an uncompressed payload are views, not copies.
     """
     if header.count > MAX_RECORDS:
-        raise damaged(name, f"it says {header.count} records, and {MAX_RECORDS} is the most")
+        raise damaged(name, f"its header says {header.count} records, more than {MAX_RECORDS}")
     if _crc([payload]) != header.payload_crc:
         raise damaged(name, "its records fail their checksum")
     try:
@@ -231,7 +231,7 @@ def decode_payload(
     except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(name, f"its records cannot be read: {error}") from error
     if batch.num_rows != header.count:
-        raise damaged(name, f"it has {batch.num_rows} records, not the {header.count} it says")
+        raise damaged(name, f"it has {batch.num_rows} records, but its header says {header.count}")
     return _with_columns(batch, columns)
 
 
@@ -334,10 +334,12 @@ def _check_times(batch: pa.RecordBatch, header: FrameHeader) -> None:
         return
     times = batch.column("timestamp")
     if times.null_count or not len(times):
-        raise pa.ArrowInvalid(f"{times.null_count} of its {len(times)} times are missing")
+        raise pa.ArrowInvalid(f"{times.null_count} of its {len(times)} timestamps are missing")
     bounds, says = _time_bounds(times), (header.earliest_ms, header.latest_ms)
     if bounds != says or max(map(abs, says)) > _MOST_MS:
-        raise pa.ArrowInvalid(f"its times are {bounds} (ms), and its header says {says}")
+        raise pa.ArrowInvalid(
+            f"its earliest and latest timestamp are {bounds} (ms), but its header says {says}"
+        )
 
 
 def _crc(parts: Iterable[Part]) -> int:
@@ -362,12 +364,12 @@ def check_unpacked(payload: pa.Buffer, raw_bytes: int, count: int) -> int:
     try:
         sizes, schema_bytes = unpacked_sizes(payload)
     except (struct.error, IndexError) as error:
-        raise pa.ArrowInvalid("its buffers are not where it says") from error
+        raise pa.ArrowInvalid("its messages give invalid positions of buffers") from error
     unpacked_bytes, allowed = sum(sizes), most_unpacked_bytes(raw_bytes, count, payload.size)
     if unpacked_bytes > allowed:
         raise pa.ArrowInvalid(
-            f"its {payload.size} bytes would unpack to {unpacked_bytes}, more than the {allowed}"
-            f" that {count} records of {raw_bytes} bytes can need"
+            f"its {payload.size} bytes would unpack to {unpacked_bytes} bytes, more than the"
+            f" {allowed} bytes that are allowed for {count} records of {raw_bytes} bytes"
         )
     return schema_bytes
 
@@ -399,11 +401,11 @@ def _compressed(messages: bytes, schema_bytes: int) -> Sequence[int]:
     schema = _target(data, _PREFIX.size)
     length = _field(data, schema, _MESSAGE_BODY_BYTES)
     if length and _I64.unpack_from(data, length)[0]:
-        raise pa.ArrowInvalid("its schema has a body")
+        raise pa.ArrowInvalid("its schema message has a body")
     message = _target(data, schema_bytes + _PREFIX.size)
     if (kind := data[_field(data, message, _MESSAGE_KIND)]) != _RECORDS:
         # Arrow would unpack a dictionary before the records, unchecked.
-        raise pa.ArrowInvalid(f"it has a message of kind {kind} where its records must be")
+        raise pa.ArrowInvalid(f"it has an Arrow message of type {kind} in place of its records")
     batch = _target(data, _field(data, message, _MESSAGE_HEADER))
     buffers = _field(data, batch, _BATCH_BUFFERS)
     if not buffers or not _field(data, batch, _BATCH_COMPRESSION):
@@ -419,7 +421,7 @@ def _message_bytes(data: memoryview, at: int) -> int:
     """Return the size (bytes) of the Arrow message at position ``at``, without its body."""
     continuation, size = _PREFIX.unpack_from(data, at)
     if continuation != _CONTINUATION:
-        raise pa.ArrowInvalid("its messages are not in the form of Arrow 0.15 and later")
+        raise pa.ArrowInvalid("its messages are not in the format of Arrow 0.15 and later")
     return _PREFIX.size + int(size)
 
 

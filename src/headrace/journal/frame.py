@@ -14,19 +14,19 @@ IPC stream (`block`). The header is little endian and ends with its own CRC-32::
     80  latest          8   timestamp, ms since the epoch
     88  lane            4
     92  count           4   of records
-    96  payload CRC-32  4   zlib's
-    100 previous        4   the checksum of the frame before, or 0
+    96  payload CRC-32  4   as in zlib
+    100 previous        4   checksum of the previous frame, or 0
     104 zeros          20
-    124 header CRC-32   4   of the 124 bytes before
+    124 header CRC-32   4   of the first 124 bytes of the header
 
-``previous`` chains a lane's frames. A frame's checksum is its header's CRC-32, so equal checksums
-mean equal frames up to that point, except for a chance of one in 2**32. ``previous`` is 0 in a
-lane's first frame and after a loss.
+A frame's checksum is its header's CRC-32. ``previous`` chains a lane's frames: two frames with
+equal checksums have equal predecessors too, except for a chance of one in 2**32. ``previous`` is 0
+in a lane's first frame and after a loss.
 
-``synced`` distinguishes a torn tail from damage. A crash leaves whole frames and at most one torn
-tail, which was never acknowledged. Invalid bytes are damage if a later frame says that they were
-durable. At a segment's end no later frame exists: there invalid bytes are a torn tail, unless they
-are a whole frame of another position.
+A crash during an append leaves an incomplete last frame, which is called a torn tail and was never
+acknowledged. ``synced`` distinguishes a torn tail from damage: invalid bytes are damage if a later
+frame's ``synced`` says that they were durable. If no later frame exists, invalid bytes are a torn
+tail, unless they are a whole frame of another lane or offset.
 
 The sizes of header and payload are multiples of 8 bytes, so Arrow's buffers stay aligned.
 """
@@ -126,14 +126,14 @@ def decode_header(start: bytes, name: str) -> FrameHeader:
     Raise CorruptionError, with the frame's ``name``, if there is no valid header of version 1.
     """
     if len(start) < HEADER_BYTES:
-        raise damaged(name, f"it has {len(start)} bytes, and a header alone has {HEADER_BYTES}")
+        raise damaged(name, f"it has {len(start)} bytes, but a header has {HEADER_BYTES}")
     fields = start[: _FIELDS.size]
     if not fields.startswith(MAGIC[:-1]):
-        raise damaged(name, "it does not begin as a frame does")
+        raise damaged(name, "it does not begin with a frame's header")
     if _CRC.unpack_from(start, _FIELDS.size)[0] != crc32(fields):
         raise damaged(name, "its header fails its checksum")
     if (version := fields[len(MAGIC) - 1]) != MAGIC[-1]:
-        raise damaged(name, f"it has version {version}, and this Headrace reads version 1")
+        raise damaged(name, f"it has version {version}, but this Headrace reads version 1")
     return FrameHeader(*_FIELDS.unpack(fields)[1:])
 
 
@@ -374,13 +374,13 @@ def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
         if not found.end and header.first != place.first:
             return f"its first frame begins at offset {header.first}"
     if not is_last:
-        return "later segments were written when its frames were durable"
+        return "it is not the last segment, so all its bytes had been durable"
     if any(
         later.synced > place.first and later.journal_id == place.journal_id
         for later in later_headers(data, found.end)
     ):
         return "a later frame says that these bytes were durable"
-    return "" if _is_torn(data, found.end) else "no crash leaves such bytes"
+    return "" if _is_torn(data, found.end) else "a crash cannot have left these bytes"
 
 
 def _is_torn(data: bytes, begin: int) -> bool:

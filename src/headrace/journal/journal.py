@@ -115,7 +115,7 @@ class Journal:
                     journal_id = _made(storage)
                 else:
                     raise NoJournalError(
-                        f"There is no journal {storage.url}; a receiver makes it when it starts."
+                        f"There is no journal {storage.url}; start a receiver, which creates it."
                     ) from None
         return cls(storage, Identity(name, journal_id))
 
@@ -244,8 +244,8 @@ class Journal:
         check_columns(columns)
         if offsets.topic != self.name:
             raise OptionError(
-                f"{offsets} are not offsets of the journal {self.storage.url}, whose name is "
-                f"{self.name}; read them from their own."
+                f"The offsets {offsets} do not belong to the journal {self.storage.url}, whose "
+                f"name is {self.name}; open the journal to which they belong."
             )
         checked_lane(offsets.partition)
         return self._batches(offsets, tuple(columns), on_loss, after)
@@ -286,7 +286,7 @@ class Journal:
                     return Records(batch)
         raise JournalError(
             f"No block of lane {lane} of the journal {self.storage.url} begins at offset "
-            f"{first}; name one that `blocks` lists."
+            f"{first}; use the first offset of a block that `Journal.blocks` returns."
         )
 
     def writer(
@@ -336,8 +336,8 @@ def _storage_at(url: str) -> tuple[str, Storage]:
     scheme, separator, rest = url.partition("://")
     if separator and scheme not in ("file", *_OBJECTS, *_HDFS):
         raise OptionError(
-            f"There can be no journal at {scheme}:// URLs; a path, file:///path, "
-            "s3://bucket/prefix (also gs:// and az://) and webhdfs://host:port/path are allowed."
+            f"A journal cannot be at a {scheme}:// URL; write a path, file:///path, "
+            "s3://bucket/prefix (also gs:// and az://) or webhdfs://host:port/path."
         )
     path = rest if separator else url
     if separator and scheme in _HDFS:
@@ -367,8 +367,8 @@ def _identity(storage: Storage) -> bytes:
     """
     text = storage.read(IDENTITY, 0, _MOST_IDENTITY_BYTES).to_pybytes()
     reason = (
-        f"{storage.url}/{IDENTITY} is damaged: it does not say which journal this is; put it "
-        "back, as JSON with format, id and created_ms (each segment's bytes 8 to 24 are the id)."
+        f"{storage.url}/{IDENTITY} is damaged: it has no id of the journal; restore it as JSON "
+        "with format, id and created_ms (bytes 8 to 24 of each segment are the id)."
     )
     try:
         values = json.loads(text)
@@ -380,14 +380,15 @@ def _identity(storage: Storage) -> bytes:
         raise CorruptionError(reason) from error
     if version == _OF_BLOCKS:
         raise CorruptionError(
-            f"{storage.url} is a journal whose blocks are files of their own, as a Headrace before"
-            " 0.1.0 wrote it, and this one cannot read it; process it with the Headrace that wrote"
-            " it, and begin another journal."
+            f"The journal {storage.url} has format 1, with one file per block, which only Headrace"
+            " before 0.1.0 reads; process the journal with that version, and create a new journal"
+            " for new records."
         )
     if version != FORMAT or len(journal_id) != _ID_BYTES:
         raise CorruptionError(
             f"{storage.url}/{IDENTITY} has format {version!r} and an id of {len(journal_id)} "
-            f"bytes, where this Headrace reads format {FORMAT} with {_ID_BYTES}; use a newer one."
+            f"bytes, but this Headrace reads format {FORMAT} with {_ID_BYTES} bytes; use a newer"
+            " Headrace."
         )
     return journal_id
 
@@ -418,6 +419,6 @@ def _identity_beside(storage: Storage, lane: str) -> bytes:
         return _identity(storage)
     except FileNotFoundError:
         raise CorruptionError(
-            f"{storage.url}/{IDENTITY} is missing, although there is lane {lane}; put it back, "
-            "as JSON with format, id and created_ms (each segment's bytes 8 to 24 are the id)."
+            f"{storage.url}/{IDENTITY} is missing, although lane {lane} exists; restore it as JSON "
+            "with format, id and created_ms (bytes 8 to 24 of each segment are the id)."
         ) from None

@@ -200,7 +200,7 @@ class _Walk:
             reason, until = str(error), stop
             if stop is None:
                 reason += (
-                    " Nothing else says where the lane ended, so give `headrace journal repair`"
+                    " No other file shows where the lane ended, so give `headrace journal repair`"
                     f" --reached {self.lane.lane}:OFFSET with an offset that the lane had not"
                     " reached."
                 )
@@ -263,8 +263,8 @@ class _Walk:
             previous = int(row.rows["previous"][number])
             if 0 not in (self.checksum, previous) and previous != self.checksum:
                 mixed = (
-                    "It was written behind another block than the one before it, so blocks of two"
-                    " copies of the lane are mixed; put back those of one copy."
+                    "The block before it is not the block after which it was written, so blocks of"
+                    " two copies of the lane are mixed; restore the files of one copy."
                 )
                 self._note(JournalFindingKind.MIXED, path, first, until, mixed)
             try:

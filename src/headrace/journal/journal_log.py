@@ -104,8 +104,8 @@ class JournalLog:
     def cut(self) -> str:
         return (
             f"put them back, or declare the offsets lost with `headrace journal repair"
-            f" {self.servers}` and --reached LANE:OFFSET, the offset being the one that was read up"
-            " to"
+            f" {self.servers}` and --reached LANE:OFFSET, where OFFSET is the end of the records"
+            " that were read"
         )
 
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
@@ -118,8 +118,8 @@ class JournalLog:
         if journal is None:
             if must_exist:
                 raise SourceError(
-                    f"There is no journal at {self.servers} (path); start a receiver that writes"
-                    " it, or correct the path."
+                    f"There is no journal at {self.servers} (option path); start the journal's"
+                    " receiver, or correct the path."
                 )
             return {}
         lanes = tuple(journal.lanes())
@@ -127,7 +127,7 @@ class JournalLog:
         missing = sorted(set(wanted or ()) - set(lanes))
         if missing and must_exist:
             raise SourceError(
-                f"The journal at {self.servers} has no lane {missing[0]} (lanes); it has"
+                f"The journal at {self.servers} has no lane {missing[0]} (option lanes); its lanes:"
                 f" {', '.join(map(str, lanes)) or 'none'}."
             )
         chosen = lanes if wanted is None else tuple(lane for lane in wanted if lane in lanes)

@@ -46,8 +46,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> JournalOpti
     raw = exactly_named(FORMAT, options, streaming=streaming, both=_BOTH)
     if not raw.get("path", "").strip():
         raise OptionError(
-            "Nothing says which journal to read; set the option path to its folder, or name it in"
-            " load(...)."
+            "The option path is missing or empty; set it to the journal's path or URL, or pass"
+            " that to load(...)."
         )
     return JournalOptions(
         shared=parse_source_options(raw, streaming=streaming, stream_begins=Edge.EARLIEST),
@@ -63,7 +63,7 @@ def _lanes(raw: Mapping[str, str]) -> tuple[int, ...] | None:
     numbers = [number.strip() for number in raw["lanes"].split(",")]
     if not all(number.isascii() and number.isdecimal() for number in numbers):
         raise OptionError(
-            f"lanes is {raw['lanes']!r}; it must be the numbers of lanes, such as 0,1."
+            f"lanes is {raw['lanes']!r}; it must be lane numbers separated by commas, such as 0,1."
         )
     return tuple(sorted(set(map(int, numbers))))
 

@@ -23,7 +23,7 @@ from headrace.journal.lane import Lane, Lost
 from headrace.journal.layout import LOST, SEGMENT, corrupt_name, file_name, parsed
 from headrace.journal.storage import as_journal_error
 
-_DAMAGED: Final = "What declared these offsets lost was damaged, and with it the reason."
+_DAMAGED: Final = "The file that declared these offsets lost, with the reason, was damaged."
 
 
 def repair(

@@ -64,8 +64,8 @@ class JournalSource(SourceFormat):
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Raise OptionError: only receivers write to a journal."""
         raise OptionError(
-            f"{FORMAT} cannot be written with a DataFrame's writer; have `headrace receive` or"
-            " headrace.journal.Journal.writer append records."
+            f"A DataFrame cannot be written to {FORMAT}; append records with `headrace receive` or"
+            " headrace.journal.Journal.writer."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:

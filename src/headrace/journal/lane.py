@@ -274,8 +274,8 @@ class Lane:
         whole = frames(lambda _at, _size: row, size, 0, self.place(segment))
         if not len(whole):
             raise CorruptionError(
-                f"{name} is not the frame that belongs there; put back the file that was there, or"
-                " let `headrace journal repair` declare it lost."
+                f"{name} begins with a frame of another lane, offset or journal; restore the"
+                " original file, or declare its records lost with `headrace journal repair`."
             )
         return whole
 
@@ -334,12 +334,12 @@ class Lane:
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(
                 f"{place} is damaged: it does not say which offsets are lost; "
-                "let `headrace journal repair` write it again."
+                "run `headrace journal repair`, which writes the file again."
             ) from error
         if lost.first != first or lost.until <= first:
             raise CorruptionError(
-                f"{place} is damaged: it is about the offsets [{lost.first}, "
-                f"{lost.until}); let `headrace journal repair` write it again."
+                f"{place} is damaged: it declares the offsets [{lost.first}, {lost.until}) lost; "
+                "run `headrace journal repair`, which writes the file again."
             )
         return lost
 
@@ -392,9 +392,9 @@ class Lane:
         if says != (self.identity.id, self.lane, first) or header.count == 0:
             of_another = header.journal_id != self.identity.id
             raise CorruptionError(
-                f"{name} is not the frame that belongs there: it holds lane {header.lane} "
+                f"{name} is the wrong frame: it has the offsets of lane {header.lane} "
                 f"[{header.first}, {header.until}){' of another journal' if of_another else ''}; "
-                "put back the file that was there, or let `headrace journal repair` set this one "
+                "restore the original file, or run `headrace journal repair`, which sets this file "
                 "aside."
             )
         payload = frame.slice(HEADER_BYTES, min(header.payload_bytes, frame.size - HEADER_BYTES))

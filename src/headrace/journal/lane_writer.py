@@ -160,12 +160,14 @@ class LaneWriter:
         """Encode records as the lane's next block, after repairing the end of a failed append."""
         if not 1 <= records.count <= MAX_RECORDS:
             raise OptionError(
-                f"A block of {records.count} records cannot be written; 1 to {MAX_RECORDS} are "
-                "allowed: append in chunks."
+                f"A block of {records.count} records cannot be written; append 1 to {MAX_RECORDS} "
+                "records at a time."
             )
         self._make_ready()
         if self._end + records.count > MAX_OFFSET:
-            raise JournalError(f"{self._files.what} is full; write to another lane.")
+            raise JournalError(
+                f"{self._files.what} has used all its offsets; write to another lane."
+            )
         return encode(
             records,
             journal_id=self._files.identity.id,
@@ -179,7 +181,7 @@ class LaneWriter:
 
     def _make_ready(self) -> None:
         if self._closed:
-            raise JournalError(f"The writer of {self._files.what} is closed; open another one.")
+            raise JournalError(f"The writer of {self._files.what} is closed; open a new writer.")
         if self._displaced:
             raise self._other_writer()
         if self._failed:
@@ -232,7 +234,7 @@ class LaneWriter:
             if stored.writer != self._writer:
                 raise self._other_writer() from None
             raise FileExistsError(
-                "an earlier block of the same writer, whose append seemed to fail, has this name"
+                "a segment of this name exists, from an append of this writer that seemed to fail"
             ) from None
 
     def _let_go(self) -> None:
@@ -255,8 +257,8 @@ class LaneWriter:
         self._checksum = frames.checksum or self._checksum_of(index.before(last), last)
         if checked.torn_bytes:
             _LOG.warning(
-                "%d bytes behind byte %d of %s are cut off: an append that was not acknowledged"
-                " left them.",
+                "%d bytes after byte %d of %s are removed: an interrupted append has left them, and"
+                " it was not acknowledged.",
                 checked.torn_bytes,
                 frames.end,
                 self._files.shown(self._files.path(last)),
@@ -285,7 +287,7 @@ class LaneWriter:
         if checked.defect:
             raise CorruptionError(
                 f"{self._files.named(segment, checked.frames.until)} is damaged from byte"
-                f" {checked.frames.end} on: {checked.defect}; nothing of it was cut off:"
+                f" {checked.frames.end} on: {checked.defect}; the file was not changed:"
                 " `headrace journal verify` lists all damage, and `headrace journal repair`"
                 " declares unreadable offsets lost."
             )
@@ -335,13 +337,13 @@ class LaneWriter:
 
     def _gone(self) -> JournalError:
         return JournalError(
-            f"The end of {self._files.what} is gone: offset {self._end} was reached, and something"
-            " has removed its last segment or a part of it; put it back."
+            f"The end of {self._files.what} is missing: its last segment, which ended at offset"
+            f" {self._end}, was deleted or truncated by another program; restore the segment."
         )
 
     def _other_writer(self) -> LaneTakenError:
         self._displaced = True
         return LaneTakenError(
-            f"{self._files.what} has another writer by now, and nothing more is written to it from "
-            "here; a lane has one writer: stop one of them, or let each have its own lane."
+            f"{self._files.what} has another writer by now, so this writer has stopped; a lane has "
+            "one writer: stop one of the two, or give each its own lane."
         )

@@ -41,8 +41,8 @@ def checked_journal_name(name: str) -> str:
     """Return a journal's name if Kafka allows it as a topic's name; otherwise raise OptionError."""
     if name in (".", "..") or not _JOURNAL.fullmatch(name):
         raise OptionError(
-            f"The journal's name {name!r}, the last part of its path, cannot be used; 1 to 249 "
-            "letters, digits, '.', '_' and '-' are allowed, but not '.' or '..' alone."
+            f"The journal's name {name!r}, the last component of its path, is not allowed; use 1 "
+            "to 249 letters, digits, '.', '_' and '-', but not '.' or '..' alone."
         )
     return name
 
@@ -50,7 +50,7 @@ def checked_journal_name(name: str) -> str:
 def checked_lane(lane: int) -> int:
     """Return a lane's number; OptionError if it is not a whole number from 0 to 99999."""
     if type(lane) is not int or not 0 <= lane <= MAX_LANE:
-        raise OptionError(f"The lane {lane!r} is not a whole number from 0 to {MAX_LANE}.")
+        raise OptionError(f"The lane is {lane!r}; it must be a whole number from 0 to {MAX_LANE}.")
     return lane
 
 

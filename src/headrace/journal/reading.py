@@ -34,7 +34,8 @@ def check_columns(columns: Sequence[str]) -> None:
     for column in columns:
         if column not in ARROW_SCHEMA.names:
             raise OptionError(
-                f"A journal has no column {column!r}; it has {', '.join(ARROW_SCHEMA.names)}."
+                f"A journal has no column {column!r}; its columns are"
+                f" {', '.join(ARROW_SCHEMA.names)}."
             )
 
 
@@ -221,10 +222,10 @@ def check_unchanged(lane: Lane, offset: int, now: int, after: int) -> None:
     """
     if 0 not in (after, now) and now != after:
         raise DataLossError(
-            f"{lane.what[0].upper()}{lane.what[1:]} is not the one that this query has read up to"
-            f" offset {offset}: another record is before that offset now, as after a backup was"
-            " restored and written to; restore the lane as it was, or start the query with a new"
-            " checkpoint, and set startingOffsets to the offsets from which to read."
+            f"{lane.what[0].upper()}{lane.what[1:]} is not the lane that this query has read up to"
+            f" offset {offset}: the records before that offset have changed, for example because a"
+            " backup was restored and written to; restore the lane as it was, or start the query"
+            " with a new checkpoint, and set startingOffsets to the offsets from which to read."
         )
 
 
@@ -233,16 +234,18 @@ def _missing(lane: Lane, offset: int) -> HeadraceError:
     index = lane.index()
     if offset < index.start:
         return DataLossError(
-            f"Offset {offset} of {lane.what} was pruned: it begins at {index.start}; go on from "
-            "there."
+            f"Offset {offset} of {lane.what} was pruned; the lane begins at {index.start}: read "
+            "from there."
         )
     end = lane.end(index)
     if offset >= end.until:
-        return JournalError(f"Offset {offset} of {lane.what} is not there: it ends at {end.until}.")
+        return JournalError(
+            f"Offset {offset} of {lane.what} does not exist: the lane ends at {end.until}."
+        )
     segment = index.segment_of(offset)
     path = lane.path(offset if segment is None else segment)
     return CorruptionError(
-        f"No frame of {lane.what} holds offset {offset} ({lane.shown(path)}), although it has "
-        "later ones; put the missing file back, or let `headrace journal repair` declare those "
-        "offsets lost."
+        f"Offset {offset} of {lane.what} is missing ({lane.shown(path)}), although the lane has "
+        "later offsets; restore the missing file, or declare the missing offsets lost with "
+        "`headrace journal repair`."
     )

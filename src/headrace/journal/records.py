@@ -132,8 +132,8 @@ class Records:
         """
         if len(data) > _MAX_BYTES:
             raise OptionError(
-                f"{len(data)} bytes of lines are more than the {_MAX_BYTES} that can be taken at "
-                "once; pass them in chunks."
+                f"The lines have {len(data)} bytes, more than the maximum of {_MAX_BYTES} bytes; "
+                "pass them in smaller chunks."
             )
         # Searching for a single byte is ten times as fast as searching for two.
         if b"\r" in data and b"\r\n" in data:
@@ -224,8 +224,8 @@ def _few_nulls(name: str, count: int) -> pa.Array:
 def _array(values: Sequence[Any], count: int, name: str) -> pa.Array:
     if len(values) != count:
         raise OptionError(
-            f"The column {name} has {len(values)} values for {count} records; it must have as "
-            "many, or be left out."
+            f"The column {name} has {len(values)} values for {count} records; it must have one "
+            "value per record, or be omitted."
         )
     try:
         array = pa.array(values, SCHEMA.field(name).type)
@@ -252,4 +252,4 @@ def _bytes_of(column: pa.Array) -> int:
 
 
 def _too_large() -> OptionError:
-    return OptionError("Records of more than 2 GiB cannot be held together; use smaller chunks.")
+    return OptionError("A column of the records has more than 2 GiB; use smaller chunks.")

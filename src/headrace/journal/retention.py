@@ -82,9 +82,9 @@ def prune(
     processed = ledger.history.processed_until(journal.id, lanes, without=without)
     if lanes and not processed and not unread:
         raise JournalError(
-            f"No gate that counts has read the journal {journal.storage.url}, as far as this "
-            "ledger knows, so nothing of it has been processed; name the ledger of the gates that "
-            "read it, or add --unread (unread=True) if it is to go unread."
+            f"By this ledger, no gate has read the journal {journal.storage.url} (ignored gates "
+            "do not count); use the ledger of the gates that read the journal, or add --unread "
+            "(unread=True) to remove records that no gate has read."
         )
     prunings = []
     for lane in lanes:
@@ -104,7 +104,7 @@ def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
     if missing := sorted({*only}.difference(lanes)):
         existing = ", ".join(map(str, lanes)) or "none"
         raise JournalError(
-            f"The journal {journal.storage.url} has no lane {missing[0]}; it has: {existing}."
+            f"The journal {journal.storage.url} has no lane {missing[0]}; its lanes: {existing}."
         )
     return sorted({*only})
 

@@ -93,11 +93,11 @@ class Storage(Protocol):
 
     def begin(self, path: str) -> Appending:
         """Create a file and open it for appends; errors as in `put`. Only if `appends` is true."""
-        raise OSError(f"{path} cannot be appended to")
+        raise OSError(f"the storage does not support appending to {path}")
 
     def go_on(self, path: str, size: int) -> Appending:
         """Cut a file to ``size`` bytes and open it for appends. Only if `appends` is true."""
-        raise OSError(f"{path} cannot be appended to at position {size}")
+        raise OSError(f"the storage does not support appending to {path} at position {size}")
 
     def settled(self, path: str) -> bytes:
         """Read a whole file from the disk, not from caches; no writer may have the file open."""
@@ -137,7 +137,7 @@ def as_journal_error(what: str) -> Iterator[None]:
         reason = error.strerror or str(error) or type(error).__name__
         what = what[0].upper() + what[1:]
         raise JournalError(
-            f"{what}: {reason}; see to that, then try again: nothing acknowledged is lost."
+            f"{what}: {reason}; correct this, then try again: no acknowledged record is lost."
         ) from error
 
 

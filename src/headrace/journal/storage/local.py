@@ -105,7 +105,7 @@ def write_all(disk: Disk, descriptor: int, parts: Sequence[Part]) -> None:
     while left:
         written = disk.write(descriptor, left)
         if written <= 0:
-            raise OSError(f"{written} bytes of a file were written, and no reason was given")
+            raise OSError(f"the file system wrote {written} bytes and gave no reason")
         while left and written >= left[0].nbytes:
             written -= left.pop(0).nbytes
         if written:
@@ -263,7 +263,7 @@ class LocalStorage(Storage):
 
     def _refuse_link(self, path: Path) -> None:
         if path.is_symlink():
-            raise OSError(errno.ELOOP, f"{path} is a symbolic link in place of a segment")
+            raise OSError(errno.ELOOP, f"the segment {path} is a symbolic link")
 
     def set_aside(self, path: str, to: str) -> None:
         """Rename a file; the new name is durable before the old name is removed."""
@@ -306,8 +306,8 @@ class LocalStorage(Storage):
                 owner = os.pread(descriptor, _MOST_OWNER_BYTES, 0).decode(errors="replace").strip()
                 raise LaneTakenError(
                     f"Lane {folder} of the journal {self.url} is being written by"
-                    f" {owner or 'another process'}; a lane has one writer: stop that one, or write"
-                    " to another lane."
+                    f" {owner or 'another process'}; a lane has one writer: stop that process, or"
+                    " write to another lane."
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
@@ -350,7 +350,7 @@ class AppendedFile:
     def _check(self, descriptor: int, size: int) -> None:
         if (present := self._disk.size(descriptor)) != size:
             raise FileExistsError(
-                errno.EEXIST, f"it has {present} bytes where its writer left {size}"
+                errno.EEXIST, f"the file has {present} bytes, but this writer left {size} bytes"
             )
 
     def close(self) -> None:

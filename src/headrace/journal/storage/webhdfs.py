@@ -177,10 +177,10 @@ def _rename(files: Any, path: str, to: str) -> None:
             files.info(to)
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"{path} could not be given its name, for something has removed it, such as another"
-                " writer that has opened the lane"
+                f"{path} cannot be renamed because it was removed, for example by another writer"
+                " that has opened the lane"
             ) from None
-        raise FileExistsError(f"{to} is there already")
+        raise FileExistsError(f"{to} already exists")
 
 
 def _address(scheme: str, authority: str) -> tuple[str, int]:
@@ -192,9 +192,9 @@ def _address(scheme: str, authority: str) -> tuple[str, int]:
         host, port = None, None
     if not host or "@" in authority:
         raise OptionError(
-            f"The address {authority.rpartition('@')[2]!r} of a {scheme}:// URL cannot be used; "
-            f"write {scheme}://namenode:{PORTS[scheme]}/path, without a user: that one is taken "
-            "from HADOOP_USER_NAME."
+            f"The address {authority.rpartition('@')[2]!r} of a {scheme}:// URL is invalid; "
+            f"write {scheme}://namenode:{PORTS[scheme]}/path, without a user: HADOOP_USER_NAME "
+            "sets the user."
         )
     return f"[{host}]" if ":" in host else host, port or PORTS[scheme]
 
@@ -204,8 +204,8 @@ def _user() -> str:
         return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     except (KeyError, OSError) as error:
         raise SetupError(
-            f"The user {os.getuid()} has no name on this machine, which HDFS asks for; set "
-            "HADOOP_USER_NAME."
+            f"The user id {os.getuid()} has no name on this machine, but HDFS needs a user name; "
+            "set HADOOP_USER_NAME."
         ) from error
 
 
@@ -220,12 +220,12 @@ def _as_os_errors() -> Iterator[None]:
     except requests.HTTPError as error:
         raise OSError(_refusal(error)) from None
     except requests.JSONDecodeError:
-        raise OSError("what answered is no server of WebHDFS") from None
+        raise OSError("the server that responded is not a WebHDFS server") from None
     except requests.Timeout as error:
-        raise TimeoutError(f"{_server(error)} has not answered for {TIMEOUT_S} s") from None
+        raise TimeoutError(f"{_server(error)} has not responded for {TIMEOUT_S} s") from None
     except requests.exceptions.ChunkedEncodingError:
         raise OSError(
-            "an answer broke off; the log of the DataNode that gave it says why"
+            "a response broke off; the log of the DataNode that sent it has the reason"
         ) from None
     except requests.RequestException as error:
         raise OSError(f"{_server(error)} cannot be reached: {_cause(error)}") from None
@@ -234,7 +234,7 @@ def _as_os_errors() -> Iterator[None]:
     except (RuntimeError, ValueError) as error:  # fsspec's conversions of server errors
         raise OSError(_first_line(error)) from None
     except (KeyError, TypeError):
-        raise OSError("what answered is no server of WebHDFS") from None
+        raise OSError("the server that responded is not a WebHDFS server") from None
 
 
 def _refusal(error: Any) -> str:
@@ -242,7 +242,7 @@ def _refusal(error: Any) -> str:
     status = error.response.status_code
     kerberos = ", and Kerberos is not supported" if status == requests.codes.unauthorized else ""
     answer = f"the HTTP status {status} {error.response.reason}"
-    return f"{_server(error)} answered with {answer}{kerberos}"
+    return f"{_server(error)} responded with {answer}{kerberos}"
 
 
 def _server(error: Any) -> str:
@@ -258,7 +258,7 @@ def _cause(error: BaseException) -> str:
         if isinstance(at, OSError) and at.strerror:
             return at.strerror
         at = at.__cause__ or at.__context__
-    return "the connection broke off"
+    return "the connection was closed"
 
 
 def _first_line(error: Exception) -> str:
