@@ -90,7 +90,7 @@ def test_a_session_that_expires_is_begun_again_and_all_goes_on(
         wait_until(lambda: set(a.states()) == {"a", "b"})
         b.send(to_a(world, 1))
         assert a.receive(WAIT_S) == [to_a(world, 1)]
-    assert any("was lost; the stages send their signals anew" in line for line in caplog.messages)
+    assert any("was lost; the stages send their signals again" in line for line in caplog.messages)
 
 
 def test_a_message_that_was_lost_with_its_session_is_sent_again(world: ZookeeperWorld) -> None:
@@ -205,7 +205,7 @@ MALLORYS = [make_digest_acl("mallory", "s", all=True)]
         ),
         pytest.param(
             {"taskmessage/a/b": (b"", {**FORGED, "acl": MALLORYS})},
-            "ignores what 'b' seems to have sent",
+            "ignores a signal in the name of 'b'",
             id="an unreadable node",
         ),
     ],

@@ -67,7 +67,7 @@ class SavedPressure:
                 require_level("A level", level)
             return cls(int(values["written_ms"]), tuple(pressures), values["levels"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise OptionError("The text is not the saved pressure of a stage.") from error
+            raise OptionError("The text is not JSON of a saved pressure.") from error
 
     def level(self, upstream: str, wall_ms: int, lease_ms: int) -> float:
         """Return the saved throttle level for an upstream stage; 0 if none is saved.
@@ -217,7 +217,7 @@ class StageAgent:
                 self._apply(signal, now_ms)
         for sender in self._throttle.expire(now_ms):
             _LOG.warning(
-                "Stage %r of flow %r is free of %r, which sent nothing within its lease.",
+                "Stage %r of flow %r is no longer throttled by %r: no signal within the lease.",
                 self._spec.stage,
                 self._spec.flow,
                 sender,
@@ -251,13 +251,15 @@ class StageAgent:
         try:
             return SavedPressure.of_json(text)
         except OptionError as error:
-            _LOG.warning("Gate %r begins without its pressure state: %s", self._spec.gate, error)
+            _LOG.warning("Gate %r begins without its saved pressure: %s", self._spec.gate, error)
             return SavedPressure()
 
     def _apply(self, signal: PressureSignal, now_ms: int) -> None:
         signal = self._believed(signal)
         outcome = self._throttle.apply(signal, now_ms, self._progress.emits_per_s(now_ms))
-        _LOG.debug("%s is %s by stage %s.", signal, outcome, self._spec.stage)
+        _LOG.debug(
+            "The signal %s had the outcome '%s' at stage %s.", signal, outcome, self._spec.stage
+        )
         self._must_write = True
 
     def _believed(self, signal: PressureSignal) -> PressureSignal:
@@ -277,8 +279,8 @@ class StageAgent:
             self._warnings.clear(about)
             return signal
         self._warnings.warn(
-            f"Stage {sender!r} of flow {self._spec.flow!r} asks for a lease of"
-            f" {signal.lease_ms} ms; it gets {max_ms} ms, which the flow has declared.",
+            f"Stage {sender!r} of flow {self._spec.flow!r} sent a signal with a lease of"
+            f" {signal.lease_ms} ms; the lease is cut to {max_ms} ms, as the flow declares.",
             about=about,
         )
         return replace(signal, lease_ms=max_ms)
@@ -350,7 +352,7 @@ class StageAgent:
         if limit is None or by is None:
             if before is not None:
                 _LOG.info(
-                    "Stage %r of flow %r is free of the pressure of %r, after %.1f s.",
+                    "Stage %r of flow %r is no longer throttled by %r, after %.1f s.",
                     self._spec.stage,
                     self._spec.flow,
                     before.by,
@@ -380,8 +382,8 @@ class StageAgent:
             yield
         except HeadraceError as error:
             self._warnings.warn(
-                f"Stage {self._spec.stage!r} of flow {self._spec.flow!r} cannot see to {what} at"
-                f" present: {error}",
+                f"Stage {self._spec.stage!r} of flow {self._spec.flow!r} cannot process {what} now"
+                f" and will retry: {error}",
                 about=what,
             )
         else:

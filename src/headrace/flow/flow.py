@@ -219,12 +219,12 @@ def _require_channels(
     """Raise OptionError unless ``reads`` and each item of ``writes`` is a channel's name."""
     if not isinstance(reads, str):
         raise OptionError(
-            f"Stage {stage!r} ({declared_at}) reads {reads!r}; it reads one channel, by its name,"
-            " so declare a stage for each channel that is to be read."
+            f"Stage {stage!r} ({declared_at}) reads {reads!r}; a stage reads one channel, given by"
+            " its name, so declare one stage for each channel to read."
         )
     for channel in writes:
         if not isinstance(channel, str):
             raise OptionError(
-                f"Stage {stage!r} ({declared_at}) writes {channel!r}; name its channels, such as"
-                " writes='parsed' or writes=['good', 'bad']."
+                f"Stage {stage!r} ({declared_at}) writes {channel!r}; give the names of channels,"
+                " such as writes='parsed' or writes=['good', 'bad']."
             )

@@ -45,16 +45,16 @@ _HEADER_FIELDS: Final = [("key", StringType()), ("value", BinaryType())]
 _TRIES: Final = 3
 """Maximum number of attempts to write a batch, if Spark may have run a task twice."""
 
-_RAN_BEFORE: Final = "a task of it ran before"
+_RAN_BEFORE: Final = "one of its tasks ran before"
 """Text by which the driver recognizes `_RanTwiceError`; Spark passes on only an error's text."""
 
 POLLS_PER_SAMPLE: Final = 40
 """Number of polls between two reads of the topic's partitions and of a sample of its records."""
 
 _ASSUMED_BYTES: Final = 1_000
-"""Assumed size of a record (bytes) until a sample was read. A too large value throttles stages
-without need. (A batch with a limit in bytes assumes a thousand times this size, because the limit
-must hold.)"""
+"""Assumed size of a record (bytes) until a sample of records is read. If the value is too large,
+stages are throttled without need. (A batch with a limit in bytes assumes a thousand times this
+size, because the limit must hold.)"""
 
 
 class KafkaQueue:
@@ -205,8 +205,8 @@ class KafkaChannel:
         topic = lookup.topics([self.topic]).get(self.topic)
         if topic is None:
             raise SourceError(
-                f"Stages cannot write {self.location}, which is not there; make it, or name"
-                " another one."
+                f"Stages cannot write {self.location}, because the topic does not exist; create"
+                " it, or name another topic."
             )
         return topic
 
@@ -219,7 +219,7 @@ class KafkaChannel:
         written = ledger.outputs.written(topic_id, _ancestry(key))
         starts = {tp.partition: end for tp, end in ends.items()}
         if written or not ledger.outputs.begin(topic_id, key, attempt, starts):
-            _LOG.info("Batch %s is in %s already.", key, self.location)
+            _LOG.info("Batch %s is already written to %s.", key, self.location)
             return
         try:
             _produced(output, options.client, self.topic, tag(key, attempt))
@@ -229,7 +229,7 @@ class KafkaChannel:
         if not ledger.outputs.finish(topic_id, key, attempt):
             raise LedgerError(
                 f"Batch {key} was taken over by another process while it was written to"
-                f" {self.location}; of this attempt nothing is read."
+                f" {self.location}; stages skip the records of this attempt."
             )
 
     def read_options(self, ledger_url: str) -> dict[str, str]:
@@ -322,7 +322,8 @@ def _headers(types: dict[str, DataType]) -> Column:
 def _wrong(location: str, what: str) -> OptionError:
     return OptionError(
         f"The DataFrame to write to {location} does not have a channel's columns: {what}; select"
-        f" value (binary or string) and, if wanted, key (likewise) and headers ({_HEADERS})."
+        f" value (binary or string), and optionally key (binary or string) and headers"
+        f" ({_HEADERS})."
     )
 
 
@@ -336,9 +337,10 @@ def _ancestry(key: str) -> Iterator[str]:
 
 
 class Claims:
-    """Record of which partitions of an attempt a task has produced already.
+    """Partitions that the tasks of an attempt have claimed.
 
-    With Spark Connect, tasks call `take` over a network link.
+    A second run of a task is detected because its partition is claimed already. With Spark Connect,
+    tasks call `take` over a network link.
     """
 
     def __init__(self) -> None:
@@ -389,7 +391,7 @@ class _Producing:
 
 
 def _ran_before(topic: str, marked: str) -> _RanTwiceError:
-    return _RanTwiceError(f"The attempt {marked} to write {topic} ends: {_RAN_BEFORE}.")
+    return _RanTwiceError(f"The attempt {marked} to write {topic} is aborted: {_RAN_BEFORE}.")
 
 
 def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marked: str) -> None:

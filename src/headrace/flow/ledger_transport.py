@@ -123,8 +123,8 @@ class _LedgerTransport:
         except LedgerError as error:
             self._is_unreachable = True
             self._outage.warn(
-                "Stage %r of flow %r can neither signal nor be signalled, and what is in force"
-                " ends with its lease: %s",
+                "Stage %r of flow %r cannot exchange signals, and throttling ends when its lease"
+                " expires: %s",
                 self._stage,
                 self._flow,
                 error,
@@ -133,7 +133,7 @@ class _LedgerTransport:
         self._answered_s = time.monotonic()
         self._is_unreachable = False
         if self._outage.clear() is not None:
-            _LOG.info("Stage %r of flow %r signals again.", self._stage, self._flow)
+            _LOG.info("Stage %r of flow %r can exchange signals again.", self._stage, self._flow)
 
 
 def _raw(stored: StoredSignal) -> RawSignal:

@@ -30,7 +30,7 @@ POLL_S: Final = 0.25
 """Default interval between polls of a stage's queue (s)."""
 
 NEAR_POLL_S: Final = 0.05
-"""Interval between polls (s) if the queue has at least half the size of an overload, and the stage
+"""Interval between polls (s) if the queue has reached half of the overload threshold, and the stage
 does not throttle others yet."""
 
 MIN_POLL_S: Final = 0.01
@@ -128,7 +128,7 @@ class Neighbours:
         self._read_ms: int | None = None
 
     def refresh(self, now_ms: int) -> None:
-        """Read the neighbours' states, at most every `NEIGHBOURS_MS`."""
+        """Read the neighbours' states, at most once per `NEIGHBOURS_MS`."""
         if self._read_ms is None or now_ms - self._read_ms >= NEIGHBOURS_MS:
             self._read_ms = now_ms
             self._read()

@@ -72,14 +72,13 @@ def outputs(stage: Stage, returned: Any) -> dict[str, DataFrame]:
     frames = dict(returned) if isinstance(returned, Mapping) else {}
     if set(frames) != set(stage.writes) or not frames:
         raise OptionError(
-            f"{stage} has returned {_described(returned)}; {_expected(stage)}, as its declaration"
-            " says."
+            f"The handler of {stage} has returned {_described(returned)}; {_expected(stage)}."
         )
     for name, df in frames.items():
         if not isinstance(df, DataFrame):
             raise OptionError(
-                f"{stage} has returned {_described(df)} for the channel {name!r}; it must be a"
-                " DataFrame."
+                f"The handler of {stage} has returned {_described(df)} for the channel {name!r};"
+                " it must return a DataFrame."
             )
     return frames
 
@@ -92,10 +91,10 @@ def _described(returned: object) -> str:
 
 def _expected(stage: Stage) -> str:
     if not stage.writes:
-        return "it must return None, for it writes no channel"
+        return "it must return None, because the stage writes no channel"
     if len(stage.writes) == 1:
-        return f"it must return a DataFrame, for it writes the channel {stage.writes[0]!r}"
-    return f"it must return a DataFrame for each of {list(stage.writes)}, by name"
+        return f"it must return a DataFrame for the channel {stage.writes[0]!r}"
+    return f"it must return a DataFrame for each of the channels {list(stage.writes)}, by name"
 
 
 class StageQuery:
@@ -192,7 +191,7 @@ class RunningFlow:
     def stop(self) -> None:
         """Stop the queries, and release the stages that they throttle; later calls do nothing.
 
-        A batch that this interrupts runs again when its stage is started again.
+        An interrupted batch runs again when its stage is started again.
         """
         with self._lock:
             self._stopped.set()
@@ -298,8 +297,8 @@ def _refuse_a_new_name(
             now = "reads another channel now" if name in stages else "is no longer declared"
             raise OptionError(
                 f"{stage} has never run and would read {channel.location} from the beginning, but"
-                f" stage {name!r}, which {now}, has read the same channel; if you renamed that"
-                f" stage, name it {name!r} again, and if not, set the option startingOffsets."
+                f" stage {name!r}, which {now}, has read the same channel; if this is the renamed"
+                f" stage, use the name {name!r} again, or else set the option startingOffsets."
             )
 
 
@@ -318,8 +317,8 @@ def _refuse_another_channel(
         if topic_id in read:
             links = flow.graph.links
             raise OptionError(
-                f"{stage} has read {links[name].channel.location}, and its checkpoint has offsets"
-                f" of that; to read {links[stage.reads].channel.location}, it needs another name."
+                f"{stage} has a checkpoint with offsets of {links[name].channel.location}; to read"
+                f" {links[stage.reads].channel.location}, give the stage another name."
             )
 
 

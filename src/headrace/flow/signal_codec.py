@@ -63,7 +63,8 @@ class StageState:
             require_name("A missing upstream stage", self.missing_upstream)
         if not isinstance(self.upstream, tuple) or len(self.upstream) > MOST_UPSTREAM:
             raise OptionError(
-                f"The upstream stages of {self.stage!r} must be {MOST_UPSTREAM} names at most."
+                f"The upstream stages of {self.stage!r} must be a tuple of at most {MOST_UPSTREAM}"
+                " names."
             )
         for name in self.upstream:
             require_name("An upstream stage", name)
@@ -86,9 +87,10 @@ class StageState:
         is_free = self.throttled_by is None
         if is_free != (self.throttle_level == 0) or (is_free and limit is not None):
             raise OptionError(
-                f"The state of stage {self.stage!r} is level {self.throttle_level!r}, throttled by"
-                f" {self.throttled_by!r}, with a rate limit of {limit!r}; a free stage has level 0"
-                " and no limit, and a throttled one has a level."
+                f"The state of stage {self.stage!r} has the throttle level {self.throttle_level!r},"
+                f" throttled by {self.throttled_by!r}, with the rate limit {limit!r}; if no stage"
+                " throttles it, the level must be 0 and the limit None, or else the level must be"
+                " above 0."
             )
 
 
@@ -126,7 +128,7 @@ def decode_state(text: str | bytes) -> StageState:
 
 def _object(text: str | bytes, kind: type[Any]) -> dict[str, Any]:
     if len(text) > MAX_BYTES:
-        raise OptionError(f"It has {len(text)} bytes; signals have {MAX_BYTES} at most.")
+        raise OptionError(f"It has {len(text)} bytes; a signal has at most {MAX_BYTES} bytes.")
     try:
         values = json.loads(
             text if isinstance(text, str) else text.decode("ascii"),
@@ -136,7 +138,7 @@ def _object(text: str | bytes, kind: type[Any]) -> dict[str, Any]:
         )
     except (ValueError, RecursionError) as error:
         raise OptionError(
-            "It is not JSON in ASCII with each name once and no number beyond 64 bits."
+            "It is not JSON in ASCII with unique keys and numbers of at most 64 bits."
         ) from error
     return _checked(values, kind)
 
@@ -149,7 +151,7 @@ def _checked(found: object, kind: type[Any]) -> dict[str, Any]:
     names = {field.name for field in fields(kind)}
     needed = {field.name for field in fields(kind) if field.default is MISSING}
     if not isinstance(found, dict) or not needed <= found.keys() <= names:
-        raise OptionError(f"It must have {', '.join(sorted(names))}, and nothing else.")
+        raise OptionError(f"It is not a JSON object with the keys {', '.join(sorted(names))}.")
     return found
 
 
@@ -168,7 +170,7 @@ def _integer(digits: str) -> int:
 
 
 def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 def _is_number(value: object) -> bool:
@@ -201,8 +203,8 @@ class RawSignal:
         """Whether a lease of ``lease_ms`` that began with the write has not expired.
 
         A text that seems to come from the future is not current: the transport's clock was set back
-        after the write. If the sending stage runs, it soon writes a new text. If it does not run,
-        the text would throttle others until that future time.
+        after the write. A running stage soon writes a new text. The text of a stopped stage would
+        otherwise throttle others until that future time.
         """
         return -CLOCK_SLACK_MS <= self.age_ms < lease_ms
 

@@ -84,11 +84,11 @@ class ZookeeperSettings:
                 " of them ':'."
             )
         if self.key_file is not None and self.certificate_file is None:
-            raise OptionError("A key is given without its certificate; name that file too.")
+            raise OptionError("key_file is set without certificate_file; set both.")
         if not self.tls and (self.ca_file is not None or self.certificate_file is not None):
             raise OptionError(
-                f"Certificates are given, and tls is {self.tls!r} for ZooKeeper at {self.servers};"
-                " set it to True, and name the servers' secure port."
+                f"Certificates are given, but tls is {self.tls!r} for ZooKeeper at {self.servers};"
+                " set tls to True, and use the servers' secure port."
             )
         if self.unreachable not in ("wait", "refuse"):
             raise OptionError(
@@ -114,8 +114,8 @@ class ZookeeperSettings:
         is_good = all(matches) and all(0 < port < 2**16 for port in ports)
         if not is_good or not _CHROOT.fullmatch(self.chroot) or _has_dots(self.chroot):
             raise OptionError(
-                f"The hosts of ZooKeeper are {self.hosts!r}; they must be such as"
-                " 'zk1:2181,zk2:2181', or 'zk1:2181,zk2:2181/prod/headrace'."
+                f"The hosts of ZooKeeper are {self.hosts!r}; write them like"
+                " 'zk1:2181,zk2:2181' or 'zk1:2181,zk2:2181/prod/headrace'."
             )
 
 
@@ -243,7 +243,8 @@ _SYNONYMS: Final = {
     "byte": "tinyint",
     "real": "float",
 }
-"""Synonyms of type names in Spark's DDL, with the name that schemas are compared by."""
+"""Type names in Spark's DDL, and the synonym that replaces each of them before schemas are
+compared."""
 
 
 class DeclaredFlow(Protocol):
@@ -277,14 +278,14 @@ def check(flow: DeclaredFlow) -> None:
     for first, second in combinations(graph.links.values(), 2):
         if first.channel.location == second.channel.location:
             raise OptionError(
-                f"{second} is the same as {first}: {first.channel.location}; declare it once, and"
-                " let every stage name that declaration."
+                f"{second} is the same as {first}: {first.channel.location}; declare the topic as"
+                " one channel, and name this channel in every stage."
             )
     cycle = graph.cycle()
     if cycle is not None:
         raise OptionError(
-            f"{graph.stages[cycle[0]]} comes after itself: {' -> '.join(cycle)}; a flow goes one"
-            " way, so let one of these write another channel."
+            f"{graph.stages[cycle[0]]} is in a cycle: {' -> '.join(cycle)}; a flow must have no"
+            " cycle, so let one of these stages write another channel."
         )
     for stage in graph.stages.values():
         _check_schema(graph, stage)
@@ -304,7 +305,7 @@ def refuse_aliases(flow: DeclaredFlow, identities: Mapping[str, str]) -> None:
             raise OptionError(
                 f"{link} is the same as {first_link} at another address:"
                 f" {link.channel.location} and {first_link.channel.location} have the same id;"
-                " declare it once, and let every stage name that declaration."
+                " declare the topic as one channel, and name this channel in every stage."
             )
 
 
@@ -329,8 +330,8 @@ def _check_stage(flow: DeclaredFlow, stage: Stage) -> None:
 
     if not callable(stage.handler):
         raise OptionError(
-            f"{stage} decorates {stage.handler!r}, which cannot be called; let it decorate a"
-            " function of a DataFrame and a batch."
+            f"{stage} decorates {stage.handler!r}, which cannot be called; decorate a function"
+            " that takes a DataFrame and a batch."
         )
     with errors_of(stage):
         Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
@@ -350,13 +351,16 @@ def _check_channels(graph: Graph, stage: Stage) -> None:
                 f" {declared}, so name one of these or declare it with flow.channel(...)."
             )
     if len(set(stage.writes)) < len(stage.writes):
-        raise OptionError(f"{stage} names a channel twice in {stage.writes!r}; name each once.")
+        raise OptionError(
+            f"{stage} names a channel twice in {stage.writes!r}; name each channel once."
+        )
 
 
 def _check_link(graph: Graph, link: Link) -> None:
     if not graph.writers(link.name) and not graph.readers(link.name):
         raise OptionError(
-            f"{link} is neither written nor read by any stage; let one use it, or leave it out."
+            f"{link} is neither written nor read by any stage; let a stage use the channel, or"
+            " remove the declaration."
         )
 
 
@@ -367,8 +371,8 @@ def _check_schema(graph: Graph, stage: Stage) -> None:
     reads, holds = _normalized(stage.schema), _normalized(link.schema)
     if reads != holds:
         raise OptionError(
-            f"{stage} reads values with the schema {reads!r}, but {link} holds {holds!r}; change"
-            " one of them."
+            f"{stage} reads values with the schema {reads!r}, but {link} has the schema {holds!r};"
+            " declare the same schema for both."
         )
 
 

@@ -68,7 +68,7 @@ class Outbox:
             return [queued.item for queued in self._newest.values() if queued.is_due]
 
     def delivered(self, item: PressureSignal | StageState) -> None:
-        """Mark an item as delivered; keep it, because a lost session may lose the item."""
+        """Mark an item as delivered, but keep it: it must be sent again after a lost session."""
         with self._lock:
             queued = self._newest.get(_address(item))
             if queued is not None and queued.item is item:
@@ -137,7 +137,7 @@ class KnownStates:
             raise OptionError(found.fault)
         state = decode_state(found.text)
         if (state.flow, state.stage) != (self._flow, found.stage):
-            raise OptionError(f"It says that it is of stage {state.stage!r} of {state.flow!r}.")
+            raise OptionError(f"Its text names stage {state.stage!r} of flow {state.flow!r}.")
         return state
 
 
@@ -251,8 +251,8 @@ class Signals:
     def _queue(self, item: PressureSignal | StageState, what: str, stage: str) -> None:
         if (item.flow, stage) != (self._flow, self._stage):
             raise OptionError(
-                f"Stage {self._stage!r} of flow {self._flow!r} was given {what} of stage {stage!r}"
-                f" of flow {item.flow!r}; a stage speaks for itself only."
+                f"Stage {self._stage!r} of flow {self._flow!r} cannot send {what} of stage"
+                f" {stage!r} of flow {item.flow!r}; a stage sends only its own signals and state."
             )
         if self._is_closed:
             raise SignalError(
@@ -325,8 +325,8 @@ class Signals:
             signal = self._decode(found)
         except OptionError as error:
             self._forged.warn(
-                f"Stage {self._stage!r} of flow {self._flow!r} ignores what {found.stage[:100]!r}"
-                f" seems to have sent: {error}",
+                f"Stage {self._stage!r} of flow {self._flow!r} ignores a signal in the name of"
+                f" {found.stage[:100]!r}: {error}",
                 about=found.stage,
             )
             return
@@ -352,7 +352,7 @@ class Signals:
 
     def _decode(self, found: RawSignal) -> PressureSignal:
         if found.stage not in self._downstream:
-            raise OptionError("It is no stage directly after this one.")
+            raise OptionError("The sender is not a stage directly after this stage.")
         if found.fault is not None:
             raise OptionError(found.fault)
         signal = decode_signal(found.text)
@@ -360,6 +360,6 @@ class Signals:
         says = (signal.flow, signal.sender, signal.receiver)
         if says != (self._flow, found.stage, self._stage):
             raise OptionError(
-                f"It says that it is of flow {says[0]!r}, from {says[1]!r} to {says[2]!r}."
+                f"Its text names flow {says[0]!r}, sender {says[1]!r} and receiver {says[2]!r}."
             )
         return signal

@@ -119,8 +119,8 @@ class ZookeeperSession:
         if settings.unreachable == "refuse" and not connected.wait(settings.start_timeout_s):
             _end(self._client)
             raise SignalError(
-                f"{self._where} did not answer within {settings.start_timeout_s:g} s; see that it"
-                " runs and can be reached, or set unreachable to 'wait'."
+                f"{self._where} did not respond within {settings.start_timeout_s:g} s; check that"
+                " it runs and can be reached, or set unreachable to 'wait'."
             )
         self._keeper = threading.Thread(target=self._keep, name="headrace-zookeeper", daemon=True)
         self._keeper.start()
@@ -189,18 +189,22 @@ class ZookeeperSession:
         except _ANSWERS:
             raise
         except _LOST as error:
-            raise UnreachableError(f"{self._where} did not answer for {path}.") from error
+            raise UnreachableError(
+                f"{self._where} did not respond to a request for the node {path}."
+            ) from error
         except NoAuthError as error:
             user = self.settings.user
             whom = "a client without a user" if user is None else f"user {user!r}"
             raise SignalError(
-                f"{self._where} does not give {whom} the right to {path}; give all stages of the"
-                " flow the same user and password, or remove that node."
+                f"{self._where} denies {whom} access to the node {path}; use the same user and"
+                " password for all stages of the flow, or delete the node."
             ) from error
         except KazooException as error:
             raise SignalError(f"{self._where} refuses a request for {path}: {error!r}.") from error
-        except Exception as error:  # any error within kazoo makes the connection unusable
-            raise UnreachableError(f"{self._where} was not understood: {error!r}.") from error
+        except Exception as error:  # after any other error in kazoo, it is unusable
+            raise UnreachableError(
+                f"{self._where} cannot be used because of an unexpected error: {error!r}."
+            ) from error
 
     def request(self, method: str, path: str, *args: Any, **options: Any) -> Any:
         """Send a request and return its response; errors as in `submit` and `result`."""
@@ -270,8 +274,8 @@ class ZookeeperSession:
         with self._lock:
             if self._unreachable_since_s is not None:  # not just reconnected
                 self._outage.warn(
-                    "%s is unreachable: stages can neither signal nor be signalled, and what is in"
-                    " force ends with its lease. The connection is tried again.",
+                    "%s is unreachable: stages cannot exchange signals, and throttling ends when"
+                    " its lease expires. Headrace tries to reconnect.",
                     self._where,
                 )
 
@@ -281,7 +285,7 @@ class ZookeeperSession:
             _LOG.info("%s is reachable again, after %.1f s.", self._where, lasted_s)
         if self._session_id not in (None, session_id):
             _LOG.info(
-                "The session with %s was lost; the stages send their signals anew.", self._where
+                "The session with %s was lost; the stages send their signals again.", self._where
             )
 
 
@@ -290,7 +294,7 @@ def _end(client: KazooClient) -> None:
         client.stop()
         client.close()
     except KazooException as error:  # the connection does not end within the session timeout
-        _LOG.debug("A connection to ZooKeeper did not end: %r", error)
+        _LOG.debug("A connection to ZooKeeper could not be closed: %r", error)
 
 
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types

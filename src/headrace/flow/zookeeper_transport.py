@@ -44,7 +44,7 @@ CLOCK_S: Final = 60.0
 """Time after which the servers' clock is read again (s)."""
 
 MAX_STRANGERS: Final = 20
-"""Maximum number of nodes by senders other than downstream stages that one poll deletes."""
+"""Maximum number of signals from stages that are not downstream that one poll deletes."""
 
 MAX_STATES: Final = 10_000
 """Maximum number of published states that one call reads."""
@@ -54,8 +54,8 @@ _ATTEMPTS: Final = 3
 
 _ANY_VERSION: Final = -1
 
-_NOT_EPHEMERAL: Final = "It would stay after its stage is gone, because the node is not ephemeral."
-_NOT_SIGNED: Final = "It is not signed with the flow's secret for the session that wrote it."
+_NOT_EPHEMERAL: Final = "The node is not ephemeral, so it would remain after its stage has ended."
+_NOT_SIGNED: Final = "The text is not signed with the flow's secret for the session that wrote it."
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -267,7 +267,8 @@ class _ZookeeperTransport:
             except NotEmptyError as error:
                 raise SignalError(
                     f"The node {path} in ZooKeeper at {self._session.settings.servers} cannot be"
-                    " deleted, for there are nodes below it, which no stage makes; remove them."
+                    " deleted, because it has child nodes, which no stage creates; delete the"
+                    " child nodes."
                 ) from error
 
     def _make(self, path: str) -> None:
@@ -278,8 +279,8 @@ class _ZookeeperTransport:
 
     def _contended(self, path: str) -> SignalError:
         return SignalError(
-            f"The node {path} in ZooKeeper at {self._session.settings.servers} is made and deleted"
-            " by somebody else all the time; see that each stage runs once."
+            f"The node {path} in ZooKeeper at {self._session.settings.servers} is created and"
+            " deleted again and again by another client; check that each stage runs only once."
         )
 
     def _connected(self) -> None:

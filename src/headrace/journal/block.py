@@ -47,8 +47,8 @@ _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """End-of-stream marker of an Arrow IPC stream."""
 
 _MOST_MS: Final = (2**63 - 1) // 1000
-"""Largest absolute timestamp of a record (ms since the epoch); Spark stores microseconds in 64
-bits."""
+"""Largest absolute timestamp of a record (ms since the epoch), because Spark stores timestamps as
+microseconds in 64 bits."""
 
 # Terms of the formula in the module's docstring.
 _MIB: Final = 2**20

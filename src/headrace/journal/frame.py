@@ -178,7 +178,7 @@ class Frames:
 
     @classmethod
     def none(cls, place: Place) -> "Frames":
-        """Return no frames; the first frame of the segment must match ``place``."""
+        """Return an empty `Frames` for a segment whose first frame must match ``place``."""
         return cls(np.empty(0, ROW), np.empty(0, np.int64), 0, place)
 
     def __len__(self) -> int:
@@ -214,7 +214,7 @@ class Frames:
         return int(self.places[number + 1]) if number + 1 < len(self) else self.end
 
     def before(self, number: int) -> "Frames":
-        """Return the frames before frame ``number``."""
+        """Return the frames that precede frame ``number``."""
         first, _ = self.range_of(number)
         follows = self.follows._replace(first=first, previous=int(self.rows["previous"][number]))
         end = int(self.places[number])
@@ -230,9 +230,10 @@ class Frames:
         )
 
     def runs(self, begin: int, end: int, most_bytes: int) -> Iterator[tuple[int, int]]:
-        """Split the frames ``begin`` to before ``end`` into runs; yield each run's start and end.
+        """Split the frames ``begin`` to before ``end`` into runs, each for one read of the file.
 
-        A run has at most ``most_bytes`` bytes, or is a single frame.
+        Yield the start and end of each run. A run has at most ``most_bytes`` bytes, or is a single
+        frame.
         """
         while begin < end:
             reach = int(self.places[begin]) + most_bytes
@@ -245,7 +246,8 @@ class Frames:
 
 
 Read = Callable[[int, int], bytes]
-"""Function that reads a segment: ``(position, most_bytes)`` returns up to ``most_bytes`` bytes."""
+"""Function that reads from a segment: ``read(position, most_bytes)`` returns at most ``most_bytes``
+bytes from ``position`` on."""
 
 
 def frames(read: Read, size: int, at: int, place: Place) -> Frames:
@@ -314,8 +316,7 @@ class Checked:
     Attributes:
         frames: The valid frames before any damage.
         torn_bytes: The number of bytes after the last valid frame.
-        defect: The reason why the segment is damaged; empty for a valid segment, also with a torn
-            tail.
+        defect: The reason why the segment is damaged; empty if it is valid or only has a torn tail.
     """
 
     frames: Frames
@@ -410,7 +411,7 @@ def salvaged(data: bytes, place: Place) -> Iterator[Frames]:
             yield row
         elif not len(run):
             at += 1
-        # A damaged payload still has a known end; after a damaged header, search for the next.
+        # The end of a damaged payload is known. After a damaged header, search for the next one.
         at = run.end_of(number) if number < len(run) else max(run.end, at)
         reached = run.range_of(number)[1] if number < len(run) else run.until
         at, place = _resumed(data, at, place._replace(first=reached, previous=None))

@@ -121,12 +121,12 @@ class Journal:
 
     @property
     def name(self) -> str:
-        """Last component of the journal's path; the value of the column ``topic``."""
+        """Name of the journal: the last component of its path. The column ``topic`` has it too."""
         return self.identity.name
 
     @property
     def is_in_directory(self) -> bool:
-        """Whether the journal is in a local or mounted directory, where a read costs no request."""
+        """Whether the journal is in a directory, so that a read is not a request to a store."""
         return isinstance(self.storage, LocalStorage)
 
     @property
@@ -336,7 +336,7 @@ def _storage_at(url: str) -> tuple[str, Storage]:
     scheme, separator, rest = url.partition("://")
     if separator and scheme not in ("file", *_OBJECTS, *_HDFS):
         raise OptionError(
-            f"A journal cannot be at a {scheme}:// URL; write a path, file:///path, "
+            f"A {scheme}:// URL is not supported for a journal; write a path, file:///path, "
             "s3://bucket/prefix (also gs:// and az://) or webhdfs://host:port/path."
         )
     path = rest if separator else url

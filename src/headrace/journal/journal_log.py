@@ -88,8 +88,9 @@ def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
 class JournalLog:
     """The `headrace.gate.source.log.Log` of a journal. No file stays open between two calls.
 
-    A stream's log reads the lanes again at each call. A bounded read's log takes one snapshot of
-    each lane and keeps it. Every method raises ``JournalError`` if the journal cannot be read.
+    The log of a stream reads the lanes again at each call. The log of a bounded read takes one
+    snapshot of each lane and keeps it. Every method raises ``JournalError`` if the journal cannot
+    be read.
     """
 
     name = "The journal"

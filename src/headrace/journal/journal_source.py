@@ -74,7 +74,10 @@ class JournalSource(SourceFormat):
 
 
 class JournalReading:
-    """Planner's and tasks' access to a journal: a `headrace.gate.source.readers.Reading`."""
+    """Access to a journal for a source's planner and tasks.
+
+    It implements `headrace.gate.source.readers.Reading`.
+    """
 
     name = "the journal"
 
@@ -85,7 +88,7 @@ class JournalReading:
 
     @property
     def options(self) -> SourceOptions:
-        """Options that all sources have."""
+        """Checked options that all kinds of sources have."""
         return self._options.shared
 
     def log(self) -> JournalLog:

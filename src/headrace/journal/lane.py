@@ -106,7 +106,7 @@ class LaneIndex:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
-        """Return the index of the files with these names; ignore names that are no lane's files."""
+        """Return the index of the lane's files among these names; ignore all other names."""
         pieces = sorted(piece for name in names if (piece := parsed(name)) is not None)
         return cls(
             [first for first, kind in pieces if kind == SEGMENT],
@@ -115,7 +115,10 @@ class LaneIndex:
 
     @property
     def pieces(self) -> list[tuple[int, str]]:
-        """First offset and kind of each file, ascending; a loss precedes an equal segment."""
+        """First offset and kind of each file, ascending.
+
+        A loss precedes a segment with the same first offset.
+        """
         return sorted(
             [(first, LOST) for first in self.lost] + [(first, SEGMENT) for first in self.segments]
         )
@@ -257,7 +260,7 @@ class Lane:
         segments = [first for first in index.segments if begin <= first < until]
         firsts = {first for first in index.lost if start <= first < until}
         for segment in segments:
-            # A segment that was put whole has one block, at the offset in its name.
+            # A segment that one `put` has written has one block, at the offset in its name.
             rows = (
                 self.frames_of(index, segment).rows["first"].tolist()
                 if self.storage.appends
@@ -289,7 +292,10 @@ class Lane:
         return bool(np.frombuffer(row, ROW).item() == found.rows[-1].item())
 
     def _checked(self, path: str, found: Frames) -> Frames:
-        """Return the frames before the first damaged frame; check only frames not synced yet."""
+        """Return the frames before the first frame with a damaged payload.
+
+        Frames that the last header's ``synced`` reports as durable are not checked.
+        """
         synced = int(found.rows["synced"][-1]) if len(found) else 0
         for number in range(len(found)):
             if found.range_of(number)[1] > synced:

@@ -23,8 +23,8 @@ from headrace.journal.records import Records, message_ids
 from headrace.journal.storage import Appending, Storage, as_journal_error
 
 SEGMENT_BYTES: Final = 64 * 2**20
-"""Size from which on a segment is full (bytes). Larger: pruning frees space later, and a writer
-takes longer to open. Smaller: more files."""
+"""Segment size at which a writer begins a new segment (bytes). Larger: pruning frees space later,
+and a writer takes longer to open. Smaller: more files."""
 
 SEGMENT_S: Final = 3600.0
 """Age at which a writer begins a new segment (s). Pruning removes whole segments, so the limit lets
@@ -48,7 +48,7 @@ class LaneWriter:
         identity: The journal's identity.
         lane: The lane's number.
         compression: The compression of the blocks. Default: ``lz4``.
-        segment_bytes: The size from which on a segment is full (bytes), if less than
+        segment_bytes: The segment size at which a new segment begins (bytes), if less than
             `SEGMENT_BYTES`.
 
     Raises:
@@ -97,7 +97,7 @@ class LaneWriter:
 
     @property
     def _most_bytes(self) -> int:
-        """Size from which on a segment is full (bytes)."""
+        """Segment size at which this writer begins a new segment (bytes)."""
         return min(SEGMENT_BYTES, self._segment_bytes or SEGMENT_BYTES)
 
     def append(self, records: Records) -> OffsetRange:
@@ -157,7 +157,7 @@ class LaneWriter:
         self.close()
 
     def _encoded(self, records: Records) -> Block:
-        """Encode records as the lane's next block, after repairing the end of a failed append."""
+        """Encode records as the lane's next block; clean up after a failed append first."""
         if not 1 <= records.count <= MAX_RECORDS:
             raise OptionError(
                 f"A block of {records.count} records cannot be written; append 1 to {MAX_RECORDS} "

@@ -65,7 +65,7 @@ def file_name(first: int, kind: str) -> str:
 
 
 def parsed(name: str) -> tuple[int, str] | None:
-    """Return the first offset and the kind from a file name; None if it is no lane file's name."""
+    """Return the first offset and the kind from the name of a lane's file; None for other names."""
     match = _FILE.fullmatch(name)
     if match is None or (first := int(match[1])) > MAX_OFFSET:
         return None
@@ -73,7 +73,7 @@ def parsed(name: str) -> tuple[int, str] | None:
 
 
 def corrupt_name(name: str) -> str:
-    """Return a file's name extended by a random part and ``.corrupt``, for setting it aside."""
+    """Return a new name for a file to set aside: its name, a random part, and ``.corrupt``."""
     return f"{name}.{secrets.token_hex(4)}{_CORRUPT}"
 
 

@@ -2,8 +2,9 @@
 
 Checksums detect a lane that was restored from an older copy and then written to. Each frame has the
 checksum of the previous frame, and a stream's offset has the checksum of the block before each
-position. `check_unchanged` compares the two. Reading finds the checksum in headers that it reads
-anyway. Planning reads one more header for each lane whose end the plan does not reach.
+position. `check_unchanged` compares these checksums. Reading needs no extra request for the
+comparison, because it reads the headers anyway. Planning reads one more header for each lane whose
+end the plan does not reach.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -107,7 +108,7 @@ _Run = tuple[FrameHeader, int, pa.RecordBatch]
 
 
 class _Finder:
-    """Search for the frames from an offset on, which lists the lane as rarely as possible."""
+    """Finder of the frames from an offset on; it lists the lane's files as rarely as possible."""
 
     def __init__(self, lane: Lane, columns: Sequence[str], until: int) -> None:
         self._lane = lane

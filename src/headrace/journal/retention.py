@@ -18,7 +18,7 @@ class KeptReason(StrEnum):
     NEEDED = "needed"
     """A gate must still read the segment, or may have to read it again."""
     YOUNG = "young"
-    """The segment was last written less than the minimum age ago."""
+    """The time since the segment's last write is less than the minimum age."""
     LAST = "last"
     """The segment is the lane's last segment, which records the lane's end."""
 

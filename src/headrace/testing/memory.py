@@ -20,26 +20,26 @@ from headrace.errors import DataLossError, OptionError
 from headrace.gate import Ledger, Topic
 
 STEPS: Final[Mapping[str, str]] = {
-    "begin": "The ledger has the batch, in_progress; nothing of it was read.",
+    "begin": "The ledger has the batch as in_progress; none of its records was read.",
     "attach": "The batch belongs to the process that runs it.",
-    "handle": "Your handler has returned: the sink has the batch.",
-    "commit": "The transaction of batch.transaction() is committed, and with it the success.",
+    "handle": "Your handler has returned, so the sink has the batch.",
+    "commit": "The transaction of batch.transaction() is committed, and the batch is a success.",
     "retry": "The next attempt of the batch is counted.",
     "succeed": "The batch is a success; Spark has not committed it yet.",
     "fail": "The batch has failed.",
-    "keep_progress": "The ledger has what is done of the batch's parts, and which is run next.",
+    "keep_progress": "The ledger has the progress of the batch's parts, and the part to run next.",
     "report": "The ledger has the rate that was learnt from the batch.",
     "claim": "The failed batch belongs to the backfill that runs it.",
-    "backfilled": "The batch is a success by a backfill.",
-    "put_back": "A backfill has done parts of the batch, and has left the rest.",
+    "backfilled": "A backfill has processed the batch.",
+    "put_back": "A backfill has processed some parts of the batch; the other parts wait.",
     "release": "A backfill of the batch has failed.",
-    "mark_dead": "The batch is dead, for what it reads has left the log.",
+    "mark_dead": "The batch is dead, because its records are no longer in the log.",
 }
 """Steps of a batch that change durable state, with the state after each. No batch passes all of
 them."""
 
 _SILENT: Final = frozenset({"report", "resolve_abandoned"})
-"""Methods that count as a passed step even if they return None or another false value."""
+"""Methods whose step counts as passed even if they return None or another false value."""
 
 
 class SimulatedCrash(BaseException):
@@ -66,7 +66,7 @@ class Crash:
         when, _, step = self.point.partition(" ")
         if when not in {"before", "after"} or step not in STEPS:
             raise OptionError(
-                f"There is no point {self.point!r}; write 'before' or 'after' and one of"
+                f"A crash at {self.point!r} is not possible; write 'before' or 'after' and one of"
                 f" {', '.join(STEPS)}."
             )
 
@@ -233,7 +233,7 @@ class MemoryLog:
             if not isinstance(record.value, bytes | None):
                 raise OptionError(
                     f"A record's value is {record.value!r}; it must be text, bytes, None, a Record"
-                    " or a Crash: give a number as its text."
+                    " or a Crash: write a number as text."
                 )
             if record.timestamp_ms is None:
                 record = replace(record, timestamp_ms=self.clock())

@@ -50,7 +50,7 @@ class _Rows:
     def __init__(self, read: Callable[[], list[Row]], *, headers: bool) -> None:
         self._read = read
         self._schema = SourceFormat({"includeHeaders": str(headers)}).schema()
-        # The gate asks the frame of a batch without records for its query.
+        # For a batch without records, the gate reads the query's id from the frame's context.
         context = SimpleNamespace(getLocalProperty=lambda _name: TESTED_GATE)
         self.sparkSession = SimpleNamespace(sparkContext=context)
 
@@ -82,8 +82,8 @@ class _Rows:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"A test without a session has no DataFrame.{name}; for a handler that has Spark"
-            " compute, give the StreamHarness a session: spark=..."
+            f"DataFrame.{name} is not available in a test without a Spark session; pass a session"
+            " to the StreamHarness: spark=..."
         )
 
 
@@ -130,8 +130,7 @@ class MemoryReader:
         return cast(DataFrame, _Rows(lambda: self.log.read(ranges), headers=self.headers))
 
     def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
-        """Call ``use`` with an object that has the records in these ranges, as a DataFrame would.
-        """
+        """Call ``use`` with an object that has the records in these ranges, like a DataFrame."""
 
         def read() -> list[Row]:
             if self.kept is None:

@@ -32,7 +32,10 @@ _ASSIGN: Final = "assign"
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """Planner's and tasks' access to a `MemoryLog`: a `headrace.gate.source.readers.Reading`."""
+    """Access to a `MemoryLog` for a source's planner and tasks.
+
+    It implements `headrace.gate.source.readers.Reading`.
+    """
 
     memory: MemoryLog
     options: SourceOptions
@@ -111,5 +114,6 @@ def _assigned(log: MemoryLog, options: Mapping[str, str]) -> MemoryLog:
 
 def _located(options: Mapping[str, str], servers: str | None) -> dict[str, str]:
     raise OptionError(
-        f"{_FORMAT} can only be read by the test that made it; no command can read {servers}."
+        f"{_FORMAT} can only be read by the test that created the log; no command can read"
+        f" {servers}."
     )

@@ -239,8 +239,8 @@ class StreamHarness:
         self.policy = with_outages(parse_on_failure(on_failure), on_outage, outages)
         if self.policy.topic is not None:
             raise OptionError(
-                f"on_failure sends dead letters to the topic {self.policy.topic!r}, and a test has"
-                " no brokers; leave the topic out, and look at ledger.dead_letters."
+                f"on_failure sends dead letters to the topic {self.policy.topic!r}, but a test has"
+                " no brokers; omit the topic, and read the dead letters in ledger.dead_letters."
             )
         self.transform = transform
         self.spark = spark
@@ -270,7 +270,9 @@ class StreamHarness:
         self.source_options = options
         self.values = decoded_values(raw)
         if self.values is not None and self.spark is None:
-            raise OptionError("A StreamHarness with the option decode has no session; give spark=.")
+            raise OptionError(
+                "The option decode needs a Spark session; pass one to the StreamHarness: spark=..."
+            )
         self.reader = MemoryReader(
             self.log, raw, options.include_headers, not options.fail_on_data_loss
         )
@@ -322,8 +324,8 @@ class StreamHarness:
         """
         if not self.policy.skips:
             raise OptionError(
-                "on_failure is 'stop', so nothing is backfilled: the stream itself runs a failed"
-                " batch again; call run()."
+                "on_failure is 'stop', so no batch is deferred for a backfill; call run(), which"
+                " runs a failed batch again."
             )
         events: list[BackfillEvent] = []
         run = self._backfill_once if once else self._backfill
@@ -396,8 +398,8 @@ class StreamHarness:
                 return False
             self._planned = planned
         end = self._planned
-        # initial() is called again as by Spark, which asks for the first offset each time that it
-        # needs one and gets an answer with another identity.
+        # Spark calls initial() whenever it needs the first offset, and gets an answer with another
+        # identity each time. So call it again here.
         begun = program.planner.begin(self._committed or program.planner.initial(), end)
         program.handler(self.reader.frame(begun.ranges), self._batch_id)
         self._committed, self._planned = end, None

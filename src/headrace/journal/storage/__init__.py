@@ -29,7 +29,7 @@ class Appending(Protocol):
 
     @property
     def size(self) -> int:
-        """Size of the file up to which all bytes are durable."""
+        """Size of the file (bytes); all these bytes are durable."""
 
     def append(self, parts: Sequence[Part]) -> None:
         """Append bytes and make them durable.
@@ -142,7 +142,10 @@ def as_journal_error(what: str) -> Iterator[None]:
 
 
 def probe(storage: Storage, folder: str, size_bytes: int) -> None:
-    """Write a file of ``size_bytes`` durably, and remove it; JournalError if the write fails."""
+    """Test whether a folder can be written: write a file durably, and remove it.
+
+    Raise JournalError if ``size_bytes`` bytes cannot be written.
+    """
     with as_journal_error(f"Nothing can be stored in the journal {storage.url}"):
         storage.remove(folder, [PROBE])  # a crash may have left the probe file
         try:

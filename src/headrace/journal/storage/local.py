@@ -2,7 +2,7 @@
 
 An append is one ``writev`` and one ``fdatasync`` of a segment, after which the new bytes are
 durable. A reader may see the bytes before the sync. If a batch were planned with them, a power
-failure could remove records that the batch names. So a reader syncs a segment before it plans with
+failure could lose records of the planned batch. So a reader syncs a segment before it plans with
 its frames, and a listing syncs the directory.
 """
 
@@ -31,7 +31,7 @@ _SECTOR_BYTES: Final = 512
 
 _APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 
-_datasync = getattr(os, "fdatasync", os.fsync)  # macOS has none
+_datasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
 class Disk:
@@ -324,7 +324,7 @@ class AppendedFile:
 
     @property
     def size(self) -> int:
-        """Size of the file up to which all bytes are durable."""
+        """Size of the file (bytes); all these bytes are durable."""
         return self._size
 
     def append(self, parts: Sequence[Part]) -> None:

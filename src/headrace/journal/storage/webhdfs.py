@@ -168,8 +168,8 @@ def _write(files: Any, path: str, data: bytes) -> None:
 def _rename(files: Any, path: str, to: str) -> None:
     """Rename a file, and check HDFS's result, which fsspec ignores.
 
-    Raise FileExistsError if the name ``to`` is taken, and FileNotFoundError if ``path`` is missing.
-    HDFS gives no reason for a failure, so it is found by looking for ``to``.
+    HDFS gives no reason for a failed rename. Raise FileExistsError if a file ``to`` exists, or else
+    FileNotFoundError, because ``path`` must be missing.
     """
     answer = files._call("RENAME", method="put", path=path, destination=to).json()
     if answer["boolean"] is not True:
