@@ -117,7 +117,7 @@ class LaneWriter:
         header = block.header
         self._failed = True
         with as_journal_error(
-            f"{header.count} records could not be made durable as offset {header.first} of"
+            f"{header.count} records could not be made durable at offset {header.first} of"
             f" {self._files.what}"
         ):
             if self._files.storage.appends:

@@ -29,7 +29,7 @@ class LanePruning:
 
     The removed blocks have the offsets ``start`` to before ``until``, the lane's new first offset.
     In a dry run, nothing is removed yet. ``kept`` is the reason why the first kept block is kept,
-    or None if the lane has no blocks. If ``kept`` is ``needed``, ``needed_by`` is the gate that
+    or None if the lane has no segments. If ``kept`` is ``needed``, ``needed_by`` is the gate that
     needs that block, with its batch.
     """
 

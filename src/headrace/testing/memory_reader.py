@@ -37,7 +37,7 @@ from headrace.testing.memory import MemoryLog
 from headrace.testing.memory_source import memory_connector
 
 TESTED_GATE: Final = "tested"
-"""Name of the gate in a `StreamHarness`."""
+"""Name of the gate in a `StreamHarness`, and the id of its query."""
 
 
 class _Rows:

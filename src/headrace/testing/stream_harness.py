@@ -334,7 +334,7 @@ class StreamHarness:
         return events
 
     def stop(self) -> None:
-        """Stop the program cleanly; the next call to run a batch starts it again."""
+        """Stop the program cleanly; the next `run_batch`, `run` or `backfill` starts it again."""
         if self._program is not None:
             self._program.close()
             self._program = None
