@@ -379,7 +379,7 @@ def test_a_lease_is_at_most_the_one_that_the_flow_has_declared_also_after_a_rest
     now_ms = driven.emit()
     for sequence in range(1, 4):
         driven.step(now_ms, says(sequence, 20, lease_ms=600_000))
-    assert caplog.text.count("it gets 10000 ms, which the flow has declared") == 1
+    assert caplog.text.count("the lease is cut to 10000 ms, as the flow declares") == 1
     text = driven.ledger.gates.pressures(SPEC.gate) or ""
     driven.step(now_ms + 10_000)
     assert driven.rate_limit() is None

@@ -258,7 +258,7 @@ def test_each_channel_is_given_what_is_for_it() -> None:
         ),
         (["good"], None, "nothing; it must return a DataFrame for the channel 'good'"),
         (["good"], 7, "a value of type int; it must return a DataFrame"),
-        (["good", "bad"], ONE, "a DataFrame for each of .'good', 'bad'., by name"),
+        (["good", "bad"], ONE, "a DataFrame for each of the channels .'good', 'bad'., by name"),
         (["good", "bad"], {"good": ONE}, "a mapping with the names .'good'.; it must return"),
         (["good", "bad"], {"good": ONE, "bad": None}, "nothing for the channel 'bad'"),
     ],
@@ -267,6 +267,6 @@ def test_another_answer_is_refused_with_the_stages_line(
     writes: list[str], made: Any, sentence: str
 ) -> None:
     with pytest.raises(
-        OptionError, match=rf"Stage 'split' \(.*flows.py:\d+\) has return.*{sentence}"
+        OptionError, match=rf"Stage 'split' \(.*flows.py:\d+\): the handler .*{sentence}"
     ):
         answered(writes, made)

@@ -228,7 +228,10 @@ def test_a_message_of_another_pair_or_of_a_stranger_is_told_and_removed(
     assert a.receive(WAIT_S) == [to_a(world, 1, sender="d")]
     assert len([line for line in caplog.messages if "ignores" in line]) == 3
     assert "The sender is not a stage directly after this stage." in caplog.text
-    other_pair, no_session = "from 'c' to 'a'", "It is not of the session of that stage."
+    other_pair, no_session = (
+        "sender 'c' and receiver 'a'",
+        "It is not of the session of that stage.",
+    )
     assert other_pair in caplog.text or no_session in caplog.text
 
 

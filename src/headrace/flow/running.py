@@ -72,13 +72,13 @@ def outputs(stage: Stage, returned: Any) -> dict[str, DataFrame]:
     frames = dict(returned) if isinstance(returned, Mapping) else {}
     if set(frames) != set(stage.writes) or not frames:
         raise OptionError(
-            f"The handler of {stage} has returned {_described(returned)}; {_expected(stage)}."
+            f"{stage}: the handler has returned {_described(returned)}; {_expected(stage)}."
         )
     for name, df in frames.items():
         if not isinstance(df, DataFrame):
             raise OptionError(
-                f"The handler of {stage} has returned {_described(df)} for the channel {name!r};"
-                " it must return a DataFrame."
+                f"{stage}: the handler has returned {_described(df)} for the channel {name!r}; it"
+                " must return a DataFrame."
             )
     return frames
 
