@@ -50,7 +50,9 @@ def checked_journal_name(name: str) -> str:
 def checked_lane(lane: int) -> int:
     """Return a lane's number; OptionError if it is not a whole number from 0 to 99999."""
     if type(lane) is not int or not 0 <= lane <= MAX_LANE:
-        raise OptionError(f"The lane is {lane!r}; it must be a whole number from 0 to {MAX_LANE}.")
+        raise OptionError(
+            f"The lane {lane!r} is not allowed; it must be a whole number from 0 to {MAX_LANE}."
+        )
     return lane
 
 
