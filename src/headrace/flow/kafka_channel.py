@@ -119,7 +119,7 @@ class KafkaQueue:
         return positions
 
     def _compare(self, begun: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
-        """Add the bytes that arrived since the last call; count the records that a batch left.
+        """Update the arrived bytes, and the waiting records that the last batch did not take.
 
         ``begun`` has the positions up to which batches have begun, and ``ends`` the partitions'
         ends.

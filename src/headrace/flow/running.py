@@ -280,8 +280,8 @@ def _refuse_a_new_name(
 ) -> None:
     """Raise OptionError if a stage seems to be renamed, and would read its channel again.
 
-    This is the case if the stage has never run, and a stage of this flow that does not read the
-    channel any more has read it. The option startingOffsets disables this check.
+    A stage seems to be renamed if it has never run, and another stage of the flow has read the
+    channel but no longer reads it. The option startingOffsets disables this check.
     """
     if identity is None or _says_where_it_begins(stage):
         return

@@ -80,6 +80,6 @@ def corrupt_name(name: str) -> str:
 
 
 def is_foreign(name: str) -> bool:
-    """Whether no file of a lane can have this name."""
+    """Whether a file in a lane's folder has a name that a journal never creates."""
     ours = name in (LOCK, PROBE) or name.endswith((_CORRUPT, UNNAMED))
     return not ours and parsed(name) is None

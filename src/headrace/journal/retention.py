@@ -82,9 +82,9 @@ def prune(
     processed = ledger.history.processed_until(journal.id, lanes, without=without)
     if lanes and not processed and not unread:
         raise JournalError(
-            f"By this ledger, no gate has read the journal {journal.storage.url} (ignored gates "
-            "do not count); use the ledger of the gates that read the journal, or add --unread "
-            "(unread=True) to remove records that no gate has read."
+            f"According to this ledger, no gate has read the journal {journal.storage.url} (ignored"
+            " gates do not count); use the ledger of the gates that read the journal, or add"
+            " --unread (unread=True) to remove records that no gate has read."
         )
     prunings = []
     for lane in lanes:
