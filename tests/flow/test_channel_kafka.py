@@ -226,7 +226,10 @@ def test_keys_and_headers_arrive_as_they_are(spark: SparkSession, to: Topic, url
 
 def test_a_topic_that_is_not_there_is_told(spark: SparkSession, to: Topic, url: str) -> None:
     channel = kafka("nowhere", to.bootstrap_servers)
-    with Ledger.open(url) as books, pytest.raises(SourceError, match="which is not there; make it"):
+    with (
+        Ledger.open(url) as books,
+        pytest.raises(SourceError, match="the topic does not exist; create it"),
+    ):
         channel.write(frame(spark, ["a"]), "k", books)
 
 

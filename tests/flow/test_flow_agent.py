@@ -200,7 +200,7 @@ def test_a_stage_is_free_when_the_lease_is_over_and_says_so(
     driven.step(now_ms + 10_000)
     assert driven.rate_limit() is None
     assert driven.state.throttled_by is None
-    assert "Stage 'enrich' of flow 'shop' is free of 'store'" in caplog.text
+    assert "Stage 'enrich' of flow 'shop' is no longer throttled by 'store'" in caplog.text
 
 
 def test_a_stranger_is_logged_and_changes_nothing(
@@ -239,7 +239,7 @@ def test_a_pressure_state_that_is_none_is_logged_and_done_without(
 ) -> None:
     ledger.gates.throttle(SPEC.gate, None, 0, text)
     Driven(ledger).step(0)
-    assert "begins without its pressure state" in caplog.text
+    assert "begins without its saved pressure" in caplog.text
 
 
 def test_a_pressure_state_reads_as_it_was_written() -> None:
@@ -256,7 +256,7 @@ def test_a_queue_that_cannot_be_measured_is_logged_once_and_tried_again(
     driven.queue.fault = "The topic is gone."
     now_ms = driven.emit()
     driven.step(now_ms, says(1, 1))
-    assert caplog.text.count("cannot see to its queue at present: The topic is gone.") == 1
+    assert caplog.text.count("cannot process its queue now and will retry: The topic is gone.") == 1
     assert driven.rate_limit() is not None
     assert driven.state.queue_bytes is None
     driven.queue.fault = None
@@ -379,7 +379,7 @@ def test_a_lease_is_at_most_the_one_that_the_flow_has_declared_also_after_a_rest
     now_ms = driven.emit()
     for sequence in range(1, 4):
         driven.step(now_ms, says(sequence, 20, lease_ms=600_000))
-    assert caplog.text.count("it gets 10000 ms, which the flow has declared") == 1
+    assert caplog.text.count("the lease is cut to 10000 ms, as the flow declares") == 1
     text = driven.ledger.gates.pressures(SPEC.gate) or ""
     driven.step(now_ms + 10_000)
     assert driven.rate_limit() is None

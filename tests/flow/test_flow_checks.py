@@ -78,7 +78,7 @@ def test_an_error_names_the_stage_and_the_line_of_its_declaration(flow: Flow) ->
         (
             [("clean", "raw", ["clean", "again"])],
             {"again": kafka("raw", NOWHERE)},
-            "Channel 'again' .* is the same as Channel 'raw' .*: the topic raw at .*; declare it",
+            "Channel 'again' .* is the same as Channel 'raw' .*: the topic raw at .*; declare the",
         ),
     ],
 )
@@ -146,9 +146,9 @@ def test_channels_with_one_id_and_two_addresses_are_refused(flow: Flow) -> None:
 @pytest.mark.parametrize(
     ("reads", "writes", "sentence"),
     [
-        (["raw", "clean"], "clean", r"reads \['raw', 'clean'\]; it reads one channel"),
-        (None, "clean", "reads None; it reads one channel"),
-        ("raw", [1], "writes 1; name its channels"),
+        (["raw", "clean"], "clean", r"reads \['raw', 'clean'\]; a stage reads one channel"),
+        (None, "clean", "reads None; a stage reads one channel"),
+        ("raw", [1], "writes 1; give the names of channels"),
     ],
 )
 def test_channels_are_named_by_texts(flow: Flow, reads: Any, writes: Any, sentence: str) -> None:
@@ -159,7 +159,7 @@ def test_channels_are_named_by_texts(flow: Flow, reads: Any, writes: Any, senten
 @pytest.mark.parametrize("length", [1, 2, 5])
 def test_cycles_are_refused(length: int) -> None:
     ring = [(f"s{n}", f"c{n}", [f"c{(n + 1) % length}"]) for n in range(length)]
-    refused(a_flow(*ring), r"Stage 's\d' .* comes after itself: s\d -> .*; a flow goes one way")
+    refused(a_flow(*ring), r"Stage 's\d' .* is in a cycle: s\d -> .*; a flow must have no cycle")
 
 
 @pytest.mark.parametrize(
@@ -251,10 +251,14 @@ def test_each_channel_is_given_what_is_for_it() -> None:
 @pytest.mark.parametrize(
     ("writes", "made", "sentence"),
     [
-        ([], ONE, "a value of type Frame; it must return None, for it writes no channel"),
-        (["good"], None, "nothing; it must return a DataFrame, for it writes the channel 'good'"),
+        (
+            [],
+            ONE,
+            "a value of type Frame; it must return None, because the stage writes no channel",
+        ),
+        (["good"], None, "nothing; it must return a DataFrame for the channel 'good'"),
         (["good"], 7, "a value of type int; it must return a DataFrame"),
-        (["good", "bad"], ONE, "a DataFrame for each of .'good', 'bad'., by name"),
+        (["good", "bad"], ONE, "a DataFrame for each of the channels .'good', 'bad'., by name"),
         (["good", "bad"], {"good": ONE}, "a mapping with the names .'good'.; it must return"),
         (["good", "bad"], {"good": ONE, "bad": None}, "nothing for the channel 'bad'"),
     ],
@@ -263,6 +267,6 @@ def test_another_answer_is_refused_with_the_stages_line(
     writes: list[str], made: Any, sentence: str
 ) -> None:
     with pytest.raises(
-        OptionError, match=rf"Stage 'split' \(.*flows.py:\d+\) has return.*{sentence}"
+        OptionError, match=rf"Stage 'split' \(.*flows.py:\d+\): the handler .*{sentence}"
     ):
         answered(writes, made)

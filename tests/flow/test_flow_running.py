@@ -115,7 +115,7 @@ def test_stages_in_applications_of_their_own_go_on_where_they_were(
     with pytest.raises(OptionError, match=r"'price' .* 'store', which reads another channel now"):
         inserted.start(spark, stages=["price"])
     with pytest.raises(
-        OptionError, match=rf"'store' .* has read .* {kept.name} .* needs another name"
+        OptionError, match=rf"'store' .* with offsets of .* {kept.name} .* another name"
     ):
         inserted.start(spark, stages=["store"])
 

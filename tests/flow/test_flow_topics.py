@@ -100,7 +100,7 @@ def test_a_topic_that_is_only_written_must_be_there_before_anything_starts(
         return df.select("value")
 
     with pytest.raises(
-        SourceError, match=r"^Stage 'parse' \(.*\): .* the topic nowhere at .* make"
+        SourceError, match=r"^Stage 'parse' \(.*\): .* the topic nowhere at .* create"
     ):
         flow.start(spark)
     assert not (tmp_path / "c").exists()

@@ -99,7 +99,7 @@ def flow_of_two(own_zookeeper: ZookeeperServer, flow: str, tmp_path: Path) -> It
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [line for line in caplog.messages if "ignores what 'store' seems to have sent" in line]
+    return [line for line in caplog.messages if "ignores a signal in the name of 'store'" in line]
 
 
 def test_a_forged_signal_throttles_nobody_and_is_logged_once(

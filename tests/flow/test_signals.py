@@ -134,10 +134,10 @@ def test_what_was_sent_last_is_delivered_at_the_end(world: World) -> None:
 def test_a_stage_speaks_for_itself_only(world: World) -> None:
     b = world.join("b")
     for signal in (to_a(world, 1, sender="c"), replace(to_a(world, 1), flow="another")):
-        with pytest.raises(OptionError, match="speaks for itself only"):
+        with pytest.raises(OptionError, match="sends only its own signals and state"):
             b.send(signal)
     for state in (state_of_stage("c", flow=world.flow), state_of_stage("b", flow="another")):
-        with pytest.raises(OptionError, match="speaks for itself only"):
+        with pytest.raises(OptionError, match="sends only its own signals and state"):
             b.publish(state)
 
 
@@ -211,7 +211,7 @@ def test_a_forged_message_is_told_once_and_removed(
     c.send(to_a(world, 1, sender="c"))
     assert a.receive(WAIT_S) == [to_a(world, 1, sender="c")]
     (told,) = [line for line in caplog.messages if "ignores" in line]
-    assert told.startswith(f"Stage 'a' of flow {world.flow!r} ignores what 'b' seems to have sent")
+    assert told.startswith(f"Stage 'a' of flow {world.flow!r} ignores a signal in the name of 'b'")
     assert len(told) < 1_000
 
 
@@ -227,8 +227,11 @@ def test_a_message_of_another_pair_or_of_a_stranger_is_told_and_removed(
     d.send(to_a(world, 1, sender="d"))
     assert a.receive(WAIT_S) == [to_a(world, 1, sender="d")]
     assert len([line for line in caplog.messages if "ignores" in line]) == 3
-    assert "It is no stage directly after this one." in caplog.text
-    other_pair, no_session = "from 'c' to 'a'", "It is not of the session of that stage."
+    assert "The sender is not a stage directly after this stage." in caplog.text
+    other_pair, no_session = (
+        "sender 'c' and receiver 'a'",
+        "It is not of the session of that stage.",
+    )
     assert other_pair in caplog.text or no_session in caplog.text
 
 

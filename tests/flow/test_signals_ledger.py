@@ -47,7 +47,7 @@ def test_an_outage_passes_and_what_counts_is_delivered(
         assert a.receive(WAIT_S) == [a_signal(sequence=2, flow=flow)]
         wait_until(lambda: a.is_connected and b.is_connected)
     lines = [line for line in caplog.messages if flow in line]
-    assert len([line for line in lines if "can neither signal nor be signalled" in line]) == 2
+    assert len([line for line in lines if "cannot exchange signals" in line]) == 2
     assert len([line for line in lines if line.endswith("signals again.")]) == 2
 
 

@@ -90,7 +90,7 @@ def test_a_session_that_expires_is_begun_again_and_all_goes_on(
         wait_until(lambda: set(a.states()) == {"a", "b"})
         b.send(to_a(world, 1))
         assert a.receive(WAIT_S) == [to_a(world, 1)]
-    assert any("was lost; the stages send their signals anew" in line for line in caplog.messages)
+    assert any("was lost; the stages send their signals again" in line for line in caplog.messages)
 
 
 def test_a_message_that_was_lost_with_its_session_is_sent_again(world: ZookeeperWorld) -> None:
@@ -205,7 +205,7 @@ MALLORYS = [make_digest_acl("mallory", "s", all=True)]
         ),
         pytest.param(
             {"taskmessage/a/b": (b"", {**FORGED, "acl": MALLORYS})},
-            "ignores what 'b' seems to have sent",
+            "ignores a signal in the name of 'b'",
             id="an unreadable node",
         ),
     ],
@@ -236,7 +236,7 @@ def test_a_node_that_would_outlive_its_stage_is_told_and_replaced(
     state = encode(state_of_stage("z", flow=world.flow)).encode()
     world.forge("taskstate/z", state, ephemeral=False)
     a, b = world.join("a", ["b"]), world.join("b")
-    wait_until(lambda: a.states() == {} and caplog.text.count("It would stay") == 2)
+    wait_until(lambda: a.states() == {} and caplog.text.count("The node is not ephemeral") == 2)
     b.send(to_a(world, 2))
     assert a.receive(WAIT_S) == [to_a(world, 2)]
     wait_until(lambda: world.messages("a") == [])
@@ -273,7 +273,7 @@ def test_what_cannot_be_deleted_comes_once_and_is_told_once(
     assert a.receive(WAIT_S) == [to_a(world, 2)], "which stands in the same node"
     assert a.receive(2.5) == []
     assert world.messages("a") == ["b"]
-    (told,) = [line for line in caplog.messages if "the right to" in line]
+    (told,) = [line for line in caplog.messages if "access to the node" in line]
     assert f"{world.root}/taskmessage/a/b" in told
     world.stranger.set_acls(f"{world.root}/taskmessage/a", [ACL(Permissions.ALL, ANYBODY)])
     wait_until(lambda: world.messages("a") == [])
@@ -288,7 +288,7 @@ def test_nodes_below_a_stage_s_own_are_told_and_stop_no_other(
     from_c = a_signal(sender="c", flow=world.flow)
     c.send(from_c)
     assert a.receive(WAIT_S) == [from_c]
-    wait_until(lambda: "a/b in ZooKeeper" in caplog.text and "nodes below it" in caplog.text)
+    wait_until(lambda: "a/b in ZooKeeper" in caplog.text and "child nodes, which" in caplog.text)
     world.stranger.delete(f"{world.root}/taskmessage/a/b", recursive=True)
     assert a.receive(WAIT_S) == [to_a(world, 1)]
 
@@ -311,7 +311,7 @@ def test_with_a_user_nobody_else_reads_or_writes(
         wait_until(lambda: mallory.is_connected and spy.is_connected)
         mallory.send(to_a(ours, 2, level=20))
         mallory.publish(state_of_stage("b", "c", flow=flow))
-        wait_until(lambda: caplog.text.count("the right to /safe/") >= 3)
+        wait_until(lambda: caplog.text.count("access to the node /safe/") >= 3)
         assert mallory.states() == {}
         b.send(to_a(ours, 3))
         assert a.receive(WAIT_S) == [to_a(ours, 3)]

@@ -40,7 +40,7 @@ def test_an_unreachable_zookeeper_is_refused_where_that_is_set() -> None:
     with pytest.raises(SignalError) as raised:
         ZookeeperSession(settings(f"127.0.0.1:{port}", unreachable="refuse"))
     assert str(raised.value) == (
-        f"ZooKeeper at 127.0.0.1:{port} did not answer within 1 s; see that it runs and can be"
+        f"ZooKeeper at 127.0.0.1:{port} did not respond within 1 s; check that it runs and can be"
         " reached, or set unreachable to 'wait'."
     )
     assert SECRET not in "".join(traceback.format_exception(raised.value))
@@ -77,7 +77,7 @@ class Stumbling:
 def test_an_answer_that_nobody_understands_is_none(zookeeper: ZookeeperServer) -> None:
     with (
         ZookeeperSession(settings(zookeeper.hosts)) as session,
-        pytest.raises(UnreachableError, match="was not understood: RuntimeError"),
+        pytest.raises(UnreachableError, match="because of an unexpected error: RuntimeError"),
     ):
         session.result("/headrace", Stumbling())
 
@@ -117,7 +117,7 @@ def test_the_hosts_may_name_where_everything_is_kept() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"hosts": ""}, "The hosts of ZooKeeper are ''; they must be such as"),
+        ({"hosts": ""}, "The hosts of ZooKeeper are ''; write them like"),
         ({"hosts": "zk1:0"}, "The hosts of ZooKeeper are 'zk1:0'"),
         ({"hosts": "zk1:65536"}, "The hosts of ZooKeeper are 'zk1:65536'"),
         ({"hosts": "zk1:2181,"}, "The hosts"),
@@ -130,9 +130,9 @@ def test_the_hosts_may_name_where_everything_is_kept() -> None:
         ({"user": ""}, "The user of ZooKeeper is ''"),
         ({"user": None}, "The user of ZooKeeper is None, and a password was given"),
         ({"password": None}, "The user of ZooKeeper is 'flows', and a password was not given"),
-        ({"tls": True, "key_file": "k"}, "A key is given without its certificate; name that file"),
-        ({"ca_file": "c"}, "Certificates are given, and tls is False for ZooKeeper at zk1; set it"),
-        ({"certificate_file": "c"}, "Certificates are given, and tls is False"),
+        ({"tls": True, "key_file": "k"}, "key_file is set without certificate_file"),
+        ({"ca_file": "c"}, "Certificates are given, but tls is False for ZooKeeper at zk1; set"),
+        ({"certificate_file": "c"}, "Certificates are given, but tls is False"),
         ({"unreachable": "hope"}, "unreachable is 'hope'; it must be 'wait' or 'refuse'."),
         ({"session_timeout_s": 0}, "session_timeout_s is 0 s; it must be a finite number above 0."),
         ({"start_timeout_s": float("nan")}, "start_timeout_s is nan s"),

@@ -89,14 +89,14 @@ def test_without_the_right_certificate_there_is_no_session(
     secure_port: int, files: dict[str, str], missing: list[str]
 ) -> None:
     shown = {name: file for name, file in files.items() if name not in missing}
-    with pytest.raises(SignalError, match="did not answer within 2 s"):
+    with pytest.raises(SignalError, match="did not respond within 2 s"):
         ZookeeperSession(refuses(secure_port, **shown))
 
 
 def test_the_certificate_of_another_host_is_not_trusted(
     secure_port: int, files: dict[str, str]
 ) -> None:
-    with pytest.raises(SignalError, match=r"ZooKeeper at 127\.0\.0\.2:\d+ did not answer"):
+    with pytest.raises(SignalError, match=r"ZooKeeper at 127\.0\.0\.2:\d+ did not respond"):
         ZookeeperSession(refuses(secure_port, "127.0.0.2", **files))
 
 

@@ -219,7 +219,7 @@ class RemoteStories:
             writer.append(numbered(3, 6))
             writer.append(numbered(6, 12))
         assert verify(journal).whole
-        with pytest.raises(DataLossError, match="is not the one that this query has read up to"):
+        with pytest.raises(DataLossError, match="is not the lane that this query has read up to"):
             query.run()
 
     def test_a_lane_of_which_nothing_is_left_begins_where_it_is_said_to_have_ended(

@@ -20,9 +20,12 @@ def test_lanes_are_numbers_with_commas() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "Nothing says which journal to read"),
-        ({"path": " "}, "Nothing says which journal to read"),
-        ({"path": "x", "lanes": "0,../1"}, "lanes is '0,../1'; it must be the numbers of lanes"),
+        ({}, "The option path is missing or empty"),
+        ({"path": " "}, "The option path is missing or empty"),
+        (
+            {"path": "x", "lanes": "0,../1"},
+            "lanes is '0,../1'; it must be lane numbers separated by commas",
+        ),
         ({"path": "x", "subscribe": "a"}, "There is no option subscribe for headrace-journal"),
         ({"path": "x", "endingOffsets": "latest"}, "endingOffsets is for a bounded read"),
     ],

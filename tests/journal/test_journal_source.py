@@ -68,7 +68,7 @@ def test_what_is_wrong_is_told_in_one_sentence(read: Read, tmp_path: Path) -> No
     fill(tmp_path / "orders", {1: [1]})
     with pytest.raises(PySparkException) as raised:
         read(tmp_path / "orders", lanes="0").collect()
-    assert "has no lane 0 (lanes); it has 1." in sentence(raised.value)
+    assert "has no lane 0 (option lanes); its lanes: 1." in sentence(raised.value)
 
 
 def test_a_gate_refuses_what_is_wrong_before_a_query_starts(
@@ -77,7 +77,7 @@ def test_a_gate_refuses_what_is_wrong_before_a_query_starts(
     gate = Gate("orders", interval="1 second", ledger=f"sqlite:///{tmp_path}/headrace.db")
     with pytest.raises(SourceError, match="There is no journal at"):
         gate.read(spark, "journal").load(str(tmp_path / "orders"))
-    with pytest.raises(OptionError, match="Nothing says which journal to read"):
+    with pytest.raises(OptionError, match="The option path is missing or empty"):
         gate.read(spark, "journal").load()
 
 

@@ -80,7 +80,7 @@ def test_parts_put_together_are_the_whole(some: Records, data: st.DataObject) ->
 def test_too_much_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.journal.records._MAX_BYTES", 4)
     assert Records.of_lines(b"a\nb\n", timestamp_ms=0).count == 2
-    with pytest.raises(OptionError, match="5 bytes of lines are more than the 4"):
+    with pytest.raises(OptionError, match="The lines have 5 bytes, more than the maximum of 4"):
         Records.of_lines(b"a\nb\nc", timestamp_ms=0)
 
 

@@ -28,7 +28,7 @@ from headrace.gate.execution.gate import Gate
 from headrace.gate.ledger.ledger import Ledger
 from headrace.journal import Journal, JournalFindingKind, Records, repair, verify
 
-REFUSED = r"is not the one that this query has read.* new checkpoint"
+REFUSED = r"is not the lane that this query has read.* new checkpoint"
 
 
 def write(path: Path, life: str, *counts: int, lane: int = 0) -> None:
@@ -88,7 +88,7 @@ def test_a_gated_query_does_not_go_on_in_a_lane_that_is_another_one(
     write(path, "b", 10)
     with pytest.raises(StreamingQueryException) as raised:
         run()
-    assert "is not the one that this query has read" in sentence(raised.value)
+    assert "is not the lane that this query has read" in sentence(raised.value)
     assert read == values("a", 0, 10)
 
 

@@ -100,7 +100,7 @@ class TestHdfs(RemoteStories):
         self, server: HdfsServer, journal: Journal
     ) -> None:
         server.damage_blocks()
-        with pytest.raises(JournalError, match="cannot be verified: an answer broke off;"):
+        with pytest.raises(JournalError, match="cannot be verified: a response broke off;"):
             verify(journal)
 
     def test_what_hdfs_refuses_is_told(
@@ -186,7 +186,7 @@ def test_a_namenode_that_is_down_is_told_in_one_sentence() -> None:
         Journal.open("webhdfs://127.0.0.1:1/a/orders")
     assert str(raised.value) == (
         "The journal webhdfs://127.0.0.1:1/a/orders cannot be opened: 127.0.0.1:1 cannot be "
-        "reached: Connection refused; see to that, then try again: nothing acknowledged is lost."
+        "reached: Connection refused; correct this, then try again: no acknowledged record is lost."
     )
 
 
@@ -196,7 +196,7 @@ def test_a_namenode_that_says_nothing_is_not_waited_for_for_ever(
     monkeypatch.setattr(webhdfs, "TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        with pytest.raises(JournalError, match=f"127.0.0.1:{port} has not answered for 0.1 s"):
+        with pytest.raises(JournalError, match=f"127.0.0.1:{port} has not responded for 0.1 s"):
             Journal.open(f"webhdfs://127.0.0.1:{port}/orders")
 
 
@@ -242,11 +242,11 @@ def answering(status: int, body: str, datanode: tuple[int, str] = (500, "")) -> 
 @pytest.mark.parametrize(
     ("status", "body", "says"),
     [
-        (200, "<html>", "opened: what answered is no server of WebHDFS;"),
-        (200, "[]", "opened: what answered is no server of WebHDFS;"),
-        (401, "<html>", r"answered with the HTTP status 401 .*, and Kerberos is not supported;"),
+        (200, "<html>", "opened: the server that responded is not a WebHDFS server;"),
+        (200, "[]", "opened: the server that responded is not a WebHDFS server;"),
+        (401, "<html>", r"responded with the HTTP status 401 .*, and Kerberos is not supported;"),
         (403, refusal("StandbyException"), "opened: Not now;"),
-        (502, "<html>", r"answered with the HTTP status 502 Bad Gateway;"),
+        (502, "<html>", r"responded with the HTTP status 502 Bad Gateway;"),
     ],
 )
 def test_what_is_no_answer_of_a_namenode_is_told(status: int, body: str, says: str) -> None:

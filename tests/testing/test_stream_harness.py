@@ -335,8 +335,8 @@ SKIP: Any = "skip"
         ),
         (lambda: StreamHarness(lambda df: None, MemoryLog()), r"handler\(df, batch\)"),  # type: ignore[arg-type, misc]
         (lambda: StreamHarness(Sink(), MemoryLog(), options={"x": 1}).__enter__(), "no option x"),
-        (lambda: Crash("during handle"), "no point 'during handle'"),
-        (lambda: Crash("after lunch"), "no point 'after lunch'"),
+        (lambda: Crash("during handle"), "crash at 'during handle'"),
+        (lambda: Crash("after lunch"), "crash at 'after lunch'"),
         (lambda: MemoryLog(Crash()), "no record before it"),
         (lambda: MemoryLog(7), "must be text, bytes"),  # type: ignore[arg-type]
     ],

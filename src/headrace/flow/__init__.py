@@ -1,6 +1,6 @@
-"""Flows: streaming queries connected by Kafka topics, with pressure signals between the stages.
+"""Flows: streaming queries connected by Kafka topics, with backpressure signals between them.
 
-Signals over ZooKeeper need ZooKeeper's client; only running a flow needs Spark.
+Signals over ZooKeeper need the package kazoo. Declaring a flow needs no Spark; running it does.
 """
 
 from headrace.core.system import door

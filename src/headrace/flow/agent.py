@@ -1,4 +1,4 @@
-"""The agent of a stage, which measures the input queue, and signals and applies pressure."""
+"""Agent of a stage: measures the stage's input queue, and sends and applies backpressure."""
 
 import json
 import logging
@@ -33,26 +33,30 @@ from headrace.gate import (
 )
 
 _PUBLISH_MS: Final = 1000
-"""Minimum interval between publications of a changed queue (ms)."""
+"""Minimum interval between publications of a changed queue size (ms)."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
 
 @dataclass(frozen=True, slots=True)
 class SavedPressure:
-    """Pressure that a run of a stage received and sent last, saved for the stage's next run."""
+    """Pressure that a run of a stage last received and sent, saved for the stage's next run.
+
+    ``written_ms`` is the time of saving (ms since the epoch). ``pressures`` is the pressure
+    received from downstream stages. ``levels`` is the throttle level sent to each upstream stage.
+    """
 
     written_ms: int = 0
     pressures: tuple[PressureState, ...] = ()
     levels: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Return the saved form, which `of_json` parses."""
+        """Return this pressure as JSON text, which `of_json` parses."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_json(cls, text: str) -> Self:
-        """Parse the text of `to_json`; `OptionError` for any other text."""
+        """Parse JSON text that `to_json` has returned; raise `OptionError` for any other text."""
         try:
             values = json.loads(text)
             pressures = [
@@ -63,10 +67,13 @@ class SavedPressure:
                 require_level("A level", level)
             return cls(int(values["written_ms"]), tuple(pressures), values["levels"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise OptionError("The text is not the saved pressure of a stage.") from error
+            raise OptionError("The text is not JSON of a saved pressure.") from error
 
     def level(self, upstream: str, wall_ms: int, lease_ms: int) -> float:
-        """Return the initial level for an upstream stage: the saved level, or 0 after a lease."""
+        """Return the saved throttle level for an upstream stage; 0 if none is saved.
+
+        A level that was saved more than ``lease_ms`` before ``wall_ms`` has expired: return 0.
+        """
         is_fresh = 0 <= wall_ms - self.written_ms <= lease_ms
         return self.levels.get(upstream, 0.0) if is_fresh else 0.0
 
@@ -76,7 +83,7 @@ class StageSpec:
     """Names, neighbours and settings of a stage, for its agent.
 
     ``settings`` has the stage's thresholds and its slowdown. ``leases_ms`` has the maximum lease of
-    each downstream stage's signals (ms). Default: the lease of ``settings``.
+    the signals of each downstream stage (ms). Default: the lease in ``settings``.
     """
 
     flow: str
@@ -93,7 +100,10 @@ class StageSpec:
         return self.leases_ms.get(downstream, self.settings.lease_ms)
 
     def restorable(self, state: SavedPressure, wall_ms: int) -> list[PressureState]:
-        """Return the saved pressure that the present downstream stages can have sent."""
+        """Return the saved pressure that the present downstream stages can have sent by now.
+
+        Leases are limited to the declared maximum.
+        """
         return [
             replace(pressure, lease_ms=min(pressure.lease_ms, self.lease_ms(pressure.sender)))
             for pressure in state.pressures
@@ -103,7 +113,7 @@ class StageSpec:
 
 
 class _Throttled(NamedTuple):
-    """Throttling in force: the stage that throttles, the start (ms since the epoch), the level."""
+    """Throttling in force: the throttling stage, the start (ms since the epoch), and the level."""
 
     by: str
     since_ms: int
@@ -111,16 +121,17 @@ class _Throttled(NamedTuple):
 
 
 class StageAgent:
-    """Agent of one run of a stage, which sends and applies pressure.
+    """Agent of one run of a stage, which sends and applies backpressure.
 
-    The agent signals a throttle level to each upstream stage, and writes the rate limit from
-    downstream stages into the ledger. The stage's planner applies the limit for one lease, even if
-    the agent dies. A failed read, write or send is logged once and retried at the next step. Use a
-    ledger without a retry timeout, because late signals are useless.
+    The agent sends a throttle level to each upstream stage. It writes the rate limit that
+    downstream stages demand into the ledger, and the stage's planner applies that limit for one
+    lease, even if the agent dies. If an action fails, the agent logs the failure once and retries
+    at the next step. Use a ledger without a retry timeout, because late signals are useless.
 
-    With ``publishes_to_ledger``, the stage's state is also published in the ledger, so that
-    `headrace status` shows a flow with other signals. Closing the agent closes signals and queue.
-    LedgerError if the previous run's saved pressure cannot be read.
+    With ``publishes_to_ledger``, the agent also publishes the stage's state in the ledger.
+    `headrace status` needs this for a flow whose signals do not use the ledger. Closing the agent
+    closes ``signals`` and ``queue``. Raise LedgerError if the saved pressure of the previous run
+    cannot be read.
     """
 
     def __init__(
@@ -168,18 +179,18 @@ class StageAgent:
         )
 
     def start(self) -> Self:
-        """Start the thread that polls the queue."""
+        """Start the thread that receives signals and measures the queue."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Stop the thread without releasing the upstream stages, like a killed process."""
+        """Stop the thread, but keep the upstream stages throttled, like a killed process."""
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def close(self) -> None:
-        """Stop the thread, release the upstream stages, and close signals and queue."""
+        """Stop the thread, release the upstream stages, and close the signals and the queue."""
         self.stop()
         now_ms = _monotonic_ms()
         for controller in self._controllers.values():
@@ -194,9 +205,9 @@ class StageAgent:
                 self._ledger_state.withdraw()
 
     def step(self, now_ms: int, wall_ms: int, received: list[PressureSignal]) -> None:
-        """Apply received signals, measure the queue, send pressure, and publish the state.
+        """Apply received signals, measure the queue, send pressure, and publish the stage's state.
 
-        ``now_ms`` is monotonic time; ``wall_ms`` is the wall clock with which batches are planned.
+        ``now_ms`` is monotonic time. ``wall_ms`` is the wall clock with which batches are planned.
         """
         with self._trying("its batches"):
             self._progress.refresh(now_ms)
@@ -206,7 +217,7 @@ class StageAgent:
                 self._apply(signal, now_ms)
         for sender in self._throttle.expire(now_ms):
             _LOG.warning(
-                "Stage %r of flow %r is free of %r, which sent nothing within its lease.",
+                "Stage %r of flow %r is no longer throttled by %r: no signal within the lease.",
                 self._spec.stage,
                 self._spec.flow,
                 sender,
@@ -221,7 +232,7 @@ class StageAgent:
         self._publish(limit, queue, now_ms, wall_ms)
 
     def next_poll_s(self, now_ms: int) -> float:
-        """Return the time until the next step (s)."""
+        """Return the time until the agent's next step (s)."""
         due_ms = (controller.overload_due_ms for controller in self._controllers.values())
         return self._poll_interval.next_s(now_ms, due_ms)
 
@@ -240,19 +251,21 @@ class StageAgent:
         try:
             return SavedPressure.of_json(text)
         except OptionError as error:
-            _LOG.warning("Gate %r begins without its pressure state: %s", self._spec.gate, error)
+            _LOG.warning("Gate %r begins without its saved pressure: %s", self._spec.gate, error)
             return SavedPressure()
 
     def _apply(self, signal: PressureSignal, now_ms: int) -> None:
         signal = self._believed(signal)
         outcome = self._throttle.apply(signal, now_ms, self._progress.emits_per_s(now_ms))
-        _LOG.debug("%s is %s by stage %s.", signal, outcome, self._spec.stage)
+        _LOG.debug(
+            "The signal %s had the outcome '%s' at stage %s.", signal, outcome, self._spec.stage
+        )
         self._must_write = True
 
     def _believed(self, signal: PressureSignal) -> PressureSignal:
-        """Return a signal with its lease limited to the declared maximum.
+        """Check a received signal; return it with its lease limited to the declared maximum.
 
-        OptionError if the signal throttles and its sender publishes no state.
+        Raise OptionError if a downstream stage sends a throttle level but publishes no state.
         """
         sender, max_ms = signal.sender, self._spec.lease_ms(signal.sender)
         is_ours = sender in self._spec.downstream
@@ -266,8 +279,8 @@ class StageAgent:
             self._warnings.clear(about)
             return signal
         self._warnings.warn(
-            f"Stage {sender!r} of flow {self._spec.flow!r} asks for a lease of"
-            f" {signal.lease_ms} ms; it gets {max_ms} ms, which the flow has declared.",
+            f"Stage {sender!r} of flow {self._spec.flow!r} sent a signal with a lease of"
+            f" {signal.lease_ms} ms; the lease is cut to {max_ms} ms, as the flow declares.",
             about=about,
         )
         return replace(signal, lease_ms=max_ms)
@@ -330,13 +343,16 @@ class StageAgent:
                     self._ledger_state.publish(state)
 
     def _since_ms(self, limit: RateLimit | None, wall_ms: int) -> int | None:
-        """Return when the present throttling began (ms since the epoch), or None; log changes."""
+        """Return the start of the present throttling (ms since the epoch); log each change.
+
+        Return None if the stage is not throttled.
+        """
         before, self._throttled = self._throttled, None
         by = None if limit is None else limit.throttled_by
         if limit is None or by is None:
             if before is not None:
                 _LOG.info(
-                    "Stage %r of flow %r is free of the pressure of %r, after %.1f s.",
+                    "Stage %r of flow %r is no longer throttled by %r, after %.1f s.",
                     self._spec.stage,
                     self._spec.flow,
                     before.by,
@@ -361,13 +377,13 @@ class StageAgent:
 
     @contextmanager
     def _trying(self, what: str) -> Iterator[None]:
-        """Log a failure in the ``with`` block once; the next step retries."""
+        """Log a HeadraceError in the ``with`` block once and suppress it; the next step retries."""
         try:
             yield
         except HeadraceError as error:
             self._warnings.warn(
-                f"Stage {self._spec.stage!r} of flow {self._spec.flow!r} cannot see to {what} at"
-                f" present: {error}",
+                f"Stage {self._spec.stage!r} of flow {self._spec.flow!r} cannot process {what} now"
+                f" and will retry: {error}",
                 about=what,
             )
         else:

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 class Flow:
     """Directed acyclic graph of stages and the channels between them.
 
-    Each stage is a gated streaming query with its own checkpoint. A stage reads one channel, which
-    any number of stages may write. A stage that cannot keep up throttles the stages directly before
-    it. A throttled stage throttles its own upstream stages only if its queue grows too.
+    Each stage is a gated streaming query with its own checkpoint. A stage reads one channel, and
+    any number of stages may write a channel. A stage that cannot keep up throttles the stages that
+    write its channel. A throttled stage throttles its own upstream stages only if its queue grows
+    too.
 
     ::
 
@@ -54,12 +55,12 @@ class Flow:
         name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
         ledger: The URL of the ledger that all stages use.
         checkpoints: The folder of the checkpoints, with a subfolder for each stage.
-        signals: The ZooKeeper over which stages signal pressure. Default: the ledger's database.
+        signals: The ZooKeeper over which stages send signals. Default: the ledger's database.
         pressure: The thresholds for stages without their own. Default: `HopSettings()`.
 
     Raises:
         OptionError: The name has other characters or another length.
-        LedgerError: The URL is not a ledger's.
+        LedgerError: The URL is not the URL of a ledger.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Flow:
 
     @property
     def graph(self) -> Graph:
-        """Graph of the declarations so far."""
+        """Graph of the stages and channels declared so far."""
         return Graph(dict(self._stages), dict(self._links))
 
     def gate(self, stage: str) -> str:
@@ -93,13 +94,13 @@ class Flow:
         return f"{self.name}.{stage}"
 
     def channel(self, name: str, channel: "KafkaChannel", *, schema: Schema | None = None) -> None:
-        """Declare a channel.
+        """Declare a channel between stages.
 
         Args:
             name: The channel's name in this flow.
             channel: The channel, from `headrace.flow.kafka`.
-            schema: The schema of the channel's values. A stage that reads the channel and declares
-                a schema must declare the same schema. The values themselves are not checked.
+            schema: The schema of the channel's values. If a stage that reads the channel declares a
+                schema, the two schemas must be equal. The values themselves are not checked.
         """
         declared_at = caller_line()
         require_name("The name of a channel", name)
@@ -120,22 +121,25 @@ class Flow:
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that declares a stage with a function as its handler.
 
-        The handler is called with each batch, and returns a DataFrame with the column ``value`` and
-        optionally ``key`` and ``headers``. A stage with several channels returns a dictionary of
-        DataFrames by channel; a stage without channels returns None. The returned records are
-        written once, however often a batch is run.
+        The handler is called with each batch, and returns the records to write. It returns a
+        DataFrame with the column ``value`` and optionally ``key`` and ``headers``. If the stage
+        writes several channels, the handler returns a dictionary of DataFrames by channel; if it
+        writes none, None. Readers of a channel get each batch's records once, however often the
+        batch is run.
 
         Args:
-            name: A unique name of 1 to 100 letters, digits, ``.``, ``_`` or ``-``; any other name
+            name: A unique name of 1 to 100 letters, digits, ``.``, ``_`` or ``-``. Any other name
                 is an `OptionError`.
-            reads: The channel to read.
-            writes: The channel or channels to write; none for a sink.
-            derive: A function that transforms the stream before it is split into batches, such as
-                an aggregation.
+            reads: The name of the channel to read.
+            writes: The names of the channels to write; none for a sink.
+            derive: A function that transforms the stream before it is split into batches, for
+                example an aggregation.
             options: Options of the channel's source, such as ``backpressure.initialRate`` and the
-                caps.
-            schema: The schema of the values that the stage reads, which must be the channel's.
-            pressure: The thresholds for throttling others, and the slowdown. Default: the flow's.
+                maximum batch size.
+            schema: The schema of the values that the stage reads, which must be the channel's
+                schema.
+            pressure: The thresholds at which this stage throttles others, and its slowdown.
+                Default: the flow's.
             **run: ``interval`` (default: ``"1 second"``), the target duration of a batch;
                 ``on_failure`` (``"stop"``), ``on_outage`` (``"hold"``) and ``backfill``
                 (``"spare"``), as in `Gate.write`.
@@ -164,7 +168,7 @@ class Flow:
         return declare
 
     def check(self) -> None:
-        """Raise the first error in the declarations, with its line, without opening anything."""
+        """Raise the first error in the declarations, with its line; contact no server."""
         check(self)
 
     def start(self, spark: "SparkSession", *, stages: Iterable[str] | None = None) -> "RunningFlow":
@@ -174,8 +178,8 @@ class Flow:
 
         Args:
             spark: The session.
-            stages: The names of the stages. Default: all stages. The other stages run elsewhere,
-                with the same ledger and the same signals.
+            stages: The names of the stages to start. Default: all stages. Stages that are not
+                started here run in other applications, with the same ledger and the same signals.
 
         Raises:
             OptionError: A declaration is wrong, or a stage does not exist.
@@ -212,15 +216,15 @@ class Flow:
 def _require_channels(
     stage: str, declared_at: str, reads: object, writes: Iterable[object]
 ) -> None:
-    """Raise OptionError unless all channels are named by strings, and exactly one is read."""
+    """Raise OptionError unless ``reads`` and each item of ``writes`` is a channel's name."""
     if not isinstance(reads, str):
         raise OptionError(
-            f"Stage {stage!r} ({declared_at}) reads {reads!r}; it reads one channel, by its name,"
-            " so declare a stage for each channel that is to be read."
+            f"Stage {stage!r} ({declared_at}) reads {reads!r}; a stage reads one channel, given by"
+            " its name, so declare one stage for each channel to read."
         )
     for channel in writes:
         if not isinstance(channel, str):
             raise OptionError(
-                f"Stage {stage!r} ({declared_at}) writes {channel!r}; name its channels, such as"
-                " writes='parsed' or writes=['good', 'bad']."
+                f"Stage {stage!r} ({declared_at}) writes {channel!r}; give the names of channels,"
+                " such as writes='parsed' or writes=['good', 'bad']."
             )

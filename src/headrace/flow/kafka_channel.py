@@ -1,4 +1,4 @@
-"""Channels between stages: Kafka topics whose readers skip the attempts that the ledger aborted."""
+"""Channels between stages: Kafka topics from which stages read no record of aborted attempts."""
 
 import logging
 import secrets
@@ -43,26 +43,27 @@ _HEADERS: Final = "array<struct<key:string,value:binary>>"
 _HEADER_FIELDS: Final = [("key", StringType()), ("value", BinaryType())]
 
 _TRIES: Final = 3
-"""Maximum attempts to write a batch, if tasks may have run twice."""
+"""Maximum number of attempts to write a batch, if Spark may have run a task twice."""
 
-_RAN_BEFORE: Final = "a task of it ran before"
-"""Words by which the driver recognizes `_RanTwiceError`, which Spark passes on as text."""
+_RAN_BEFORE: Final = "one of its tasks ran before"
+"""Text by which the driver recognizes `_RanTwiceError`; Spark passes on only an error's text."""
 
 POLLS_PER_SAMPLE: Final = 40
-"""Number of polls between two reads of the topic's partitions and record size."""
+"""Number of polls between two reads of the topic's partitions and of a sample of its records."""
 
 _ASSUMED_BYTES: Final = 1_000
-"""Assumed size of a record (bytes) until one could be read. Too large: stages are throttled without
-need. (For a cap in bytes, which must hold, a batch assumes a thousand times this size.)"""
+"""Assumed size of a record (bytes) until a sample of records is read. If the value is too large,
+stages are throttled without need. (A batch with a limit in bytes assumes a thousand times this
+size, because the limit must hold.)"""
 
 
 class KafkaQueue:
-    """Queue of a topic's records that wait for one stage. Not thread-safe.
+    """Input queue of a stage: the records of a topic that the stage has not read. Not thread-safe.
 
-    The queue's size is the stage's lag times a mean record size (bytes). Kafka does not report the
-    size of records, so every `POLLS_PER_SAMPLE`-th poll reads a sample of waiting records. Until a
-    sample could be read, a record counts as 1 kB. Control records and compacted records count too.
-    Records of an unfinished attempt do not wait yet.
+    The size of the queue is the stage's lag times a mean record size (bytes). Kafka does not report
+    the size of records, so every `POLLS_PER_SAMPLE`-th poll reads a sample of waiting records.
+    Before the first sample, a record counts as 1 kB. The lag includes control records and compacted
+    records. Records of an unfinished attempt do not count yet.
     """
 
     def __init__(self, options: KafkaOptions, gate: str, ledger: Ledger) -> None:
@@ -79,9 +80,10 @@ class KafkaQueue:
         self._arrived_bytes = 0.0
 
     def measure(self) -> InputQueue:
-        """Measure the queue now; the stage's rate is unknown (``takes_bytes_per_s`` is None).
+        """Measure the queue now. The result's ``takes_bytes_per_s`` is None, because it is unknown.
 
-        BrokerError if the brokers cannot be reached; LedgerError if the ledger cannot be read.
+        Raise BrokerError if the brokers cannot be reached, and LedgerError if the ledger cannot be
+        read.
         """
         samples = self._polls % POLLS_PER_SAMPLE == 0 or not self._topics
         self._polls += 1
@@ -108,7 +110,7 @@ class KafkaQueue:
         self._log.close()
 
     def _positions(self) -> dict[TopicPartition, int]:
-        """Return the offset that the stage reads next in each partition."""
+        """Return the offset of each partition from which the stage's next batch will read."""
         positions: dict[TopicPartition, int] = {}
         for topic in self._topics.values():
             begun = self._ledger.receivers.stream_rate(self._gate, topic.topic_id or "").begun
@@ -117,7 +119,11 @@ class KafkaQueue:
         return positions
 
     def _compare(self, begun: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
-        """Count the records that arrived or were left waiting since the last measurement."""
+        """Update the arrived bytes, and the waiting records that the last batch did not take.
+
+        ``begun`` has the positions up to which batches have begun, and ``ends`` the partitions'
+        ends.
+        """
         if self._before is None:
             new = sum(end - begun[tp] for tp, end in ends.items())
         else:
@@ -132,15 +138,15 @@ class KafkaQueue:
 
 
 class _RanTwiceError(Exception):
-    """A task may have produced its records twice."""
+    """Spark may have run a task twice, so its records may be in the topic twice."""
 
 
 @dataclass(frozen=True, repr=False)
 class KafkaChannel:
-    """Kafka topic that stages write, and from which each reading stage gets every record once.
+    """Kafka topic between stages: each reading stage gets the output of every batch once.
 
-    Made by `kafka`. A channel is a value: it can be pickled, opens nothing until it is used, and
-    does not show secrets. Channels are equal if they have the same topic and servers.
+    Use `kafka` to create a channel. A channel can be pickled, opens no connection until it is used,
+    and shows no secrets. Two channels are equal if they have the same topic and servers.
     """
 
     topic: str
@@ -152,33 +158,33 @@ class KafkaChannel:
 
     @property
     def location(self) -> str:
-        """Topic and brokers, for messages; two locations may still be the same cluster's topic."""
+        """Topic and brokers, for messages. Two different locations may name the same topic."""
         return f"the topic {self.topic} at {self.servers}"
 
     def identity(self) -> str:
-        """Ask the brokers for the topic's id, in the form of the ledger.
+        """Request the topic's id from the brokers, and return it in the form that the ledger uses.
 
-        HeadraceError if the brokers cannot be reached, or the topic or its id is missing.
+        Raise HeadraceError if the brokers cannot be reached, or if the topic or its id is missing.
         """
         return known_id(self.topic, self._found(lookup_with(self._parsed())))
 
     def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
-        """Write a batch's output once, however often this is called for the batch.
+        """Write a batch's output to the topic, once for all runs of the batch.
 
-        First, the ledger records the topic's end offsets. Then tasks produce records that carry the
-        id of this attempt. Finally, the ledger marks the attempt as finished. Reading stages stop
-        at the start of an unfinished attempt, and skip aborted attempts. Other readers also see the
-        records of aborted attempts.
+        First, the ledger records the topic's end offsets. Then Spark tasks produce the records,
+        each with the id of this attempt. Finally, the ledger marks the attempt as finished. A stage
+        that reads the topic stops at the start of an unfinished attempt, and skips aborted
+        attempts. Other readers see the records of aborted attempts too.
 
-        After this returns, the records are durable. Reading stages get the records of exactly one
-        call per batch, even if other processes call this with another ``df``. If this raises,
-        reading stages get no records of this call.
+        When this method returns, the records are durable. Reading stages get the records of exactly
+        one call per batch, even if another process calls this with another ``df``. If this method
+        raises, reading stages get no records of this call.
 
         ``df`` has the columns of Spark's Kafka sink: ``value`` (binary or string), and optionally
-        ``key`` (likewise) and ``headers``. ``batch_key`` is equal for all runs of the same ranges.
-        ``ledger`` is the writing stage's. OptionError if ``df`` has other columns or lacks
-        ``value``; LedgerError if the ledger cannot be written, or another process has taken over
-        the batch; BrokerError if the brokers refuse a record.
+        ``key`` (binary or string) and ``headers``. ``batch_key`` is equal for all runs of the same
+        ranges. ``ledger`` is the ledger of the writing stage. Raise OptionError if ``df`` has other
+        columns or lacks ``value``. Raise LedgerError if the ledger cannot be written, or if another
+        process has taken over the batch. Raise BrokerError if the brokers refuse a record.
         """
         output = _output_columns(df, self.location)
         options = self._parsed()
@@ -199,8 +205,8 @@ class KafkaChannel:
         topic = lookup.topics([self.topic]).get(self.topic)
         if topic is None:
             raise SourceError(
-                f"Stages cannot write {self.location}, which is not there; make it, or name"
-                " another one."
+                f"Stages cannot write {self.location}, because the topic does not exist; create"
+                " it, or name another topic."
             )
         return topic
 
@@ -213,7 +219,7 @@ class KafkaChannel:
         written = ledger.outputs.written(topic_id, _ancestry(key))
         starts = {tp.partition: end for tp, end in ends.items()}
         if written or not ledger.outputs.begin(topic_id, key, attempt, starts):
-            _LOG.info("Batch %s is in %s already.", key, self.location)
+            _LOG.info("Batch %s is already written to %s.", key, self.location)
             return
         try:
             _produced(output, options.client, self.topic, tag(key, attempt))
@@ -223,18 +229,18 @@ class KafkaChannel:
         if not ledger.outputs.finish(topic_id, key, attempt):
             raise LedgerError(
                 f"Batch {key} was taken over by another process while it was written to"
-                f" {self.location}; of this attempt nothing is read."
+                f" {self.location}; stages skip the records of this attempt."
             )
 
     def read_options(self, ledger_url: str) -> dict[str, str]:
-        """Return the source options of a reading stage.
+        """Return the source options of a stage that reads the channel.
 
-        The options include the ledger that knows the aborted attempts.
+        The options include the URL of the ledger, which knows the aborted attempts.
         """
         return self._raw_options() | {"headrace.channel": ledger_url}
 
     def queue(self, gate: str, ledger: Ledger) -> KafkaQueue:
-        """Return the queue of the stage with this gate; `OptionError` for a wrong option."""
+        """Return the input queue of a stage by its gate; `OptionError` if an option is wrong."""
         return KafkaQueue(self._parsed(ledger), gate, ledger)
 
     def _raw_options(self) -> dict[str, str]:
@@ -257,8 +263,9 @@ def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
     Args:
         topic: The name of the topic.
         servers: The brokers, ``host:port,host:port``.
-        **options: Options of ``format("headrace-kafka")`` for reading stages. Options that begin
-            with ``kafka.`` (``**{"kafka.security.protocol": "SSL"}``) also apply to writing stages.
+        **options: Options of ``format("headrace-kafka")`` for stages that read the channel. Options
+            that begin with ``kafka.`` (``**{"kafka.security.protocol": "SSL"}``) also apply to
+            stages that write it.
     """
     texts = {name: option_text(value) for name, value in options.items()}
     channel = KafkaChannel(topic, servers, texts)
@@ -267,7 +274,10 @@ def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
 
 
 def _output_columns(df: DataFrame, location: str) -> DataFrame:
-    """Return the columns key, value (binary) and headers; a missing column is null."""
+    """Return a DataFrame with the columns key, value (binary) and headers; absent ones are null.
+
+    Raise OptionError if ``df`` has other columns or types, or has no column ``value``.
+    """
     types = {field.name: field.dataType for field in df.schema.fields}
     if len(types) < len(df.columns):
         raise _wrong(location, "it names a column twice")
@@ -312,25 +322,33 @@ def _headers(types: dict[str, DataType]) -> Column:
 def _wrong(location: str, what: str) -> OptionError:
     return OptionError(
         f"The DataFrame to write to {location} does not have a channel's columns: {what}; select"
-        f" value (binary or string) and, if wanted, key (likewise) and headers ({_HEADERS})."
+        f" value (binary or string), and optionally key (binary or string) and headers"
+        f" ({_HEADERS})."
     )
 
 
 def _ancestry(key: str) -> Iterator[str]:
-    """Yield the keys of a part, the parts that contain it, and its batch: any may be written."""
+    """Yield the key of a part of a batch, of each part that contains it, and of the batch.
+
+    If the output of any of them is written, the output of the part is written.
+    """
     batch, path = part_of(key)
     return (part_key(batch, part) for part in (path, *above(path)))
 
 
 class Claims:
-    """Partitions of an attempt that a task has claimed; Spark Connect tasks claim over a link."""
+    """Partitions that the tasks of an attempt have claimed.
+
+    A second run of a task is detected because its partition is claimed already. With Spark Connect,
+    tasks call `take` over a network link.
+    """
 
     def __init__(self) -> None:
         self._changing: Final = threading.Lock()
         self._taken: set[int] = set()
 
     def take(self, partition: int) -> bool:
-        """Claim a partition; return whether this is its first task."""
+        """Claim a partition for a task; return whether no earlier task has claimed it."""
         with self._changing:
             is_first = partition not in self._taken
             self._taken.add(partition)
@@ -339,7 +357,10 @@ class Claims:
 
 @dataclass(frozen=True, repr=False)
 class _Producing:
-    """Function that produces a task's records, unless an earlier run may have produced them."""
+    """Function of a Spark task that produces the task's records to Kafka.
+
+    It raises `_RanTwiceError` if an earlier run of the task may have produced them.
+    """
 
     client: Mapping[str, object]
     topic: str
@@ -370,11 +391,15 @@ class _Producing:
 
 
 def _ran_before(topic: str, marked: str) -> _RanTwiceError:
-    return _RanTwiceError(f"The attempt {marked} to write {topic} ends: {_RAN_BEFORE}.")
+    return _RanTwiceError(f"The attempt {marked} to write {topic} is aborted: {_RAN_BEFORE}.")
 
 
 def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marked: str) -> None:
-    """Produce the records in Spark tasks; `_RanTwiceError` if a task may have run twice."""
+    """Produce a DataFrame's records to a topic, in Spark tasks.
+
+    Raise `_RanTwiceError` if a task may have run twice, and BrokerError if a broker refuses a
+    record.
+    """
     spark = output.sparkSession
     if is_remote(spark):
         with TaskLink(spark, Claims().take) as link:
@@ -391,7 +416,10 @@ def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marke
 
 
 def _collected(output: DataFrame, producing: _Producing) -> set[int]:
-    """Run the tasks; return the ids of their stages, or raise BrokerError."""
+    """Run the tasks that produce a DataFrame; return the ids of their Spark stages.
+
+    Raise BrokerError if a broker refused a record.
+    """
     rows = output.mapInArrow(producing, "stage int, refused string").collect()
     for row in rows:
         if row["refused"] is not None:

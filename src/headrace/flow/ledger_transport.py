@@ -1,4 +1,4 @@
-"""Signals over the ledger's database: the default, which needs no other service."""
+"""Signals between stages over the ledger's database. This is the default transport."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ from headrace.flow.stage_signals import KnownStates, Signals
 from headrace.gate import Ledger, PressureSignal, StoredSignal
 
 POLL_S: Final = 0.5
-"""Interval at which a stage polls for signals (s)."""
+"""Interval at which a stage reads its signals from the ledger (s)."""
 
 _SILENT_S: Final = 5.0
 """Time without a response after which the ledger counts as unreachable (s)."""
@@ -26,9 +26,9 @@ def ledger_signals(
 ) -> Signals:
     """Return a stage's signals over the ledger's database.
 
-    A signal arrives within 0.5 s. Ages are measured by the database's clock alone. Use a ledger
-    without a retry timeout: `Signals` retries with the newest signal, but a retrying ledger would
-    deliver an old signal.
+    A signal arrives within 0.5 s. The age of a signal is measured by the database's clock. Use a
+    ledger without a retry timeout: after a failure, `Signals` sends the newest signal, but a
+    retrying ledger would send an old one.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -37,14 +37,17 @@ def ledger_signals(
 
 
 def ledger_states(ledger: Ledger, flow: str) -> Mapping[str, StageState]:
-    """Return the published states of a flow's stages by name, without taking part in signals."""
+    """Return the states that a flow's stages have published in the ledger, by stage name.
+
+    States whose leases have expired are left out.
+    """
     states, now_s = KnownStates(flow), time.monotonic()
     states.update([_raw(stored) for stored in ledger.signals.published(flow)], now_s)
     return states.current(now_s)
 
 
 class LedgerState:
-    """State that a stage publishes in the ledger. Not thread-safe."""
+    """Row of the ledger in which a stage publishes its state. Not thread-safe."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -59,13 +62,13 @@ class LedgerState:
         self._published = published
 
     def withdraw(self) -> None:
-        """Withdraw the published state, unless another process has published since."""
+        """Delete the published state, unless another process has replaced it."""
         if self._published is not None:
             self._ledger.signals.withdraw(*self._published)
 
 
 class _LedgerTransport:
-    """Transport of one stage's signals in the ledger's tables."""
+    """Transport of one stage's signals through tables of the ledger."""
 
     poll_interval_s = POLL_S
     session = None  # a database keeps committed rows after a reconnection
@@ -120,8 +123,8 @@ class _LedgerTransport:
         except LedgerError as error:
             self._is_unreachable = True
             self._outage.warn(
-                "Stage %r of flow %r can neither signal nor be signalled, and what is in force"
-                " ends with its lease: %s",
+                "Stage %r of flow %r cannot exchange signals, and throttling ends when its lease"
+                " expires: %s",
                 self._stage,
                 self._flow,
                 error,
@@ -130,7 +133,7 @@ class _LedgerTransport:
         self._answered_s = time.monotonic()
         self._is_unreachable = False
         if self._outage.clear() is not None:
-            _LOG.info("Stage %r of flow %r signals again.", self._stage, self._flow)
+            _LOG.info("Stage %r of flow %r can exchange signals again.", self._stage, self._flow)
 
 
 def _raw(stored: StoredSignal) -> RawSignal:

@@ -1,4 +1,4 @@
-"""Observations of a stage's agent: the stage's batches, its neighbours, and when to poll."""
+"""Measurements for a stage's agent: batches of the stage, its neighbours, and poll times."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
@@ -18,29 +18,31 @@ from headrace.gate import (
 )
 
 _MAX_NEW_BATCHES: Final = 20
-"""Maximum number of batches between two polls that are counted."""
+"""Maximum number of new batches that are counted between two polls."""
 
 _SIZE_SAMPLES: Final = 240
-"""Number of polls over which the mean record size is measured: one minute's."""
+"""Number of polls over which the mean record size is measured; they take about one minute."""
 
 NEIGHBOURS_MS: Final = 1000
-"""Interval between reads of the neighbours' states (ms)."""
+"""Minimum interval between two reads of the neighbours' states (ms)."""
 
 POLL_S: Final = 0.25
 """Default interval between polls of a stage's queue (s)."""
 
 NEAR_POLL_S: Final = 0.05
-"""Interval while the stage throttles nobody and its queue is at least half an overload (s)."""
+"""Interval between polls (s) if the queue has reached half of the overload threshold, and the stage
+does not throttle others yet."""
 
 MIN_POLL_S: Final = 0.01
-"""Shortest interval, shortly before the queue is expected to be overloaded (s)."""
+"""Shortest interval between polls (s), used just before the queue is expected to be overloaded."""
 
 
 class StageProgress:
     """Progress of a stage's batches, read from the ledger. Not thread-safe.
 
-    ``began_ms`` is the start of this run of the stage, by the clock with which batches are planned.
-    The running time of a batch from an earlier run counts from ``began_ms``.
+    ``began_ms`` is the start of this run of the stage (ms since the epoch), by the clock with which
+    batches are planned. If a batch is from an earlier run, its running time counts from
+    ``began_ms``.
     """
 
     def __init__(self, ledger: Ledger, gate: str, interval_ms: int, began_ms: int) -> None:
@@ -55,7 +57,7 @@ class StageProgress:
         self._record_size: float | None = None
 
     def refresh(self, time_ms: int) -> None:
-        """Count the batches that have begun since the last call."""
+        """Count the records of the batches that have begun since the last call."""
         begun = self._ledger.gates.last_begun(self._gate)
         if begun is None:
             return
@@ -68,15 +70,15 @@ class StageProgress:
         self._emitted.look(time_ms, self._admitted)
 
     def emits_per_s(self, time_ms: int) -> float | None:
-        """Return the stage's recent rate of admission (records/s); None while unknown."""
+        """Return the recent rate of records in the stage's batches (records/s); None if unknown."""
         return self._emitted.per_s(time_ms, 2 * self._interval_ms)
 
     def takes_bytes_per_s(
         self, queue: InputQueue, limit: RateLimit | None, wall_ms: int
     ) -> float | None:
-        """Return the rate that the stage could process (bytes/s); None while unknown.
+        """Return the rate at which the stage could process its queue (bytes/s); None if unknown.
 
-        ``wall_ms`` is the current time by the clock with which batches are planned.
+        ``wall_ms`` is the present time by the clock with which batches are planned.
         """
         rate_per_s, record_bytes = self._ledger.rates.current(self._gate), self._record_bytes(queue)
         if record_bytes is None:
@@ -96,7 +98,10 @@ class StageProgress:
         return self._newest is not None and self._newest.status is Status.IN_PROGRESS
 
     def _record_bytes(self, queue: InputQueue) -> float | None:
-        """Return the mean size of recently admitted records, or the last known size (bytes)."""
+        """Return the mean size of recently admitted records (bytes); None until it is known.
+
+        Without recent records, return the last known size.
+        """
         taken_bytes = queue.arrived_bytes - queue.waiting_bytes
         if self._sizes and taken_bytes < self._sizes[-1][0]:
             self._sizes.clear()
@@ -110,9 +115,9 @@ class StageProgress:
 class Neighbours:
     """States of the stages directly before and after a stage. Not thread-safe.
 
-    An upstream stage that is gone, or throttled by another stage, sends few records. The stage must
-    not take this for the effect of its own throttling and release the upstream stage. While the
-    transport is unreachable, each neighbour counts as running.
+    An upstream stage sends few records if it does not run, or if another stage throttles it. The
+    agent needs these states so that it does not mistake this for an effect of its own throttling.
+    While the transport is unreachable, each neighbour counts as running.
     """
 
     def __init__(self, stage: str, names: Collection[str], signals: Signals) -> None:
@@ -123,13 +128,13 @@ class Neighbours:
         self._read_ms: int | None = None
 
     def refresh(self, now_ms: int) -> None:
-        """Read the neighbours' states, at most every `NEIGHBOURS_MS`."""
+        """Read the neighbours' states, at most once per `NEIGHBOURS_MS`."""
         if self._read_ms is None or now_ms - self._read_ms >= NEIGHBOURS_MS:
             self._read_ms = now_ms
             self._read()
 
     def upstream(self, name: str) -> Upstream:
-        """Return the state of an upstream stage."""
+        """Return whether an upstream stage runs, is throttled by another stage, or is gone."""
         if self._states is None:
             return Upstream.RUNNING
         state = self._states.get(name)
@@ -139,7 +144,7 @@ class Neighbours:
         return Upstream.RUNNING if is_ours else Upstream.THROTTLED
 
     def is_running(self, name: str) -> bool:
-        """Whether a stage publishes its state; a missing state is read again."""
+        """Whether a stage publishes its state. If the state is missing, it is read once more."""
         if self._states is not None and name not in self._states:
             self._read()
         return self._states is None or name in self._states
@@ -150,16 +155,19 @@ class Neighbours:
 
 
 class PollInterval:
-    """Interval between polls of a queue, which gets shorter as the queue nears an overload."""
+    """Interval between polls of a queue; it becomes shorter as the queue nears an overload."""
 
     def __init__(self, overload_bytes: int) -> None:
         self._overload_bytes = overload_bytes
         self._poll_s = POLL_S
         self._last: tuple[int, int] | None = None
-        """Time (ms) and size (bytes) of the last poll."""
+        """Time (ms) and queue size (bytes) of the last poll."""
 
     def observe(self, time_ms: int, waiting_bytes: int, *, throttles: bool) -> None:
-        """Update the interval after a poll; a stage that already throttles polls at `POLL_S`."""
+        """Update the interval after a poll that found ``waiting_bytes`` in the queue.
+
+        A stage that throttles others polls at the interval `POLL_S`.
+        """
         last, self._last = self._last, (time_ms, waiting_bytes)
         left_bytes = self._overload_bytes - waiting_bytes
         if left_bytes <= 0 or throttles:
@@ -175,8 +183,9 @@ class PollInterval:
     def next_s(self, now_ms: int, due_ms: Iterable[int | None]) -> float:
         """Return the time until the next poll (s).
 
-        A signal is due when an overload has lasted for the sensitivity interval. ``due_ms`` has
-        this time for each upstream stage, so that a poll happens just then.
+        An overload must last for the sensitivity interval before the agent sends a signal.
+        ``due_ms`` has the end of this interval for each upstream stage, or None without an
+        overload. The next poll is not later than the earliest of these times.
         """
         left_ms = [due - now_ms for due in due_ms if due is not None and due > now_ms]
         return min(min(left_ms) / 1000, POLL_S) if left_ms else self._poll_s

@@ -28,14 +28,14 @@ from headrace.spark_versions import Py4JError, is_remote
 _LOG: Final = logging.getLogger("headrace.flow")
 
 _POLL_S: Final = 0.5
-"""Interval between checks whether a query has ended (s)."""
+"""Interval between two checks whether a query has ended (s)."""
 
 MAX_RESTARTS: Final = 3
-"""Maximum restarts of a stage that fails before its handler was called."""
+"""Maximum number of restarts of a stage whose query fails before the first call of its handler."""
 
 
 def reader_options(flow: DeclaredFlow, stage: Stage) -> dict[str, str]:
-    """Return the source options of a stage. Default start: the earliest record."""
+    """Return the source options of a stage. By default, the stage starts at the earliest record."""
     channel = flow.graph.links[stage.reads].channel
     return {"startingOffsets": "earliest"} | dict(stage.options) | channel.read_options(flow.ledger)
 
@@ -44,7 +44,7 @@ def reader_options(flow: DeclaredFlow, stage: Stage) -> dict[str, str]:
 class WritingHandler:
     """Handler that calls a stage's handler and writes the returned records to the channels.
 
-    Spark Connect sends this object to the server, which opens the ledger itself.
+    With Spark Connect, this object is sent to the server, and opens the ledger there.
     """
 
     stage: Stage
@@ -52,7 +52,7 @@ class WritingHandler:
     ledger_url: str = field(repr=False)
 
     def __call__(self, df: DataFrame, batch: Batch) -> None:
-        """Handle one batch."""
+        """Call the stage's handler with one batch, and write its result to the channels."""
         for name, output in outputs(self.stage, self.stage.handler(df, batch)).items():
             self.channels[name].write(output, batch.key, shared_ledger(self.ledger_url))
 
@@ -72,14 +72,13 @@ def outputs(stage: Stage, returned: Any) -> dict[str, DataFrame]:
     frames = dict(returned) if isinstance(returned, Mapping) else {}
     if set(frames) != set(stage.writes) or not frames:
         raise OptionError(
-            f"{stage} has returned {_described(returned)}; {_expected(stage)}, as its declaration"
-            " says."
+            f"{stage}: the handler has returned {_described(returned)}; {_expected(stage)}."
         )
     for name, df in frames.items():
         if not isinstance(df, DataFrame):
             raise OptionError(
-                f"{stage} has returned {_described(df)} for the channel {name!r}; it must be a"
-                " DataFrame."
+                f"{stage}: the handler has returned {_described(df)} for the channel {name!r}; it"
+                " must return a DataFrame."
             )
     return frames
 
@@ -92,17 +91,18 @@ def _described(returned: object) -> str:
 
 def _expected(stage: Stage) -> str:
     if not stage.writes:
-        return "it must return None, for it writes no channel"
+        return "it must return None, because the stage writes no channel"
     if len(stage.writes) == 1:
-        return f"it must return a DataFrame, for it writes the channel {stage.writes[0]!r}"
-    return f"it must return a DataFrame for each of {list(stage.writes)}, by name"
+        return f"it must return a DataFrame for the channel {stage.writes[0]!r}"
+    return f"it must return a DataFrame for each of the channels {list(stage.writes)}, by name"
 
 
 class StageQuery:
     """Query of a stage, which is restarted if it fails before its handler is called.
 
-    Early failures are rarely the job's: workers did not start, or a broker was restarting. The
-    batch was not processed yet, so it can run again. ``called`` is set at the handler's first call.
+    Such a failure rarely has its cause in the handler: Spark workers did not start, or a broker was
+    restarting. No batch was processed yet, so a restart is safe. ``called`` is set at the first
+    call of the handler.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class StageQuery:
 
     @property
     def may_restart(self) -> bool:
-        """Whether a failure now would restart the query."""
+        """Whether the query is restarted if it fails now."""
         return not self._called.is_set() and self._restarts_left > 0
 
     def failure(self) -> StreamingQueryException | None:
-        """Return the query's final failure; None if the query runs or was restarted."""
+        """Restart the query if it has failed and may restart; return its final failure, or None."""
         failure = self.query.exception()
         if failure is None:
             return None
@@ -147,9 +147,9 @@ class StageQuery:
 
 
 class RunningFlow:
-    """Stages of a flow that run in this application; made by `Flow.start`.
+    """Stages of a flow that run in this application; returned by `Flow.start`.
 
-    A stage that fails before its handler was called is restarted, up to 3 times.
+    A stage that fails before the first call of its handler is restarted, up to 3 times.
     """
 
     def __init__(self, stages: Mapping[str, StageQuery], agents: ExitStack) -> None:
@@ -170,8 +170,8 @@ class RunningFlow:
         """Wait until every query has ended; return False if ``timeout_s`` passes first.
 
         Raises:
-            StreamingQueryException: A stage has failed, and the others were stopped; a note names
-                the stage.
+            StreamingQueryException: The query of a stage has failed, and all other queries were
+                stopped. A note of the exception names the stage.
         """
         deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -189,7 +189,7 @@ class RunningFlow:
             self._stopped.wait(min(_POLL_S, deadline_s - time.monotonic()))
 
     def stop(self) -> None:
-        """Stop the queries and release throttled stages; later calls do nothing.
+        """Stop the queries, and release the stages that they throttle; later calls do nothing.
 
         An interrupted batch runs again when its stage is started again.
         """
@@ -200,7 +200,10 @@ class RunningFlow:
             self._agents.close()
 
     def _check_queries(self) -> tuple[str, StreamingQueryException] | None:
-        """Restart failed queries that may restart; return the first final failure and its stage."""
+        """Restart failed queries that may restart; return the first stage with a final failure.
+
+        The failure is returned with the stage's name. Return None if no query has finally failed.
+        """
         with self._lock:
             for name, stage in self._stages.items():
                 ended = self._stopped.is_set()
@@ -210,7 +213,7 @@ class RunningFlow:
         return None
 
     def _restart_failed(self) -> None:
-        """Restart failed queries while any may restart, also if nobody awaits termination."""
+        """Restart failed queries until no query may restart, even if nobody awaits termination."""
         while any(stage.may_restart for stage in self._stages.values()):
             if self._stopped.wait(_POLL_S):
                 return
@@ -224,13 +227,13 @@ class RunningFlow:
 
 
 def _in_one_line(failure: StreamingQueryException) -> str:
-    """Return the first line of the exception at the root of a query's failure."""
+    """Return the class and the first line of the error that caused a query's failure."""
     report = ErrorReport.of(failure)
     return f"{report.error_class}: {report.message}".partition("\n")[0]
 
 
 def start(flow: DeclaredFlow, spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:
-    """Start stages of a checked flow."""
+    """Check the channels of a declared flow, and start the given stages and their agents."""
     register(spark)
     with ExitStack() as opened:
         for stage in stages:
@@ -261,7 +264,10 @@ def start(flow: DeclaredFlow, spark: SparkSession, stages: Sequence[Stage]) -> R
 
 
 def _identities(flow: DeclaredFlow) -> dict[str, str]:
-    """Return the ids of the reachable channels; other checks report unreachable channels."""
+    """Return the topic ids of the reachable channels, by channel name.
+
+    Unreachable channels are left out, because other checks report them.
+    """
     ids = {}
     for link in flow.graph.links.values():
         with suppress(HeadraceError):
@@ -272,10 +278,10 @@ def _identities(flow: DeclaredFlow) -> dict[str, str]:
 def _refuse_a_new_name(
     flow: DeclaredFlow, stage: Stage, ledger: Ledger, identity: str | None
 ) -> None:
-    """Raise OptionError for a new stage that may be a renamed one, and would read a channel again.
+    """Raise OptionError if a stage seems to be renamed, and would read its channel again.
 
-    The stage is new in the ledger, and an earlier stage of this flow that no longer reads the
-    channel has read it. The option startingOffsets overrides this check.
+    A stage seems to be renamed if it has never run, and another stage of the flow has read the
+    channel but no longer reads it. The option startingOffsets disables this check.
     """
     if identity is None or _says_where_it_begins(stage):
         return
@@ -291,15 +297,15 @@ def _refuse_a_new_name(
             now = "reads another channel now" if name in stages else "is no longer declared"
             raise OptionError(
                 f"{stage} has never run and would read {channel.location} from the beginning, but"
-                f" stage {name!r}, which {now}, has read the same channel; if you renamed that"
-                f" stage, name it {name!r} again, and if not, set the option startingOffsets."
+                f" stage {name!r}, which {now}, has read the same channel; if this is the renamed"
+                f" stage, use the name {name!r} again, or else set the option startingOffsets."
             )
 
 
 def _refuse_another_channel(
     flow: DeclaredFlow, stage: Stage, ledger: Ledger, identities: dict[str, str]
 ) -> None:
-    """Raise OptionError for a stage whose checkpoint has offsets of another channel of the flow.
+    """Raise OptionError if a stage's checkpoint has offsets of another channel of the flow.
 
     Otherwise the source would report a loss of data, and the stage would restart three times.
     """
@@ -311,8 +317,8 @@ def _refuse_another_channel(
         if topic_id in read:
             links = flow.graph.links
             raise OptionError(
-                f"{stage} has read {links[name].channel.location}, and its checkpoint has offsets"
-                f" of that; to read {links[stage.reads].channel.location}, it needs another name."
+                f"{stage} has a checkpoint with offsets of {links[name].channel.location}; to read"
+                f" {links[stage.reads].channel.location}, give the stage another name."
             )
 
 
@@ -321,7 +327,7 @@ def _says_where_it_begins(stage: Stage) -> bool:
 
 
 def _read_last(ledger: Ledger, gate: str) -> set[str | None]:
-    """Return the topic ids of a gate's newest batch."""
+    """Return the ids of the topics that a gate's newest batch reads."""
     newest = ledger.batches.newest(gate, 1)
     return {
         record.topic_id for batch in newest for record in ledger.batches.ranges(batch.batch_key)
@@ -329,7 +335,7 @@ def _read_last(ledger: Ledger, gate: str) -> set[str | None]:
 
 
 def _signals(flow: DeclaredFlow, ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
-    """Return a function that opens a stage's signals."""
+    """Return a function that opens the signals of a stage, over ZooKeeper or the ledger."""
     graph = flow.graph
     if flow.signals is None:
         return lambda stage: ledger_signals(
@@ -379,7 +385,7 @@ def _gate(flow: DeclaredFlow, stage: Stage) -> Gate:
 def _writer(
     flow: DeclaredFlow, spark: SparkSession, stage: Stage, called: threading.Event
 ) -> DataStreamWriter:
-    """Return the writer of a stage's query, after all checks."""
+    """Check a stage's options and handler; return the writer that starts its query."""
     handler = writing_handler(flow, stage)
     if is_remote(spark):
         # The handler runs on the server, so this process cannot see its first call: no restarts.
@@ -408,7 +414,7 @@ def _writer(
 def _remote_writer(
     flow: DeclaredFlow, spark: SparkSession, stage: Stage, handler: WritingHandler
 ) -> DataStreamWriter:
-    """Return the writer of a stage's query over Spark Connect; the gate applies ``derive``."""
+    """Return the writer of a stage's query over Spark Connect; the server applies ``derive``."""
     gate = _gate(flow, stage)
     with errors_of(stage):
         df = gate.read(spark, "kafka").options(**reader_options(flow, stage)).load()
@@ -424,6 +430,6 @@ def _remote_writer(
 
 
 def _checkpoint(flow: DeclaredFlow, stage: Stage) -> str:
-    """Return a stage's checkpoint folder: an absolute path, or a URL."""
+    """Return the checkpoint folder of a stage: an absolute path, or a URL."""
     folder = flow.checkpoints.rstrip("/")
     return f"{folder}/{stage.name}" if "://" in folder else str(Path(folder, stage.name).absolute())

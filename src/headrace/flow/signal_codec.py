@@ -1,6 +1,6 @@
-"""States that stages publish, the codec of states and signals, and the transport's interface.
+"""Published states of stages, JSON encoding of states and signals, and the `Transport` interface.
 
-The codec is strict JSON: every received text is checked before it is used.
+Decoding is strict: every received text is checked before it is used.
 """
 
 import json
@@ -14,26 +14,29 @@ from headrace.errors import OptionError, SignalError
 from headrace.gate import MAX_LEASE_MS, Epoch, PressureSignal, require_level
 
 MAX_BYTES: Final = 4096
-"""Maximum size of a decoded text (bytes); stages write at most half of this."""
+"""Maximum size of a text that is decoded (bytes). Stages write texts of at most half this size."""
 
 MOST_UPSTREAM: Final = 10
-"""Maximum number of upstream stages in a state; of more stages, the first ones by name."""
+"""Maximum number of upstream stages in a published state. If a stage has more, the state has the
+first ones by name."""
 
 _INTEGER_LIMIT: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """Published state of a stage.
+    """State that a stage publishes for its neighbours and for operators.
 
     Attributes:
-        throttled_by: The downstream stage whose pressure is in force; None without throttling.
-        throttle_level: The level of the throttling, above 0 to `MAX_LEVEL`; 0 without throttling.
-        rate_limit_per_s: The rate limit of the throttling (records/s); None without throttling, or
+        flow: The flow's name.
+        stage: The stage's name.
+        throttled_by: The downstream stage that throttles this stage; None without throttling.
+        throttle_level: The throttle level, above 0 to `MAX_LEVEL`; 0 without throttling.
+        rate_limit_per_s: The rate limit by the throttling (records/s); None without throttling, or
             while the stage emits no records.
-        queue_bytes: The bytes that wait on the input channel; None if unknown.
+        queue_bytes: The size of the waiting input (bytes); None if unknown.
         lease_ms: The time for which this state is valid (ms); 1 to `MAX_LEASE_MS`.
-        missing_upstream: An upstream stage that does not run; None while all run.
+        missing_upstream: An upstream stage that does not run; None while all upstream stages run.
         upstream: The stages directly before this stage, at most `MOST_UPSTREAM`.
         throttled_since_ms: The start of the throttling by the stage's own clock (ms since the
             epoch); None without throttling.
@@ -60,7 +63,8 @@ class StageState:
             require_name("A missing upstream stage", self.missing_upstream)
         if not isinstance(self.upstream, tuple) or len(self.upstream) > MOST_UPSTREAM:
             raise OptionError(
-                f"The upstream stages of {self.stage!r} must be {MOST_UPSTREAM} names at most."
+                f"The upstream stages of {self.stage!r} must be a tuple of at most {MOST_UPSTREAM}"
+                " names."
             )
         for name in self.upstream:
             require_name("An upstream stage", name)
@@ -83,17 +87,18 @@ class StageState:
         is_free = self.throttled_by is None
         if is_free != (self.throttle_level == 0) or (is_free and limit is not None):
             raise OptionError(
-                f"The state of stage {self.stage!r} is level {self.throttle_level!r}, throttled by"
-                f" {self.throttled_by!r}, with a rate limit of {limit!r}; a free stage has level 0"
-                " and no limit, and a throttled one has a level."
+                f"The state of stage {self.stage!r} has the throttle level {self.throttle_level!r},"
+                f" throttled by {self.throttled_by!r}, with the rate limit {limit!r}; if no stage"
+                " throttles it, the level must be 0 and the limit None, or else the level must be"
+                " above 0."
             )
 
 
 def bottlenecks(states: Iterable[StageState]) -> list[str]:
     """Return the names of the stages that throttle others and are not throttled, sorted.
 
-    These stages need an operator's attention: a throttled stage only passes pressure on, and a
-    stopped stage throttles others for one lease at most.
+    These stages need an operator's attention, because a throttled stage only passes pressure on. A
+    stage that stopped is in the result for at most one lease.
     """
     states = list(states)
     free = {state.stage for state in states if state.throttled_by is None}
@@ -107,14 +112,14 @@ def encode(value: PressureSignal | StageState) -> str:
 
 
 def decode_signal(text: str | bytes) -> PressureSignal:
-    """Decode a signal; `OptionError` if `encode` cannot have written the text."""
+    """Decode a signal; raise `OptionError` if the text is not a valid signal."""
     values = _object(text, PressureSignal)
     values["epoch"] = Epoch(**_checked(values["epoch"], Epoch))
     return PressureSignal(**values)
 
 
 def decode_state(text: str | bytes) -> StageState:
-    """Decode a state; `OptionError` if `encode` cannot have written the text."""
+    """Decode a state; raise `OptionError` if the text is not a valid state."""
     values = _object(text, StageState)
     if isinstance(values.get("upstream"), list):
         values["upstream"] = tuple(values["upstream"])
@@ -123,7 +128,7 @@ def decode_state(text: str | bytes) -> StageState:
 
 def _object(text: str | bytes, kind: type[Any]) -> dict[str, Any]:
     if len(text) > MAX_BYTES:
-        raise OptionError(f"It has {len(text)} bytes; signals have {MAX_BYTES} at most.")
+        raise OptionError(f"It has {len(text)} bytes; a signal has at most {MAX_BYTES} bytes.")
     try:
         values = json.loads(
             text if isinstance(text, str) else text.decode("ascii"),
@@ -133,17 +138,20 @@ def _object(text: str | bytes, kind: type[Any]) -> dict[str, Any]:
         )
     except (ValueError, RecursionError) as error:
         raise OptionError(
-            "It is not JSON in ASCII with each name once and no number beyond 64 bits."
+            "It is not JSON in ASCII with unique keys and numbers of at most 64 bits."
         ) from error
     return _checked(values, kind)
 
 
 def _checked(found: object, kind: type[Any]) -> dict[str, Any]:
-    """Return the fields; OptionError if a required field is missing or a field is unknown."""
+    """Return a decoded JSON object if its keys are the fields of the dataclass ``kind``.
+
+    Raise OptionError if a required field is missing or a key is unknown.
+    """
     names = {field.name for field in fields(kind)}
     needed = {field.name for field in fields(kind) if field.default is MISSING}
     if not isinstance(found, dict) or not needed <= found.keys() <= names:
-        raise OptionError(f"It must have {', '.join(sorted(names))}, and nothing else.")
+        raise OptionError(f"It is not a JSON object with the keys {', '.join(sorted(names))}.")
     return found
 
 
@@ -162,7 +170,7 @@ def _integer(digits: str) -> int:
 
 
 def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 def _is_number(value: object) -> bool:
@@ -170,50 +178,51 @@ def _is_number(value: object) -> bool:
 
 
 CLOCK_SLACK_MS: Final = 1_000
-"""Tolerated time by which a signal may seem to come from the future (ms)."""
+"""Maximum time by which a signal's write may seem to be in the future (ms)."""
 
 
 class UnreachableError(SignalError):
-    """The transport does not respond; the call must be repeated."""
+    """The transport does not respond, so the caller must repeat the call later."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawSignal:
-    """Unchecked text of a signal or a state, as a transport received it."""
+    """Text of a signal or a state as a transport received it, before any check."""
 
     stage: str
-    """Author, according to the row or node."""
+    """Stage that wrote the text, by the row's or node's name."""
     text: str | bytes
     """Encoded signal or state."""
     age_ms: int
-    """Time since the write (ms) by the transport's own clock, because the clocks of the stages'
+    """Time since the text was written (ms), by the transport's own clock: the clocks of the stages'
     machines may differ by any amount."""
     fault: str | None = None
-    """Reason to ignore the text; None without one."""
+    """Reason to ignore the text, found by the transport; None if it found no fault."""
 
     def is_current(self, lease_ms: int) -> bool:
-        """Whether a lease of ``lease_ms`` since the write is still running.
+        """Whether a lease of ``lease_ms`` that began with the write has not expired.
 
-        A text from the future is not current, because the clock was set back. A live stage soon
-        renews its lease; a dead stage would throttle others until that future time.
+        A text that seems to come from the future is not current: the transport's clock was set back
+        after the write. A running stage soon writes a new text. The text of a stopped stage would
+        otherwise throttle others until that future time.
         """
         return -CLOCK_SLACK_MS <= self.age_ms < lease_ms
 
 
 class Transport(Protocol):
-    """Medium with which one stage writes its signals and state, and reads other stages' texts.
+    """Medium through which a stage writes its signals and state, and reads those of other stages.
 
-    The implementations use the ledger's database, ZooKeeper, and memory in tests; one test suite
-    runs over all. Each call raises `UnreachableError` if the medium does not respond, and
-    `SignalError` if it refuses. A call may block for a few seconds.
+    Implementations use the ledger's database, ZooKeeper, and, in tests, memory; the same tests run
+    with each of them. Each call raises `UnreachableError` if the medium does not respond, and
+    `SignalError` if it refuses the call. A call may block for a few seconds.
     """
 
     poll_interval_s: float
-    """Interval between polls for signals without a wake-up (s)."""
+    """Interval at which a stage polls for signals (s). A call of `wake` causes an earlier poll."""
 
     wake: Callable[[], None]
-    """Callback that the transport calls, from any thread, when signals may have arrived; set by
-    `Signals`."""
+    """Callback that the transport calls when signals may have arrived, from any thread. `Signals`
+    sets it."""
 
     @property
     def is_connected(self) -> bool:
@@ -221,16 +230,16 @@ class Transport(Protocol):
 
     @property
     def session(self) -> object:
-        """Identity of the session: after a change, earlier writes may be lost."""
+        """Identity of the connection's session. After a change, earlier writes may be lost."""
 
     def publish(self, state: StageState | None) -> None:
-        """Replace this stage's published state; None withdraws the state when the stage ends."""
+        """Replace the state that this stage has published; None deletes it."""
 
     def states(self, names: Collection[str] | None = None) -> Sequence[RawSignal]:
         """Return the published states of the named stages. Default: all stages of the flow."""
 
     def send(self, signal: PressureSignal) -> None:
-        """Write a signal for its receiver, replacing this stage's previous signal to it."""
+        """Write a signal for its receiver, in place of this stage's previous signal to it."""
 
     def receive(self) -> Sequence[RawSignal]:
-        """Return the signals for this stage, and try to remove them."""
+        """Return the signals for this stage, and try to delete them from the medium."""

@@ -1,4 +1,4 @@
-"""Declarations of a flow: stages, channels, their graph, and the checks of all three."""
+"""Declarations of a flow: stages, channels and their graph, with the checks of each."""
 
 import re
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.gate import Batch, Last, OnFailure, OutageWord
 
 DEFAULT_CHROOT: Final = "/headrace"
-"""Root node of all data, if `hosts` names none."""
+"""ZooKeeper node above all of Headrace's nodes, if `hosts` names no root node."""
 
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?")
 _CHROOT: Final = re.compile(r"(?:/[A-Za-z0-9._-]+)+")
@@ -42,16 +42,19 @@ class ZookeeperSettings:
             the nodes of the user's flows.
         tls: Whether to use TLS and verify the server's certificate, which must be for the name or
             address in `hosts`. Requires the servers' secure port.
-        ca_file: The certificates of trusted authorities (PEM), with TLS. Default: the system's.
-        certificate_file: This process's own certificate (PEM), for servers that request one.
-        key_file: The certificate's key, if it is in another file.
-        session_timeout_s: Time without a message after which the servers consider a stage gone and
-            delete its nodes (s); above 0. Default: 10. The servers enforce their own bounds. Too
-            long: the signals of a dead stage stay longer. Too short: a pause of the machine ends
-            the session, which costs a second or two. Should not exceed the lease.
+        ca_file: The file with the certificates of trusted authorities (PEM), with TLS. Default: the
+            system's authorities.
+        certificate_file: The file with this process's own certificate (PEM), for servers that
+            request a client certificate.
+        key_file: The file with the certificate's key, if the certificate's file does not have it.
+        session_timeout_s: The time without a message after which the servers end a stage's session
+            and delete its nodes (s); above 0. Default: 10. The servers enforce their own bounds.
+            Too long: the signals of a dead stage stay longer. Too short: a pause of the machine
+            ends the session, and the new session takes a second or two. Should not exceed the
+            lease.
         unreachable: The reaction if no server responds at the start: ``wait`` (the default) logs
             the outage and connects later; ``refuse`` raises an error.
-        start_timeout_s: Time to wait for a response at the start (s); above 0. Default: 10.
+        start_timeout_s: The time to wait for a response at the start (s); above 0. Default: 10.
 
     Raises:
         OptionError: A value is out of range or contradicts another.
@@ -81,11 +84,11 @@ class ZookeeperSettings:
                 " of them ':'."
             )
         if self.key_file is not None and self.certificate_file is None:
-            raise OptionError("A key is given without its certificate; name that file too.")
+            raise OptionError("key_file is set without certificate_file; set both.")
         if not self.tls and (self.ca_file is not None or self.certificate_file is not None):
             raise OptionError(
-                f"Certificates are given, and tls is {self.tls!r} for ZooKeeper at {self.servers};"
-                " set it to True, and name the servers' secure port."
+                f"Certificates are given, but tls is {self.tls!r} for ZooKeeper at {self.servers};"
+                " set tls to True, and use the servers' secure port."
             )
         if self.unreachable not in ("wait", "refuse"):
             raise OptionError(
@@ -96,12 +99,12 @@ class ZookeeperSettings:
 
     @property
     def servers(self) -> str:
-        """Servers of `hosts`, without the root node."""
+        """Part of `hosts` with the servers, without the root node."""
         return self.hosts.partition("/")[0]
 
     @property
     def chroot(self) -> str:
-        """Root node of all data."""
+        """ZooKeeper node above all of Headrace's nodes: from `hosts`, or the default."""
         _, slash, path = self.hosts.partition("/")
         return slash + path or DEFAULT_CHROOT
 
@@ -111,8 +114,8 @@ class ZookeeperSettings:
         is_good = all(matches) and all(0 < port < 2**16 for port in ports)
         if not is_good or not _CHROOT.fullmatch(self.chroot) or _has_dots(self.chroot):
             raise OptionError(
-                f"The hosts of ZooKeeper are {self.hosts!r}; they must be such as"
-                " 'zk1:2181,zk2:2181', or 'zk1:2181,zk2:2181/prod/headrace'."
+                f"The hosts of ZooKeeper are {self.hosts!r}; write them like"
+                " 'zk1:2181,zk2:2181' or 'zk1:2181,zk2:2181/prod/headrace'."
             )
 
 
@@ -121,17 +124,18 @@ def _has_dots(path: str) -> bool:
 
 
 Output = Union["DataFrame", Mapping[str, "DataFrame"], None]
-"""Result of a stage's handler: the records of its only channel, or of each channel by name."""
+"""Result of a stage's handler: the records of its only channel, or a dictionary of records by
+channel, or None for a stage that writes no channel."""
 
 Handler = Callable[["DataFrame", "Batch"], Output]
-"""Function that processes a stage's batch."""
+"""Function that processes a batch of a stage, and returns the records to write."""
 
 Schema = Union[str, "StructType"]
-"""Schema of the values on a channel, as a Spark type or DDL (``"id bigint, name string"``)."""
+"""Schema of a channel's values, as a Spark type or as DDL (``"id bigint, name string"``)."""
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of a stage's batches, with the defaults of `Stage`."""
+    """Keyword arguments of `Flow.stage` for a stage's batches. Defaults: see `Stage`."""
 
     interval: str | timedelta
     on_failure: "Last | OnFailure"
@@ -140,7 +144,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def caller_line() -> str:
-    """Return the user's line, such as ``shop.py:12``, that called the function which calls this."""
+    """Return the file and line, such as ``shop.py:12``, from which the caller was called."""
     frame = sys._getframe(2)
     path = Path(frame.f_code.co_filename)
     is_below = path.is_relative_to(Path.cwd())
@@ -149,7 +153,10 @@ def caller_line() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Declaration of one gated streaming query of a flow, with the arguments of `Flow.stage`."""
+    """Declaration of a stage of a flow, with the arguments of `Flow.stage`.
+
+    A stage is a gated streaming query. ``declared_at`` is the file and line of the declaration.
+    """
 
     name: str
     handler: Handler
@@ -171,7 +178,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Declaration of a channel in a flow, with the arguments of `Flow.channel`."""
+    """Declaration of a channel in a flow. The fields are the arguments of `Flow.channel`."""
 
     name: str
     channel: "KafkaChannel"
@@ -190,24 +197,24 @@ class Graph:
     links: Mapping[str, Link]
 
     def upstream(self, stage: str) -> tuple[str, ...]:
-        """Return the stages directly before a stage: the writers of its channel."""
+        """Return the names of the stages that write the channel that a stage reads."""
         return self.writers(self.stages[stage].reads)
 
     def downstream(self, stage: str) -> tuple[str, ...]:
-        """Return the stages directly after a stage: the readers of its channels."""
+        """Return the names of the stages that read a channel that a stage writes."""
         written = self.stages[stage].writes
         return tuple(reader.name for reader in self.stages.values() if reader.reads in written)
 
     def writers(self, channel: str) -> tuple[str, ...]:
-        """Return the stages that write a channel."""
+        """Return the names of the stages that write a channel."""
         return tuple(stage.name for stage in self.stages.values() if channel in stage.writes)
 
     def readers(self, channel: str) -> tuple[str, ...]:
-        """Return the stages that read a channel."""
+        """Return the names of the stages that read a channel."""
         return tuple(stage.name for stage in self.stages.values() if stage.reads == channel)
 
     def cycle(self) -> list[str] | None:
-        """Return the stages of a cycle, with the first repeated at the end; None if acyclic."""
+        """Return the stages of a cycle, the first one again at the end; None without a cycle."""
         try:
             self._sorter().prepare()
         except CycleError as error:
@@ -216,7 +223,7 @@ class Graph:
         return None
 
     def layers(self) -> list[list[str]]:
-        """Return the stages in layers, each stage one layer below its lowest upstream stage."""
+        """Return the names of the stages in layers: each stage is below all its upstream stages."""
         depth: dict[str, int] = {}
         for name in self._sorter().static_order():
             depth[name] = max((depth[before] + 1 for before in self.upstream(name)), default=0)
@@ -236,11 +243,12 @@ _SYNONYMS: Final = {
     "byte": "tinyint",
     "real": "float",
 }
-"""Synonyms of type names in Spark's DDL."""
+"""Type names in Spark's DDL, and the synonym that replaces each of them before schemas are
+compared."""
 
 
 class DeclaredFlow(Protocol):
-    """Interface of a `Flow` for checking and running it, without an import of `Flow`."""
+    """Interface of `Flow` for modules that check and run a flow without importing `Flow`."""
 
     name: str
     ledger: str
@@ -249,7 +257,7 @@ class DeclaredFlow(Protocol):
 
     @property
     def graph(self) -> Graph:
-        """Graph of the declarations so far."""
+        """Graph of the stages and channels declared so far."""
         ...
 
     def gate(self, stage: str) -> str:
@@ -258,7 +266,7 @@ class DeclaredFlow(Protocol):
 
 
 def check(flow: DeclaredFlow) -> None:
-    """Raise the first error in a flow's declarations, with file and line."""
+    """Raise the first error in a flow's declarations, with the file and line of the declaration."""
     graph = flow.graph
     if not graph.stages:
         raise OptionError(f"Flow {flow.name!r} has no stage; declare one with flow.stage(...).")
@@ -270,24 +278,24 @@ def check(flow: DeclaredFlow) -> None:
     for first, second in combinations(graph.links.values(), 2):
         if first.channel.location == second.channel.location:
             raise OptionError(
-                f"{second} is the same as {first}: {first.channel.location}; declare it once, and"
-                " let every stage name that declaration."
+                f"{second} is the same as {first}: {first.channel.location}; declare the topic as"
+                " one channel, and name this channel in every stage."
             )
     cycle = graph.cycle()
     if cycle is not None:
         raise OptionError(
-            f"{graph.stages[cycle[0]]} comes after itself: {' -> '.join(cycle)}; a flow goes one"
-            " way, so let one of these write another channel."
+            f"{graph.stages[cycle[0]]} is in a cycle: {' -> '.join(cycle)}; a flow must have no"
+            " cycle, so let one of these stages write another channel."
         )
     for stage in graph.stages.values():
         _check_schema(graph, stage)
 
 
 def refuse_aliases(flow: DeclaredFlow, identities: Mapping[str, str]) -> None:
-    """Raise OptionError for two channels with the same topic, such as under two broker names.
+    """Raise OptionError if two channels are the same topic, for example under two broker names.
 
-    Otherwise a stage could write the topic that it reads, in a cycle that the graph does not show.
-    ``identities`` has the result of `KafkaChannel.identity` for each channel's name.
+    Otherwise a stage could write the topic that it reads, a cycle that the graph does not show.
+    ``identities`` has the topic id of each channel, by channel name (`KafkaChannel.identity`).
     """
     first: dict[str, Link] = {}
     for name, identity in identities.items():
@@ -297,13 +305,13 @@ def refuse_aliases(flow: DeclaredFlow, identities: Mapping[str, str]) -> None:
             raise OptionError(
                 f"{link} is the same as {first_link} at another address:"
                 f" {link.channel.location} and {first_link.channel.location} have the same id;"
-                " declare it once, and let every stage name that declaration."
+                " declare the topic as one channel, and name this channel in every stage."
             )
 
 
 @contextmanager
 def errors_of(stage: Stage) -> Iterator[None]:
-    """Prefix errors within the ``with`` block with the stage and the line of its declaration."""
+    """Prefix errors in the ``with`` block with the stage and the line of its declaration."""
     try:
         yield
     except HeadraceError as error:
@@ -322,8 +330,8 @@ def _check_stage(flow: DeclaredFlow, stage: Stage) -> None:
 
     if not callable(stage.handler):
         raise OptionError(
-            f"{stage} decorates {stage.handler!r}, which cannot be called; let it decorate a"
-            " function of a DataFrame and a batch."
+            f"{stage} decorates {stage.handler!r}, which cannot be called; decorate a function"
+            " that takes a DataFrame and a batch."
         )
     with errors_of(stage):
         Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
@@ -343,13 +351,16 @@ def _check_channels(graph: Graph, stage: Stage) -> None:
                 f" {declared}, so name one of these or declare it with flow.channel(...)."
             )
     if len(set(stage.writes)) < len(stage.writes):
-        raise OptionError(f"{stage} names a channel twice in {stage.writes!r}; name each once.")
+        raise OptionError(
+            f"{stage} names a channel twice in {stage.writes!r}; name each channel once."
+        )
 
 
 def _check_link(graph: Graph, link: Link) -> None:
     if not graph.writers(link.name) and not graph.readers(link.name):
         raise OptionError(
-            f"{link} is neither written nor read by any stage; let one use it, or leave it out."
+            f"{link} is neither written nor read by any stage; let a stage use the channel, or"
+            " remove the declaration."
         )
 
 
@@ -360,13 +371,13 @@ def _check_schema(graph: Graph, stage: Stage) -> None:
     reads, holds = _normalized(stage.schema), _normalized(link.schema)
     if reads != holds:
         raise OptionError(
-            f"{stage} reads values with the schema {reads!r}, but {link} holds {holds!r}; change"
-            " one of them."
+            f"{stage} reads values with the schema {reads!r}, but {link} has the schema {holds!r};"
+            " declare the same schema for both."
         )
 
 
 def _normalized(schema: Schema) -> str:
-    """Return a schema in normal form, for comparison.
+    """Return a schema as text in a normal form: equal schemas have equal texts.
 
     >>> _normalized("id LONG,  `name` string") == _normalized("id: bigint, name: STRING")
     True

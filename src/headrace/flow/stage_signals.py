@@ -1,8 +1,9 @@
 """Signals of one stage to and from the other stages of its flow, over any transport.
 
-A signal is a level that is overwritten, not a message in a queue, so lost or repeated deliveries do
-no harm. A notification, such as a watch of ZooKeeper, only triggers another read. There is one row
-or node for each pair of stages; if it cannot be deleted, its sequence and lease make it harmless.
+A signal carries the present throttle level and replaces the previous signal, so lost or repeated
+signals do no harm. A notification, such as a watch of ZooKeeper, only triggers another read. Each
+pair of stages has one row or node for its signal. If the row cannot be deleted after it is read,
+the signal's sequence number and lease make it harmless.
 """
 
 import logging
@@ -27,10 +28,10 @@ from headrace.flow.signal_codec import (
 from headrace.gate import PressureSignal
 
 RETRY_S: Final = 1.0
-"""Time between a failure and the next poll (s)."""
+"""Time from a failed delivery or poll to the next poll (s)."""
 
 _CLOSE_S: Final = 5.0
-"""Time that `Signals.close` waits for a transport that does not respond (s)."""
+"""Maximum time that `Signals.close` waits for the transport (s)."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -43,10 +44,10 @@ class _Queued:
 
 
 class Outbox:
-    """Newest signal to each stage and newest state, until their leases expire. Thread-safe.
+    """Newest signal to each stage, and newest state, until their leases expire. Thread-safe.
 
     The number of items is bounded by the number of receivers. An item that cannot be delivered
-    within its lease is dropped as outdated. Times are monotonic (s).
+    within its lease is dropped. Times are monotonic (s).
     """
 
     def __init__(self) -> None:
@@ -54,12 +55,12 @@ class Outbox:
         self._newest: dict[str | None, _Queued] = {}
 
     def put(self, item: PressureSignal | StageState, now_s: float) -> None:
-        """Queue an item in place of an earlier signal to the same stage or an earlier state."""
+        """Queue an item; it replaces an earlier signal to the same stage, or an earlier state."""
         with self._lock:
             self._newest[_address(item)] = _Queued(item, now_s)
 
     def due(self, now_s: float) -> list[PressureSignal | StageState]:
-        """Drop expired items; return the items that must still be delivered."""
+        """Drop items whose leases have expired; return the items that are not delivered yet."""
         with self._lock:
             for address, queued in list(self._newest.items()):
                 if (now_s - queued.queued_s) * 1000 >= queued.item.lease_ms:
@@ -67,14 +68,14 @@ class Outbox:
             return [queued.item for queued in self._newest.values() if queued.is_due]
 
     def delivered(self, item: PressureSignal | StageState) -> None:
-        """Mark an item as delivered; keep the item, because a lost session may lose it."""
+        """Mark an item as delivered, but keep it: it must be sent again after a lost session."""
         with self._lock:
             queued = self._newest.get(_address(item))
             if queued is not None and queued.item is item:
                 queued.is_due = False
 
     def resend(self) -> None:
-        """Mark all items for another delivery."""
+        """Mark all items as not delivered, so that they are sent again."""
         with self._lock:
             for queued in self._newest.values():
                 queued.is_due = True
@@ -85,7 +86,7 @@ def _address(item: PressureSignal | StageState) -> str | None:
 
 
 class KnownStates:
-    """Newest state of each stage of a flow, until its lease expires. Thread-safe.
+    """Newest received state of each stage of a flow, until its lease expires. Thread-safe.
 
     Times are monotonic (s).
     """
@@ -99,7 +100,10 @@ class KnownStates:
     def update(
         self, found: Iterable[RawSignal], now_s: float, names: Collection[str] | None = None
     ) -> None:
-        """Replace the states of the named stages (default: all) with the states in ``found``."""
+        """Replace the known states of the named stages (default: all) with the states in ``found``.
+
+        Invalid states are ignored and logged once.
+        """
         until_s = {}
         for raw in found:
             try:
@@ -120,7 +124,7 @@ class KnownStates:
             self._until_s = until_s
 
     def current(self, now_s: float, names: Collection[str] | None = None) -> dict[str, StageState]:
-        """Return the unexpired states of the named stages (default: all), by stage."""
+        """Return the unexpired states of the named stages (default: all), by stage name."""
         with self._lock:
             return {
                 state.stage: state
@@ -133,20 +137,20 @@ class KnownStates:
             raise OptionError(found.fault)
         state = decode_state(found.text)
         if (state.flow, state.stage) != (self._flow, found.stage):
-            raise OptionError(f"It says that it is of stage {state.stage!r} of {state.flow!r}.")
+            raise OptionError(f"Its text names stage {state.stage!r} of flow {state.flow!r}.")
         return state
 
 
 class Signals:
     """Signals of one stage to and from the other stages of its flow. Thread-safe.
 
-    One thread delivers and polls, so no method waits for the transport, except `states`, and
-    `receive` with ``wait_s``. While the transport is unreachable, the newest signal to each stage
-    is kept until it is delivered or its lease expires. Received texts are checked before use; an
-    invalid text is logged once and removed.
+    One thread sends signals and polls for them, so methods do not wait for the transport.
+    Exceptions are `states`, and `receive` with ``wait_s``. While the transport is unreachable, the
+    newest signal to each stage is kept until it is delivered or its lease expires. Received texts
+    are checked before use. An invalid text is ignored and logged once.
 
-    The stage owns ``transport``. Only signals of the stages ``downstream``, directly after this
-    stage, are accepted.
+    Only signals of the stages ``downstream``, directly after this stage, are accepted. Do not share
+    ``transport`` between stages.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -181,17 +185,17 @@ class Signals:
         self._thread.start()
 
     def send(self, signal: PressureSignal) -> None:
-        """Queue a signal for delivery, in place of an undelivered signal to the same stage."""
+        """Queue a signal for delivery; it replaces an undelivered signal to the same stage."""
         self._queue(signal, "a signal", signal.sender)
 
     def receive(self, wait_s: float = 0) -> list[PressureSignal]:
         """Return the newest signal of each downstream stage since the last call.
 
-        Each signal is returned once. A signal that a newer one replaces before the call is not
-        returned.
+        Each signal is returned once. If a newer signal arrives before the call, only the newer one
+        is returned.
 
         Args:
-            wait_s: Time to wait if there is no signal (s); `close` ends the wait.
+            wait_s: The time to wait if there is no signal (s). `close` ends the wait.
         """
         with self._came:
             self._came.wait_for(lambda: self._is_closed or bool(self._waiting), wait_s)
@@ -199,7 +203,7 @@ class Signals:
         return list(waiting.values())
 
     def publish(self, state: StageState) -> None:
-        """Queue this stage's state for publication, in place of the earlier state."""
+        """Queue this stage's state for publication; it replaces an earlier state."""
         self._queue(state, "a state", state.stage)
 
     def states(self, names: Collection[str] | None = None) -> Mapping[str, StageState]:
@@ -228,7 +232,7 @@ class Signals:
         return not self._outbox.due(time.monotonic())
 
     def close(self) -> None:
-        """Try to deliver queued items once, and withdraw this stage's state."""
+        """Try once to deliver queued items, withdraw this stage's state, and stop the thread."""
         with self._came:
             self._is_closed = True
             self._came.notify_all()
@@ -247,8 +251,8 @@ class Signals:
     def _queue(self, item: PressureSignal | StageState, what: str, stage: str) -> None:
         if (item.flow, stage) != (self._flow, self._stage):
             raise OptionError(
-                f"Stage {self._stage!r} of flow {self._flow!r} was given {what} of stage {stage!r}"
-                f" of flow {item.flow!r}; a stage speaks for itself only."
+                f"Stage {self._stage!r} of flow {self._flow!r} cannot send {what} of stage"
+                f" {stage!r} of flow {item.flow!r}; a stage sends only its own signals and state."
             )
         if self._is_closed:
             raise SignalError(
@@ -287,7 +291,7 @@ class Signals:
             self._poll_due_s = time.monotonic() + wait_s
 
     def _deliver(self) -> bool:
-        """Deliver the due items; return whether all were delivered."""
+        """Deliver the queued items; return whether all were delivered."""
         is_done = True
         for item in self._outbox.due(time.monotonic()):
             delivered = self._try(f"to {_address(item)}", partial(self._put, item))
@@ -305,7 +309,7 @@ class Signals:
             self._transport.publish(item)
 
     def _take_all(self) -> bool:
-        """Receive signals from the transport; return whether it responded."""
+        """Read the signals for this stage from the transport; return whether the read succeeded."""
         signals: list[RawSignal] = []
         is_done = bool(self._try("receive", lambda: signals.extend(self._transport.receive())))
         for raw in signals:
@@ -313,13 +317,16 @@ class Signals:
         return is_done
 
     def _take(self, found: RawSignal) -> None:
-        """Pass a valid signal on once; a signal that could not be removed is received again."""
+        """Check a received signal, and pass it to `receive` if it is valid, new and not expired.
+
+        If a signal could not be deleted from the transport, it is received again and ignored.
+        """
         try:
             signal = self._decode(found)
         except OptionError as error:
             self._forged.warn(
-                f"Stage {self._stage!r} of flow {self._flow!r} ignores what {found.stage[:100]!r}"
-                f" seems to have sent: {error}",
+                f"Stage {self._stage!r} of flow {self._flow!r} ignores a signal in the name of"
+                f" {found.stage[:100]!r}: {error}",
                 about=found.stage,
             )
             return
@@ -329,7 +336,10 @@ class Signals:
                 self._came.notify_all()
 
     def _try(self, about: str, action: Callable[[], object]) -> bool | None:
-        """Return whether an action succeeded; None while the transport is unreachable."""
+        """Call ``action``; return whether it succeeded, or None if the transport is unreachable.
+
+        A `SignalError` is logged once for each ``about``.
+        """
         try:
             action()
         except UnreachableError:
@@ -342,7 +352,7 @@ class Signals:
 
     def _decode(self, found: RawSignal) -> PressureSignal:
         if found.stage not in self._downstream:
-            raise OptionError("It is no stage directly after this one.")
+            raise OptionError("The sender is not a stage directly after this stage.")
         if found.fault is not None:
             raise OptionError(found.fault)
         signal = decode_signal(found.text)
@@ -350,6 +360,6 @@ class Signals:
         says = (signal.flow, signal.sender, signal.receiver)
         if says != (self._flow, found.stage, self._stage):
             raise OptionError(
-                f"It says that it is of flow {says[0]!r}, from {says[1]!r} to {says[2]!r}."
+                f"Its text names flow {says[0]!r}, sender {says[1]!r} and receiver {says[2]!r}."
             )
         return signal

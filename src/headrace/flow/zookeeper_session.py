@@ -1,4 +1,4 @@
-"""A ZooKeeper session that reconnects automatically, shared by the stages of a process."""
+"""Connection to ZooKeeper that reconnects by itself; the stages of a process share it."""
 
 import logging
 import secrets
@@ -34,16 +34,16 @@ from headrace.flow.signal_codec import UnreachableError
 from headrace.flow.stage import ZookeeperSettings
 
 _MAX_BACKOFF_S: Final = 1.0
-"""Longest wait between two attempts to connect (s)."""
+"""Maximum wait between two attempts to connect (s)."""
 
 _LOG_AFTER_S: Final = 1.0
-"""Length up to which an outage is not logged (s)."""
+"""Time without a connection after which an outage is logged (s)."""
 
 _CHECK_S: Final = 0.2
-"""Interval between checks of the connection (s)."""
+"""Interval between two checks of the connection (s)."""
 
 _CLOSE_S: Final = 5.0
-"""Time that `ZookeeperSession.close` waits for the end of the session (s)."""
+"""Maximum time that `ZookeeperSession.close` waits for the end of the session (s)."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -58,7 +58,7 @@ _ANSWERS: Final = (
     NotEmptyError,
     NoChildrenForEphemeralsError,
 )
-"""Errors that are valid responses to a request."""
+"""Exceptions of kazoo that callers of `result` handle: they are responses to a valid request."""
 
 _LOST: Final = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, KazooTimeoutError)
 
@@ -66,10 +66,11 @@ _LOST: Final = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, Kazo
 class ZookeeperSession:
     """Connection of a process to ZooKeeper, which is restored after any loss. Thread-safe.
 
-    After a session expires, a new session begins: the old session's ephemeral nodes are gone, and
-    the listeners are called. A client without a connection for twice the session timeout is
-    replaced. So the connection survives a client that failed, and servers that lost their data:
-    such servers refuse clients with newer transaction ids. Outages and reconnections are logged.
+    If a session expires, a new session begins: the ephemeral nodes of the old session are gone, and
+    the listeners are called. If a client has no connection for twice the session timeout, a new
+    client replaces it. This helps after a failure within the client, and after servers have lost
+    their data, because such servers refuse clients with newer transaction ids. Outages and
+    reconnections are logged.
 
     ::
 
@@ -80,14 +81,14 @@ class ZookeeperSession:
 
     Args:
         settings: The servers and the credentials.
-        answer_timeout_s: Time to wait for a response (s). Default: 3. Too short: a busy server
+        answer_timeout_s: The time to wait for a response (s). Default: 3. Too short: a busy server
             counts as unreachable. Too long: a stage signals late.
         make_client: A function that creates a kazoo client.
 
     Raises:
         SetupError: The package kazoo is not installed.
         OptionError: The certificates cannot be read.
-        SignalError: No server responds, and `unreachable` is ``refuse``.
+        SignalError: No server responds, and the setting ``unreachable`` is ``refuse``.
     """
 
     def __init__(
@@ -118,36 +119,36 @@ class ZookeeperSession:
         if settings.unreachable == "refuse" and not connected.wait(settings.start_timeout_s):
             _end(self._client)
             raise SignalError(
-                f"{self._where} did not answer within {settings.start_timeout_s:g} s; see that it"
-                " runs and can be reached, or set unreachable to 'wait'."
+                f"{self._where} did not respond within {settings.start_timeout_s:g} s; check that"
+                " it runs and can be reached, or set unreachable to 'wait'."
             )
         self._keeper = threading.Thread(target=self._keep, name="headrace-zookeeper", daemon=True)
         self._keeper.start()
 
     @property
     def is_connected(self) -> bool:
-        """Whether a server is connected at present."""
+        """Whether the process is connected to a server at present."""
         return self._unreachable_since_s is None
 
     @property
     def id(self) -> int | None:
-        """Id of the session, which changes after a loss of the session; None before the first."""
+        """Id of the current session; None before the first session. A new session has a new id."""
         return self._session_id
 
     @property
     def acl(self) -> list[Any]:
-        """Access rights of new folder nodes."""
+        """Access rights (ACL) of the folder nodes that this process creates."""
         if self.settings.user is None:
             return list(OPEN_ACL_UNSAFE)
         return [make_digest_acl(*self._credentials, all=True)]
 
     @property
     def own_acl(self) -> list[Any]:
-        """Access rights of this process's nodes.
+        """Access rights (ACL) of the signal and state nodes that this process creates.
 
         Without a user, all clients may read a node, and only this process may change it. With a
-        user, all stages have the user's rights. A client that may write the folder can replace a
-        node, but the new node does not belong to this process's session.
+        user, all stages have the user's rights. Any client that may write the parent node can
+        replace the node, but the new node belongs to another session.
         """
         own = make_digest_acl(*self._credentials, all=True)
         if self.settings.user is not None:
@@ -155,19 +156,20 @@ class ZookeeperSession:
         return [own, make_acl(ANYONE_ID_UNSAFE.scheme, ANYONE_ID_UNSAFE.id, read=True)]
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after each new connection; the listener must not block."""
+        """Register a function to be called after each new connection; it must not block."""
         with self._lock:
             self._listeners.append(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
-        """Stop calling ``listener``."""
+        """Unregister a function that `add_listener` has registered."""
         with self._lock:
             self._listeners.remove(listener)
 
     def submit(self, method: str, path: str, *args: Any, **options: Any) -> AsyncResult:
-        """Start a request for the node at ``path``; `result` returns the response.
+        """Start a request for the node at ``path``; `result` waits for the response.
 
-        `UnreachableError` without a connection.
+        ``method`` is the name of kazoo's method, such as ``get``. Raise `UnreachableError` if there
+        is no connection.
         """
         if not self.is_connected:  # kazoo would otherwise queue the request until it reconnects
             raise UnreachableError(f"{self._where} is unreachable.")
@@ -187,25 +189,29 @@ class ZookeeperSession:
         except _ANSWERS:
             raise
         except _LOST as error:
-            raise UnreachableError(f"{self._where} did not answer for {path}.") from error
+            raise UnreachableError(
+                f"{self._where} did not respond to a request for the node {path}."
+            ) from error
         except NoAuthError as error:
             user = self.settings.user
             whom = "a client without a user" if user is None else f"user {user!r}"
             raise SignalError(
-                f"{self._where} does not give {whom} the right to {path}; give all stages of the"
-                " flow the same user and password, or remove that node."
+                f"{self._where} denies {whom} access to the node {path}; use the same user and"
+                " password for all stages of the flow, or delete the node."
             ) from error
         except KazooException as error:
             raise SignalError(f"{self._where} refuses a request for {path}: {error!r}.") from error
-        except Exception as error:  # any error within kazoo makes the connection unusable
-            raise UnreachableError(f"{self._where} was not understood: {error!r}.") from error
+        except Exception as error:  # after any other error in kazoo, it is unusable
+            raise UnreachableError(
+                f"{self._where} cannot be used because of an unexpected error: {error!r}."
+            ) from error
 
     def request(self, method: str, path: str, *args: Any, **options: Any) -> Any:
-        """`submit` a request and return its `result`; errors as in both."""
+        """Send a request and return its response; errors as in `submit` and `result`."""
         return self.result(path, self.submit(method, path, *args, **options))
 
     def close(self) -> None:
-        """End the session, which removes all nodes that this process has published."""
+        """End the session; ZooKeeper then deletes all nodes that this process has published."""
         self._done.set()
         self._keeper.join(_CLOSE_S)
 
@@ -231,7 +237,7 @@ class ZookeeperSession:
         return client
 
     def _follow(self, client: KazooClient, state: str) -> None:
-        """Process a change of the connection's state; kazoo calls this and waits."""
+        """Process a change of the connection's state; kazoo calls this and waits for its end."""
         with self._lock:
             if client is not self._client:
                 return
@@ -268,8 +274,8 @@ class ZookeeperSession:
         with self._lock:
             if self._unreachable_since_s is not None:  # not just reconnected
                 self._outage.warn(
-                    "%s is unreachable: stages can neither signal nor be signalled, and what is in"
-                    " force ends with its lease. The connection is tried again.",
+                    "%s is unreachable: stages cannot exchange signals, and throttling ends when"
+                    " its lease expires. Headrace tries to reconnect.",
                     self._where,
                 )
 
@@ -279,7 +285,7 @@ class ZookeeperSession:
             _LOG.info("%s is reachable again, after %.1f s.", self._where, lasted_s)
         if self._session_id not in (None, session_id):
             _LOG.info(
-                "The session with %s was lost; the stages send their signals anew.", self._where
+                "The session with %s was lost; the stages send their signals again.", self._where
             )
 
 
@@ -288,14 +294,15 @@ def _end(client: KazooClient) -> None:
         client.stop()
         client.close()
     except KazooException as error:  # the connection does not end within the session timeout
-        _LOG.debug("A connection to ZooKeeper did not end: %r", error)
+        _LOG.debug("A connection to ZooKeeper could not be closed: %r", error)
 
 
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Handler with which kazoo connects over TLS, verifies host names, and reads certificates once.
+    """Handler for kazoo that connects over TLS and verifies host names.
 
-    kazoo's own TLS also trusts the system's authorities beside the configured one, and leaks
-    sockets if a server's certificate is refused.
+    kazoo's own TLS also trusts the system's authorities in addition to the configured one, and
+    leaks sockets if a server's certificate is refused. This handler reads the certificates only
+    once.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -305,7 +312,7 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
     def create_connection(
         self, address: tuple[str, int], hostname: str, timeout: float, **_others: Any
     ) -> ssl.SSLSocket:
-        """Return a new TLS connection; kazoo calls this."""
+        """Return a new TLS connection to a server; kazoo calls this method."""
         plain = socket.create_connection(address, timeout)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._context.wrap_socket(plain, server_hostname=hostname)  # on failure, closes it

@@ -1,16 +1,17 @@
-"""Signals over ZooKeeper.
+"""Signals over ZooKeeper, in these nodes.
 
 ::
 
     /headrace/<flow>/taskmessage/<receiver>/<sender>    the newest signal, until it is received
     /headrace/<flow>/taskstate/<stage>                  the state that a stage publishes
 
-All nodes are ephemeral, so ZooKeeper removes them with their stage: at once after an orderly end,
-or when the session expires. All clients may read a node, and only its creator may change it.
+All nodes are ephemeral, so ZooKeeper deletes the nodes of a stage that ends: at once if the stage
+ends in order, or else when its session expires. Without a user in the settings, all clients may
+read a node, and only its creator may change it.
 
 Each text is signed with the flow's secret from the ledger and with its session's id. The servers
-report the session that owns an ephemeral node, which no client can forge. So forged texts are
-ignored, and so are copies of a stage's own texts.
+report which session owns an ephemeral node, and no client can forge this. So forged texts are
+detected and ignored, and also copies of a stage's own texts.
 """
 
 import hashlib
@@ -37,24 +38,24 @@ from headrace.flow.zookeeper_session import ZookeeperSession
 from headrace.gate import PressureSignal
 
 POLL_S: Final = 5.0
-"""Interval between polls for signals without a notification by a watch (s)."""
+"""Interval between polls for signals, if no watch reports a change (s)."""
 
 CLOCK_S: Final = 60.0
-"""Time for which a reading of the servers' clock is extrapolated (s)."""
+"""Time after which the servers' clock is read again (s)."""
 
 MAX_STRANGERS: Final = 20
-"""Maximum nodes of other authors than downstream stages that one poll removes."""
+"""Maximum number of signals that one poll deletes because no downstream stage has sent them."""
 
 MAX_STATES: Final = 10_000
-"""Maximum number of states that one call reads."""
+"""Maximum number of published states that one call reads."""
 
 _ATTEMPTS: Final = 3
-"""Attempts of an action that other clients may undo at the same time."""
+"""Maximum number of attempts of an action that other clients may undo at the same time."""
 
 _ANY_VERSION: Final = -1
 
-_NOT_EPHEMERAL: Final = "It would stay after its stage is gone, because the node is not ephemeral."
-_NOT_SIGNED: Final = "It is not signed with the flow's secret for the session that wrote it."
+_NOT_EPHEMERAL: Final = "The node is not ephemeral, so it would remain after its stage has ended."
+_NOT_SIGNED: Final = "The text is not signed with the flow's secret for the session that wrote it."
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -69,9 +70,9 @@ def zookeeper_signals(
 ) -> Signals:
     """Return a stage's signals over ZooKeeper.
 
-    A signal arrives within milliseconds. The stages of a process should share a session, which must
-    stay open until the signals are closed. ``secret`` is the flow's secret in the ledger
-    (`SignalStore.secret`), with which all of its stages sign.
+    A signal arrives within milliseconds. The stages of a process should share a session. It must
+    stay open until the signals are closed. ``secret`` is the flow's secret from the ledger
+    (`SignalStore.secret`); it is the same for all stages of the flow.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -81,7 +82,7 @@ def zookeeper_signals(
 
 
 class _ZookeeperTransport:
-    """Transport of one stage's signals in nodes of ZooKeeper."""
+    """Transport of one stage's signals through nodes of ZooKeeper."""
 
     poll_interval_s = POLL_S
 
@@ -147,7 +148,7 @@ class _ZookeeperTransport:
         return [raw for raw, _ in signals]
 
     def _remove(self, sender: str, version: int) -> None:
-        """Delete a signal after reading it; a remaining signal is read again and ignored."""
+        """Delete a signal after reading it. If this fails, the signal is read again and ignored."""
         try:
             self._delete(f"{self._inbox}/{sender}", version)
         except (BadVersionError, UnreachableError):
@@ -173,7 +174,7 @@ class _ZookeeperTransport:
         raise self._contended(path)
 
     def _read(self, folder: str, names: Iterable[str]) -> list[tuple[RawSignal, int]]:
-        """Return the contents and versions of the named nodes that still exist."""
+        """Return the texts and versions of the named nodes in ``folder``; skip missing nodes."""
         submitted = [(name, self._session.submit("get", f"{folder}/{name}")) for name in names]
         nodes = (self._raw(folder, *node) for node in submitted)
         return [node for node in nodes if node is not None]
@@ -196,7 +197,7 @@ class _ZookeeperTransport:
         return RawSignal(name, text, self._age_ms(stat.mtime), fault), stat.version
 
     def _signature(self, session: int, text: bytes) -> bytes:
-        """Return the signature (hex) of a text that a stage of the flow writes in a session."""
+        """Return the signature (hex) of a text that a stage of this flow writes in a session."""
         message = b"%d %b %b" % (session, self._states.encode("ascii"), text)
         return hmac.new(self._secret, message, hashlib.sha256).hexdigest().encode("ascii")
 
@@ -209,7 +210,10 @@ class _ZookeeperTransport:
             return 0  # a stage without write access cannot read the servers' clock
 
     def _now_ms(self) -> int:
-        """Return the servers' time: the time of a recent write, plus the local time since then."""
+        """Return the servers' time (ms since the epoch).
+
+        It is the time of a recent write by the servers' clock, plus the local time since then.
+        """
         clock = self._clock
         if clock is None or time.monotonic() - clock[1] > CLOCK_S:
             self._make(self._inbox)
@@ -219,7 +223,10 @@ class _ZookeeperTransport:
         return int(then_ms + (time.monotonic() - then_s) * 1000)
 
     def _write(self, path: str, text: str, writes: list[Callable[[str, bytes], bool]]) -> None:
-        """Store a signed text in this session's node at a path, with the first write that works."""
+        """Store a signed text in a node at ``path`` that belongs to this session.
+
+        ``writes`` are the ways to store it, tried in order until one succeeds.
+        """
         encoded = text.encode("ascii")
         data = b"%b %b" % (self._signature(self._session.id or 0, encoded), encoded)
         if not any(write(path, data) for write in writes * _ATTEMPTS):
@@ -260,7 +267,8 @@ class _ZookeeperTransport:
             except NotEmptyError as error:
                 raise SignalError(
                     f"The node {path} in ZooKeeper at {self._session.settings.servers} cannot be"
-                    " deleted, for there are nodes below it, which no stage makes; remove them."
+                    " deleted, because it has child nodes, which no stage creates; delete the"
+                    " child nodes."
                 ) from error
 
     def _make(self, path: str) -> None:
@@ -271,8 +279,8 @@ class _ZookeeperTransport:
 
     def _contended(self, path: str) -> SignalError:
         return SignalError(
-            f"The node {path} in ZooKeeper at {self._session.settings.servers} is made and deleted"
-            " by somebody else all the time; see that each stage runs once."
+            f"The node {path} in ZooKeeper at {self._session.settings.servers} is created and"
+            " deleted again and again by another client; check that each stage runs only once."
         )
 
     def _connected(self) -> None:

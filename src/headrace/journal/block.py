@@ -1,19 +1,21 @@
-"""A block: encodes records of a lane as the payload of a frame, and decodes them. Pure.
+"""Encoding and decoding of a block: records of a lane as the payload of a frame. Without I/O.
 
-The payload is one Arrow IPC stream with the columns of ``records.SCHEMA``, without all-null
-columns. Decoding checks the payload against the frame's header, and its unpacked size before
-unpacking. Decoding raises ``CorruptionError``.
+The payload is one Arrow IPC stream with the columns of ``records.SCHEMA``. Columns with only nulls
+are not stored. Decoding compares the payload with the frame's header, and checks the unpacked size
+before it unpacks the payload. If a check fails, decoding raises ``CorruptionError``.
 
-Arrow compresses each buffer by itself, after a number with its unpacked size. Arrow's reader
-allocates this size unchecked, so a crafted payload could exhaust memory. `check_unpacked` finds the
-buffers in the message (FlatBuffers), adds the sizes and compares the sum with a limit::
+Arrow compresses each buffer separately, and stores the unpacked size before the compressed bytes.
+Arrow's reader allocates memory of this size without a check, so a forged size could exhaust the
+memory. `check_unpacked` finds the buffers in the stream's FlatBuffers messages, adds their unpacked
+sizes, and compares the sum with this limit::
 
     allowed = min(raw_bytes + 2 KiB * count + 64 MiB, max(256 MiB, 1000 * payload_bytes))
 
-``raw_bytes`` counts neither ids nor headers without a name and a value. The 2 KiB per record (an id
-has 200 characters) and the 64 MiB cover ids and empty headers. The second term bounds a header that
-claims too much. `encode` writes records above the limit without compression, so every block that
-`encode` writes can be read.
+``raw_bytes`` is the size of keys, values and headers, without message ids and without empty
+headers. The 2 KiB per record (an id has at most 200 characters) and the 64 MiB cover ids and empty
+headers. The second term limits a block whose header states a false ``raw_bytes`` or ``count``.
+Records that exceed the limit are stored without compression, so every block that `encode` writes
+can be read.
 """
 
 import struct
@@ -33,19 +35,20 @@ from headrace.journal.records import SCHEMA, Records
 
 Compression = Literal["lz4", "zstd", "none"]
 Part: TypeAlias = bytes | pa.Buffer
-"""A contiguous piece of a file's content."""
+"""Contiguous bytes of a file. A file is written as a sequence of parts."""
 
 MAX_RECORDS: Final = 2**24
-"""Maximum records in a block, and the offsets declared lost for an unreadable header."""
+"""Maximum number of records in a block."""
 
 _SMALL_BYTES: Final = 64 * 1024
-"""Size up to which a compressed batch is written to one buffer (bytes)."""
+"""Maximum uncompressed size (bytes) of a batch that is compressed into a single buffer."""
 
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-"""End of a stream of Arrow."""
+"""End-of-stream marker of an Arrow IPC stream."""
 
 _MOST_MS: Final = (2**63 - 1) // 1000
-"""Largest absolute timestamp of a record (ms), because Spark stores microseconds."""
+"""Largest absolute timestamp of a record (ms since the epoch), because Spark stores timestamps as
+microseconds in 64 bits."""
 
 # Terms of the formula in the module's docstring.
 _MIB: Final = 2**20
@@ -61,7 +64,7 @@ _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _I64: Final = struct.Struct("<q")
 _UNCOMPRESSED: Final = -1
-"""Unpacked size that Arrow writes for a buffer which it has left uncompressed."""
+"""Value that Arrow stores in place of the unpacked size if a buffer is not compressed."""
 
 # Arrow's Message.fbs: field numbers in its tables, and the kind of a message with records.
 _MESSAGE_KIND: Final = 1
@@ -74,19 +77,19 @@ _RECORDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """An encoded block: the frame header and the payload's buffers in order."""
+    """Encoded block: the frame header, and the payload's buffers in the order of the file."""
 
     header: FrameHeader
     payload: tuple[Part, ...]
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Header and payload in the order of the file."""
+        """Encoded header, then the payload's buffers."""
         return (self.header.encode(), *self.payload)
 
 
 class _Gather:
-    """File object that collects Arrow's buffers without copying them."""
+    """File object that keeps the buffers that Arrow writes, without copying them."""
 
     closed = False
 
@@ -103,7 +106,7 @@ class _Gather:
         return self.bytes
 
     def flush(self) -> None:
-        """Do nothing: Arrow calls this method."""
+        """Do nothing; Arrow requires this method."""
 
     def close(self) -> None:
         self.closed = True
@@ -120,11 +123,11 @@ def encode(
     previous: int = 0,
     compression: Compression = "lz4",
 ) -> Block:
-    """Encode 1 to ``MAX_RECORDS`` records as a block.
+    """Encode 1 to ``MAX_RECORDS`` records as a block whose first offset is ``first``.
 
-    Without compression, the payload is the records' own buffers. ``synced`` is the offset up to
+    Without compression, the payload shares the records' buffers. ``synced`` is the offset up to
     which the lane is durable. ``previous`` is the checksum of the block that ends at ``first``, or
-    0 without such a block.
+    0 if no block ends there.
     """
     batch = records.batch
     kept = [n for n, column in enumerate(batch.columns) if column.null_count < len(column)]
@@ -165,7 +168,7 @@ def _payload(batch: pa.RecordBatch, compression: Compression) -> tuple[Part, ...
 
 
 def _copied(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> tuple[Part, ...]:
-    """Encode a small batch as one buffer, which is faster than collecting buffers."""
+    """Encode a small batch into one buffer, which is faster than `_gathered` for small batches."""
     file = pa.BufferOutputStream()
     with ipc.new_stream(file, batch.schema, options=options) as stream:
         stream.write_batch(batch)
@@ -191,10 +194,13 @@ def _time_bounds(times: pa.Array) -> tuple[int, int]:
 def decode(
     data: pa.Buffer, name: str, columns: Sequence[str]
 ) -> tuple[FrameHeader, pa.RecordBatch]:
-    """Decode a whole frame with `decode_header` and `decode_payload`."""
+    """Decode a whole frame; return its header and its records with ``columns``.
+
+    Raise CorruptionError, with the frame's ``name``, if the frame is damaged.
+    """
     header = decode_header(data.slice(0, min(HEADER_BYTES, data.size)).to_pybytes(), name)
     if data.size != (whole := HEADER_BYTES + header.payload_bytes):
-        raise damaged(name, f"it has {data.size} bytes, and its header says {whole}")
+        raise damaged(name, f"it has {data.size} bytes, but its header says {whole}")
     payload = data.slice(HEADER_BYTES, header.payload_bytes)
     return header, decode_payload(header, payload, name, columns)
 
@@ -202,14 +208,15 @@ def decode(
 def decode_payload(
     header: FrameHeader, payload: pa.Buffer, name: str, columns: Sequence[str]
 ) -> pa.RecordBatch:
-    """Decode the records of a block, with ``columns`` of ``records.SCHEMA`` in that order.
+    """Decode a block's records; return these ``columns`` of ``records.SCHEMA``, in this order.
 
-    The columns of an uncompressed payload are views. The checksum is verified before reading, and
-    the unpacked size before unpacking (`check_unpacked`). Arrow validates all offsets and texts
-    before a conversion, because anyone who may write to the journal can forge a checksum.
+    Three checks precede the result: the checksum, the unpacked size (`check_unpacked`), and Arrow's
+    validation of all offsets and texts. Arrow's validation is necessary because anyone who may
+    write to the journal can forge a checksum. Raise CorruptionError, with the frame's ``name``, if
+    a check fails. Columns of an uncompressed payload are views, not copies.
     """
     if header.count > MAX_RECORDS:
-        raise damaged(name, f"it says {header.count} records, and {MAX_RECORDS} is the most")
+        raise damaged(name, f"its header says {header.count} records, more than {MAX_RECORDS}")
     if _crc([payload]) != header.payload_crc:
         raise damaged(name, "its records fail their checksum")
     try:
@@ -224,17 +231,18 @@ def decode_payload(
     except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(name, f"its records cannot be read: {error}") from error
     if batch.num_rows != header.count:
-        raise damaged(name, f"it has {batch.num_rows} records, not the {header.count} it says")
+        raise damaged(name, f"it has {batch.num_rows} records, but its header says {header.count}")
     return _with_columns(batch, columns)
 
 
 def decode_together(
     data: pa.Buffer, rows: npt.NDArray[np.void], places: Sequence[int], columns: Sequence[str]
 ) -> pa.RecordBatch | None:
-    """Decode consecutive small frames with equal schemas as one Arrow stream.
+    """Decode the records of consecutive small frames with equal schemas as one Arrow stream.
 
-    Each frame passes the same checks as in `decode_payload`, five times as fast. Return None if a
-    frame is damaged or the schemas differ; `decode_payload` then names the defect.
+    This is five times as fast as `decode_payload` for each frame, with the same checks. Return None
+    if a frame is damaged or the schemas differ. The caller then uses `decode_payload`, whose error
+    names the damage.
     """
     view, schema = memoryview(data).cast("B"), b""  # Arrow gives signed bytes
     messages: list[bytes | memoryview] = [b""]
@@ -273,7 +281,10 @@ def decode_together(
 
 
 def _are_times(batch: pa.RecordBatch, rows: npt.NDArray[np.void]) -> bool:
-    """Whether the timestamps of consecutive frames match their headers."""
+    """Whether each frame's earliest and latest timestamp match the frame's header.
+
+    ``batch`` has the records of all frames, and ``rows`` the headers, in the same order.
+    """
     if "timestamp" not in batch.schema.names:
         return True
     times = batch.column("timestamp")
@@ -287,7 +298,7 @@ def _are_times(batch: pa.RecordBatch, rows: npt.NDArray[np.void]) -> bool:
 
 
 def _with_columns(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return ``columns`` of ``records.SCHEMA`` from a batch; absent columns are null."""
+    """Return a batch with exactly ``columns``, in this order; columns not in ``batch`` are null."""
     wanted = [SCHEMA.field(column) for column in columns]
     return pa.RecordBatch.from_arrays(
         [
@@ -302,7 +313,7 @@ def _with_columns(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBat
 
 @lru_cache(maxsize=64)  # the blocks of a lane have few schemas
 def _places(schema: bytes, columns: tuple[str, ...]) -> list[int]:
-    """Return the indexes of ``columns`` in an encoded schema."""
+    """Return the indexes of ``columns`` in an encoded Arrow schema."""
     fields = ipc.read_schema(pa.py_buffer(schema))
     return [n for n, field in enumerate(fields) if field.name in columns]
 
@@ -318,15 +329,17 @@ def _check_types(schema: pa.Schema) -> None:
 
 
 def _check_times(batch: pa.RecordBatch, header: FrameHeader) -> None:
-    """Raise ArrowInvalid if timestamps differ from the header or are too large to convert."""
+    """Raise ArrowInvalid if timestamps are missing, contradict the header, or exceed `_MOST_MS`."""
     if "timestamp" not in batch.schema.names:
         return
     times = batch.column("timestamp")
     if times.null_count or not len(times):
-        raise pa.ArrowInvalid(f"{times.null_count} of its {len(times)} times are missing")
+        raise pa.ArrowInvalid(f"{times.null_count} of its {len(times)} timestamps are missing")
     bounds, says = _time_bounds(times), (header.earliest_ms, header.latest_ms)
     if bounds != says or max(map(abs, says)) > _MOST_MS:
-        raise pa.ArrowInvalid(f"its times are {bounds} (ms), and its header says {says}")
+        raise pa.ArrowInvalid(
+            f"its earliest and latest timestamp are {bounds} (ms), but its header says {says}"
+        )
 
 
 def _crc(parts: Iterable[Part]) -> int:
@@ -337,34 +350,35 @@ def _crc(parts: Iterable[Part]) -> int:
 
 
 def most_unpacked_bytes(raw_bytes: int, count: int, payload_bytes: int) -> int:
-    """Return the most bytes that unpacked records may take, by the formula of this module."""
+    """Return the maximum unpacked size of a block (bytes), by the formula of this module."""
     by_records = raw_bytes + _RECORD_BYTES * count + _SLACK_BYTES
     return min(by_records, max(_ALWAYS_BYTES, _MOST_TIMES * payload_bytes))
 
 
 def check_unpacked(payload: pa.Buffer, raw_bytes: int, count: int) -> int:
-    """Raise ArrowInvalid if a payload would take more memory than its header allows.
+    """Check a payload's unpacked size without unpacking; return the schema message's size (bytes).
 
-    The payload must be a schema and one batch of records. Nothing is unpacked. Return the size of
-    the schema's message (bytes).
+    Raise ArrowInvalid if the unpacked size exceeds `most_unpacked_bytes`, or if the payload is not
+    a schema message followed by one record batch.
     """
     try:
         sizes, schema_bytes = unpacked_sizes(payload)
     except (struct.error, IndexError) as error:
-        raise pa.ArrowInvalid("its buffers are not where it says") from error
+        raise pa.ArrowInvalid("its messages give invalid positions of buffers") from error
     unpacked_bytes, allowed = sum(sizes), most_unpacked_bytes(raw_bytes, count, payload.size)
     if unpacked_bytes > allowed:
         raise pa.ArrowInvalid(
-            f"its {payload.size} bytes would unpack to {unpacked_bytes}, more than the {allowed}"
-            f" that {count} records of {raw_bytes} bytes can need"
+            f"its {payload.size} bytes would unpack to {unpacked_bytes} bytes, more than the"
+            f" {allowed} bytes that are allowed for {count} records of {raw_bytes} bytes"
         )
     return schema_bytes
 
 
 def unpacked_sizes(payload: pa.Buffer) -> tuple[Sequence[int], int]:
-    """Return the unpacked size of each compressed buffer, and the schema message's size (bytes).
+    """Return each compressed buffer's unpacked size, and the schema message's size (bytes).
 
-    ArrowInvalid, IndexError or struct.error if the payload is not a schema and one record batch.
+    Raise ArrowInvalid, IndexError or struct.error if the payload is not a schema message followed
+    by one record batch.
     """
     data = memoryview(payload)
     schema_bytes = _message_bytes(data, 0)
@@ -378,16 +392,20 @@ def unpacked_sizes(payload: pa.Buffer) -> tuple[Sequence[int], int]:
 
 @lru_cache(maxsize=1024)  # many blocks of one record have the same messages
 def _compressed(messages: bytes, schema_bytes: int) -> Sequence[int]:
-    """Return the positions of compressed buffers in the body after a payload's two messages."""
+    """Return the position of each non-empty buffer in a record batch's body.
+
+    Empty if the record batch is not compressed. ``messages`` has the schema message and the record
+    batch's message, without the body.
+    """
     data = memoryview(messages)
     schema = _target(data, _PREFIX.size)
     length = _field(data, schema, _MESSAGE_BODY_BYTES)
     if length and _I64.unpack_from(data, length)[0]:
-        raise pa.ArrowInvalid("its schema has a body")
+        raise pa.ArrowInvalid("its schema message has a body")
     message = _target(data, schema_bytes + _PREFIX.size)
     if (kind := data[_field(data, message, _MESSAGE_KIND)]) != _RECORDS:
         # Arrow would unpack a dictionary before the records, unchecked.
-        raise pa.ArrowInvalid(f"it has a message of kind {kind} where its records must be")
+        raise pa.ArrowInvalid(f"it has an Arrow message of type {kind} in place of its records")
     batch = _target(data, _field(data, message, _MESSAGE_HEADER))
     buffers = _field(data, batch, _BATCH_BUFFERS)
     if not buffers or not _field(data, batch, _BATCH_COMPRESSION):
@@ -400,15 +418,18 @@ def _compressed(messages: bytes, schema_bytes: int) -> Sequence[int]:
 
 
 def _message_bytes(data: memoryview, at: int) -> int:
-    """Return the size (bytes) of the message at position ``at``, without its body."""
+    """Return the size (bytes) of the Arrow message at position ``at``, without its body."""
     continuation, size = _PREFIX.unpack_from(data, at)
     if continuation != _CONTINUATION:
-        raise pa.ArrowInvalid("its messages are not in the form of Arrow 0.15 and later")
+        raise pa.ArrowInvalid("its messages are not in the format of Arrow 0.15 and later")
     return _PREFIX.size + int(size)
 
 
 def _field(data: memoryview, table: int, place: int) -> int:
-    """Return the position of a table's field; 0 if the table lacks the field."""
+    """Return the position of a field in a FlatBuffers table; 0 if the table lacks the field.
+
+    ``table`` is the table's position, and ``place`` is the field's number.
+    """
     fields = table - _TABLE.unpack_from(data, table)[0]
     if fields < 0:
         raise IndexError(fields)
@@ -420,5 +441,5 @@ def _field(data: memoryview, table: int, place: int) -> int:
 
 
 def _target(data: memoryview, at: int) -> int:
-    """Return the position of the table or vector that the reference at ``at`` points to."""
+    """Return the position of the table or vector that the FlatBuffers reference at ``at`` gives."""
     return at + int(_U32.unpack_from(data, at)[0])

@@ -14,19 +14,19 @@ IPC stream (`block`). The header is little endian and ends with its own CRC-32::
     80  latest          8   timestamp, ms since the epoch
     88  lane            4
     92  count           4   of records
-    96  payload CRC-32  4   zlib's
-    100 previous        4   the checksum of the frame before, or 0
+    96  payload CRC-32  4   as in zlib
+    100 previous        4   checksum of the previous frame, or 0
     104 zeros          20
-    124 header CRC-32   4   of the 124 bytes before
+    124 header CRC-32   4   of the first 124 bytes of the header
 
-``previous`` chains a lane's frames. A frame's checksum is its header's CRC-32, so equal checksums
-mean equal frames up to that point, except for a chance of one in 2**32. ``previous`` is 0 in a
-lane's first frame and after a loss.
+A frame's checksum is its header's CRC-32. ``previous`` chains a lane's frames: two frames with
+equal checksums have equal predecessors too, except for a chance of one in 2**32. ``previous`` is 0
+in a lane's first frame and after a loss.
 
-``synced`` distinguishes a torn tail from damage. A crash leaves whole frames and at most one torn
-tail, which was never acknowledged. Invalid bytes are damage if a later frame says that they were
-durable. At a segment's end no later frame exists: there invalid bytes are a torn tail, unless they
-are a whole frame of another position.
+A crash during an append leaves an incomplete last frame, which is called a torn tail and was never
+acknowledged. ``synced`` distinguishes a torn tail from damage: invalid bytes are damage if a later
+frame's ``synced`` says that they were durable. If no later frame exists, invalid bytes are a torn
+tail, unless they are a whole frame of another lane or offset.
 
 The sizes of header and payload are multiples of 8 bytes, so Arrow's buffers stay aligned.
 """
@@ -53,8 +53,8 @@ _ID_AT: Final = 8
 _WRITER_AT: Final = 24
 
 _WINDOW_BYTES: Final = 64 * 1024
-"""Bytes per read in a scan for headers: a hundred small frames, or the header of a large frame
-and a little of its payload."""
+"""Bytes that a scan for headers reads at once: about a hundred small frames, or a large frame's
+header and the start of its payload."""
 
 ROW: Final = np.dtype(
     {
@@ -67,12 +67,12 @@ ROW: Final = np.dtype(
         "itemsize": HEADER_BYTES,
     }
 )  # fmt: skip
-"""NumPy type of a header's numeric fields, to read many headers at once."""
+"""NumPy type of the numeric fields of a frame header, for reading many headers as one array."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """Header of a frame, with its fields in the order of the file."""
+    """Header of a frame; this module's docstring explains the fields, in the same order."""
 
     journal_id: bytes
     writer: bytes
@@ -121,24 +121,24 @@ class FrameHeader:
 
 
 def decode_header(start: bytes, name: str) -> FrameHeader:
-    """Decode the header that ``start`` begins with.
+    """Decode the header at the beginning of ``start``.
 
-    CorruptionError, with the frame's ``name``, if ``start`` does not begin with a valid header.
+    Raise CorruptionError, with the frame's ``name``, if there is no valid header of version 1.
     """
     if len(start) < HEADER_BYTES:
-        raise damaged(name, f"it has {len(start)} bytes, and a header alone has {HEADER_BYTES}")
+        raise damaged(name, f"it has {len(start)} bytes, but a header has {HEADER_BYTES}")
     fields = start[: _FIELDS.size]
     if not fields.startswith(MAGIC[:-1]):
-        raise damaged(name, "it does not begin as a frame does")
+        raise damaged(name, "it does not begin with a frame's header")
     if _CRC.unpack_from(start, _FIELDS.size)[0] != crc32(fields):
         raise damaged(name, "its header fails its checksum")
     if (version := fields[len(MAGIC) - 1]) != MAGIC[-1]:
-        raise damaged(name, f"it has version {version}, and this Headrace reads version 1")
+        raise damaged(name, f"it has version {version}, but this Headrace reads version 1")
     return FrameHeader(*_FIELDS.unpack(fields)[1:])
 
 
 def damaged(name: str, what: str) -> CorruptionError:
-    """Return the CorruptionError for bytes that differ from the bytes written."""
+    """Return the CorruptionError for a damaged frame ``name``; ``what`` describes the damage."""
     return CorruptionError(
         f"{name} is damaged: {what}; `headrace journal verify` lists all damage."
     )
@@ -149,7 +149,7 @@ class Place(NamedTuple):
 
     Attributes:
         journal_id: The journal's id.
-        lane: The lane.
+        lane: The lane's number.
         first: The frame's first offset.
         previous: The checksum of the previous frame; None accepts any checksum.
     """
@@ -162,13 +162,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Consecutive whole frames of a segment.
+    """Headers of consecutive whole frames of a segment.
 
     Attributes:
         rows: The frames' headers, of type `ROW`.
         places: Each frame's position in the segment (bytes).
-        end: Position after the last frame (bytes).
-        follows: Values that the next frame must have.
+        end: The position after the last frame (bytes).
+        follows: The values that the next frame must have in its header.
     """
 
     rows: npt.NDArray[np.void]
@@ -178,7 +178,7 @@ class Frames:
 
     @classmethod
     def none(cls, place: Place) -> "Frames":
-        """Return the frames of an empty segment."""
+        """Return an empty `Frames` for a segment whose first frame must match ``place``."""
         return cls(np.empty(0, ROW), np.empty(0, np.int64), 0, place)
 
     def __len__(self) -> int:
@@ -186,12 +186,12 @@ class Frames:
 
     @property
     def until(self) -> int:
-        """Offset after the last frame's last record."""
+        """Offset after the last record of the last frame."""
         return self.follows.first
 
     @property
     def checksum(self) -> int:
-        """The last frame's checksum; 0 without frames."""
+        """The last frame's checksum; 0 if there are no frames."""
         return int(self.rows["checksum"][-1]) if len(self) else 0
 
     @property
@@ -200,21 +200,21 @@ class Frames:
         return int(self.rows["latest_ms"].max())
 
     def holding(self, offset: int) -> int | None:
-        """Return the index of the frame that holds an offset; None if no frame does."""
+        """Return the index of the frame that contains an offset; None if no frame contains it."""
         number = int(np.searchsorted(self.rows["first"], offset, side="right")) - 1
         return number if number >= 0 and offset < self.until else None
 
     def range_of(self, number: int) -> tuple[int, int]:
-        """Return a frame's first offset and the offset after its last record."""
+        """Return the first offset of frame ``number`` and the offset after its last record."""
         row = self.rows[number]
         return int(row["first"]), int(row["first"]) + int(row["count"])
 
     def end_of(self, number: int) -> int:
-        """Return the position in the segment after a frame."""
+        """Return the position after frame ``number`` in the segment (bytes)."""
         return int(self.places[number + 1]) if number + 1 < len(self) else self.end
 
     def before(self, number: int) -> "Frames":
-        """Return the frames before frame ``number``."""
+        """Return the frames that precede frame ``number``."""
         first, _ = self.range_of(number)
         follows = self.follows._replace(first=first, previous=int(self.rows["previous"][number]))
         end = int(self.places[number])
@@ -230,9 +230,10 @@ class Frames:
         )
 
     def runs(self, begin: int, end: int, most_bytes: int) -> Iterator[tuple[int, int]]:
-        """Split frames ``begin`` to before ``end`` into runs; yield the start and end of each.
+        """Split the frames ``begin`` to before ``end`` into runs, each for one read of the file.
 
-        A run has at most ``most_bytes``, or is a single frame.
+        Yield the start and end of each run. A run has at most ``most_bytes`` bytes, or is a single
+        frame.
         """
         while begin < end:
             reach = int(self.places[begin]) + most_bytes
@@ -245,13 +246,16 @@ class Frames:
 
 
 Read = Callable[[int, int], bytes]
-"""Function that reads from a position of a segment: ``(position, most_bytes)``."""
+"""Function that reads from a segment: ``read(position, most_bytes)`` returns at most ``most_bytes``
+bytes from ``position`` on."""
 
 
 def frames(read: Read, size: int, at: int, place: Place) -> Frames:
-    """Return the frames of a segment from position ``at`` to the last valid frame.
+    """Return the consecutive valid frames of a segment from position ``at`` on.
 
-    The first frame must match ``place``. Headers and their chain are checked, payloads are not.
+    The result ends before the first incomplete frame, and before the first header that is invalid
+    or does not continue the previous frame. The first frame must match ``place``. Payloads are not
+    checked. ``size`` is the segment's size (bytes).
     """
     begin, window, window_at = at, b"", at
     rows, places = [], []
@@ -287,13 +291,13 @@ def _is_header(row: bytes) -> bool:
 
 
 def _header_at(data: bytes, at: int) -> FrameHeader | None:
-    """Return the header at position ``at``; None if the bytes there are no header."""
+    """Return the header at position ``at``; None if no valid header begins there."""
     row = data[at : at + HEADER_BYTES]
     return FrameHeader(*_FIELDS.unpack_from(row)[1:]) if _is_header(row) else None
 
 
 def _headers_from(data: bytes, at: int) -> Iterator[tuple[int, FrameHeader]]:
-    """Search ``data`` for headers from position ``at`` on; yield each with its position."""
+    """Yield each valid header in ``data`` from position ``at`` on, with its position."""
     while (at := data.find(MAGIC, at)) >= 0:
         if (header := _header_at(data, at)) is not None:
             yield at, header
@@ -301,7 +305,7 @@ def _headers_from(data: bytes, at: int) -> Iterator[tuple[int, FrameHeader]]:
 
 
 def later_headers(data: bytes, at: int) -> Iterator[FrameHeader]:
-    """Search ``data`` for headers from position ``at`` on, and yield each of them."""
+    """Yield each valid header in ``data`` from position ``at`` on."""
     return (header for _, header in _headers_from(data, at))
 
 
@@ -310,9 +314,9 @@ class Checked:
     """Result of checking a whole segment.
 
     Attributes:
-        frames: The whole frames, with valid payloads.
-        torn_bytes: Number of bytes after the last whole frame.
-        defect: Reason why these bytes are damage; empty if they are a torn tail.
+        frames: The valid frames before any damage.
+        torn_bytes: The number of bytes after the last valid frame.
+        defect: The reason why the segment is damaged; empty if it is valid or only has a torn tail.
     """
 
     frames: Frames
@@ -321,7 +325,10 @@ class Checked:
 
 
 def check_segment(data: bytes, place: Place, *, is_last: bool) -> Checked:
-    """Check a segment whose first frame must match ``place``; only a lane's last may be torn."""
+    """Check the headers and payloads of a segment whose first frame must match ``place``.
+
+    Only the last segment of a lane (``is_last``) may end with a torn tail.
+    """
     run = _frames_in(data, 0, place)
     number = _first_damaged(data, run)
     whole = run.before(number) if number < len(run) else run
@@ -333,7 +340,10 @@ def _frames_in(data: bytes, at: int, place: Place) -> Frames:
 
 
 def _first_damaged(data: bytes, found: Frames) -> int:
-    """Return the number of the first frame with another payload than written, or of none left."""
+    """Return the index of the first frame whose payload fails its checksum.
+
+    If all payloads are valid, return the number of frames.
+    """
     view = memoryview(data)
     for number, place in enumerate(found.places.tolist()):
         if not is_whole(found, number, view[place + HEADER_BYTES :]):
@@ -342,13 +352,19 @@ def _first_damaged(data: bytes, found: Frames) -> int:
 
 
 def is_whole(found: Frames, number: int, payload: memoryview | bytes) -> bool:
-    """Whether ``payload`` begins with the payload of frame ``number``."""
+    """Whether the payload of frame ``number`` matches its checksum.
+
+    ``payload`` begins with the frame's payload and may have more bytes.
+    """
     row = found.rows[number]
     return crc32(payload[: int(row["payload_bytes"])]) == int(row["payload_crc"])
 
 
 def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
-    """Return why the bytes after a segment's whole frames are damage; empty for a torn tail."""
+    """Return the reason why the bytes after the valid frames ``found`` are damage.
+
+    Empty if these bytes are a torn tail, or if there are no such bytes.
+    """
     if found.end == len(data):
         return "" if len(found) or is_last else "it is empty"
     place = found.follows
@@ -359,20 +375,21 @@ def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
         if not found.end and header.first != place.first:
             return f"its first frame begins at offset {header.first}"
     if not is_last:
-        return "later segments were written when its frames were durable"
+        return "it is not the last segment, so all its bytes had been durable"
     if any(
         later.synced > place.first and later.journal_id == place.journal_id
         for later in later_headers(data, found.end)
     ):
         return "a later frame says that these bytes were durable"
-    return "" if _is_torn(data, found.end) else "no crash leaves such bytes"
+    return "" if _is_torn(data, found.end) else "a crash cannot have left these bytes"
 
 
 def _is_torn(data: bytes, begin: int) -> bool:
-    """Return whether a crash can leave these invalid bytes from position ``begin`` on.
+    """Return whether the invalid bytes from position ``begin`` on can be a torn tail.
 
-    It cannot leave a whole frame that belongs elsewhere. Other bytes may be a block that was never
-    acknowledged: a write can end anywhere, and what it lacks reads as zeros, as in any payload.
+    A crash cannot leave a whole frame of another lane or offset. Any other bytes may be an append
+    that was never acknowledged: a crash can interrupt a write anywhere, and unwritten bytes read as
+    zeros.
     """
     if (header := _header_at(data, begin)) is None:
         return True
@@ -381,9 +398,9 @@ def _is_torn(data: bytes, begin: int) -> bool:
 
 
 def salvaged(data: bytes, place: Place) -> Iterator[Frames]:
-    """Yield the readable runs of frames of a damaged segment, skipping damaged bytes.
+    """Yield runs of consecutive valid frames of a damaged segment, skipping damaged bytes.
 
-    The first frame belongs at ``place``. No run is empty.
+    The segment's first frame must match ``place``. Every run has at least one frame.
     """
     at = 0
     while at < len(data):
@@ -394,14 +411,18 @@ def salvaged(data: bytes, place: Place) -> Iterator[Frames]:
             yield row
         elif not len(run):
             at += 1
-        # A damaged payload still has a known end; after a damaged header, search for the next.
+        # The end of a damaged payload is known. After a damaged header, search for the next one.
         at = run.end_of(number) if number < len(run) else max(run.end, at)
         reached = run.range_of(number)[1] if number < len(run) else run.until
         at, place = _resumed(data, at, place._replace(first=reached, previous=None))
 
 
 def _resumed(data: bytes, at: int, place: Place) -> tuple[int, Place]:
-    """Return the position of the lane's next header at or after ``place``, or the data's end."""
+    """Search ``data`` from position ``at`` on for the lane's next header; return its position.
+
+    The header's first offset must be ``place.first`` or more. The returned `Place` has that offset.
+    Without such a header, return the end of ``data`` and ``place``.
+    """
     for begin, header in _headers_from(data, at):
         is_ours = (header.journal_id, header.lane) == (place.journal_id, place.lane)
         if is_ours and header.first >= place.first:

@@ -1,4 +1,4 @@
-"""A journal: lanes of records that are kept until `prune` removes them."""
+"""A journal: opening and creating it, reading its lanes, and removing old segments."""
 
 import json
 import uuid
@@ -31,7 +31,7 @@ from headrace.journal.storage.local import LocalStorage
 
 FORMAT: Final = 2
 _OF_BLOCKS: Final = 1
-"""Format with one file per block, which this version refuses."""
+"""Number of the older format, with one file per block, which this version cannot read."""
 
 _HDFS: Final = ("webhdfs", "swebhdfs")
 _OBJECTS: Final = ("s3", "gs", "az")
@@ -40,7 +40,11 @@ _MOST_IDENTITY_BYTES: Final = 4096
 
 
 class BlockRef(NamedTuple):
-    """A block: offsets ``first`` to before ``until``, stored bytes, and newest timestamp (ms)."""
+    """Description of a block, without its records.
+
+    Offsets are ``first`` to before ``until``. ``stored_bytes`` is the block's size in the storage.
+    ``created_ms`` is the timestamp of its newest record (ms since the epoch).
+    """
 
     first: int
     until: int
@@ -49,7 +53,11 @@ class BlockRef(NamedTuple):
 
 
 class SegmentRef(NamedTuple):
-    """A segment: offsets, file size (bytes), number of blocks, and time of the last write (ms)."""
+    """Description of a segment, without its records.
+
+    Offsets are ``first`` to before ``until``. ``stored_bytes`` is the file's size, and ``blocks``
+    the number of its blocks. ``written_ms`` is the time of the last write (ms since the epoch).
+    """
 
     first: int
     until: int
@@ -59,11 +67,11 @@ class SegmentRef(NamedTuple):
 
 
 class Journal:
-    """Handle that reads a journal and opens writers for its lanes; made by ``Journal.open``.
+    """Handle of a journal: reads records and opens lane writers. Returned by `Journal.open`.
 
-    A handle keeps no open files and no state: each method reads the storage again. A returned bound
-    or block survives any crash. Every method raises ``JournalError`` if the journal cannot be read
-    or a lane's last block is damaged.
+    The handle keeps no open files and no state: each method reads the storage again. Offsets and
+    blocks that a method returns are durable. Every method raises ``JournalError`` if the journal
+    cannot be read or a lane's last block is damaged.
     """
 
     def __init__(self, storage: Storage, identity: Identity) -> None:
@@ -78,11 +86,12 @@ class Journal:
             url: A path, ``file:///path``, ``s3://bucket/prefix`` (also ``gs://`` and ``az://``) or
                 ``webhdfs://host:port/path`` (``swebhdfs`` with TLS). The last component of the path
                 is the journal's name. Keys and endpoint of an object store come from the
-                environment, such as ``AWS_ENDPOINT_URL``; HDFS's user from ``HADOOP_USER_NAME``.
-            create: Create the journal if it does not exist.
+                environment, such as ``AWS_ENDPOINT_URL``. The user of HDFS comes from
+                ``HADOOP_USER_NAME``.
+            create: Whether to create the journal if it does not exist.
 
         Raises:
-            OptionError: The name or the kind of URL is not allowed for a journal.
+            OptionError: The journal's name or the URL's scheme is not allowed.
             JournalError: The journal does not exist, or cannot be read or created.
         """
         name, storage = _storage_at(url)
@@ -106,18 +115,18 @@ class Journal:
                     journal_id = _made(storage)
                 else:
                     raise NoJournalError(
-                        f"There is no journal {storage.url}; a receiver makes it when it starts."
+                        f"There is no journal {storage.url}; start a receiver, which creates it."
                     ) from None
         return cls(storage, Identity(name, journal_id))
 
     @property
     def name(self) -> str:
-        """Last component of the journal's path; the value of the column ``topic``."""
+        """Name of the journal: the last component of its path. The column ``topic`` has it too."""
         return self.identity.name
 
     @property
     def is_in_directory(self) -> bool:
-        """Whether the journal is in a mounted file system, where reading costs no requests."""
+        """Whether the journal is in a directory, so that a read is not a request to a store."""
         return isinstance(self.storage, LocalStorage)
 
     @property
@@ -132,7 +141,10 @@ class Journal:
         return sorted(lane for folder in folders if (lane := lane_of(folder)) is not None)
 
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """Return each lane's first offset and end offset; costs a listing and a header per lane."""
+        """Return each lane's first offset and the offset after its last record.
+
+        This costs a listing of each lane and a read of its last segment's headers.
+        """
         return {lane: self.lane_bounds(lane) for lane in self.lanes()}
 
     def lane_bounds(self, lane: int) -> tuple[int, int]:
@@ -141,12 +153,12 @@ class Journal:
         return look.index.start, look.end.until
 
     def look(self, lane: int) -> LaneLook:
-        """Return a lane's index and end, as of now."""
+        """Return a snapshot of a lane: its file names and its end."""
         with self.lane_files(lane) as files:
             return files.look()
 
     def firsts(self, lane: int) -> list[int]:
-        """Return the first offsets of a lane's segments and losses, ascending, from names alone."""
+        """Return the first offsets of a lane's segments and losses, ascending; opens no file."""
         with self.lane_files(lane) as files:
             return files.index().firsts
 
@@ -168,7 +180,7 @@ class Journal:
     def blocks(self, lane: int) -> list[BlockRef]:
         """Return a lane's blocks in order of offsets, without lost blocks.
 
-        Reads only headers: damaged records are detected by `read` or `verify`.
+        Only headers are read, so damaged records are not detected here, but by `read` and `verify`.
         """
         blocks = []
         with self.lane_files(lane) as files:
@@ -182,10 +194,10 @@ class Journal:
         return blocks
 
     def allocated_bytes(self) -> int:
-        """Return the bytes that all lanes occupy on the storage.
+        """Return the storage space that the files of all lanes occupy (bytes).
 
-        On a disk, a file occupies whole blocks of the file system: a file of a few bytes occupies
-        4 KiB. Costs a `stat` for each file.
+        On a disk, a file occupies whole blocks of the file system: a file of a few bytes occupies 4
+        KiB. Costs a `stat` for each file.
         """
         with as_journal_error(f"The journal {self.storage.url} cannot be read"):
             return sum(
@@ -209,16 +221,17 @@ class Journal:
     ) -> Iterator[pa.RecordBatch]:
         """Read a range of offsets as Arrow batches in the columns and types of Kafka's source.
 
-        Records come in order. Each block is checked whole, and offsets declared lost are skipped.
-        Keys, values and headers of a large, uncompressed block are views, not copies. The arguments
-        are checked at once, blocks when the caller requests the batches.
+        Records come in order of offsets. The arguments are checked at the call. Blocks are read and
+        fully checked while the caller iterates over the batches. Keys, values and headers of a
+        large, uncompressed block are views, not copies.
 
         Args:
             offsets: The offsets to read.
             columns: Columns of ``ARROW_SCHEMA``, in any order; other columns are not read.
-            on_loss: Receives offsets that were declared lost or pruned, and the reason, before they
-                are skipped; may raise.
-            after: Checksum of the block that ends before ``offsets``, as of an earlier read; 0 if
+            on_loss: A function that is called with lost or pruned offsets and the reason, before
+                they are skipped; it may raise. Default: offsets that were declared lost are
+                skipped, and pruned offsets raise an error.
+            after: The checksum that the block before ``offsets`` had at an earlier read; 0 if
                 unknown.
 
         Raises:
@@ -231,8 +244,8 @@ class Journal:
         check_columns(columns)
         if offsets.topic != self.name:
             raise OptionError(
-                f"{offsets} are not offsets of the journal {self.storage.url}, whose name is "
-                f"{self.name}; read them from their own."
+                f"The offsets {offsets} do not belong to the journal {self.storage.url}, whose "
+                f"name is {self.name}; open the journal to which they belong."
             )
         checked_lane(offsets.partition)
         return self._batches(offsets, tuple(columns), on_loss, after)
@@ -244,19 +257,20 @@ class Journal:
             yield from read_lane(files, offsets, columns, on_loss, after=after)
 
     def read_back(self, lane: int) -> Iterator[tuple[int, Records]]:
-        """Yield a lane's records in chunks, newest first, each with its first offset.
+        """Yield a lane's records in chunks, newest chunk first, each with its first offset.
 
-        The records have all columns.
+        The records have all columns of ``records.SCHEMA``.
 
         Raises:
-            JournalError: A block is damaged, or the storage fails. Chunks yielded before are valid.
+            JournalError: A block is damaged, or the storage fails. Chunks that were yielded before
+                are valid.
         """
         with self.lane_files(lane) as files:
             for first, batch in read_back(files):
                 yield first, Records(batch)
 
     def records(self, lane: int, first: int) -> Records:
-        """Return the records of the block that begins at ``first``, with all columns and ids.
+        """Return the records of the block that begins at ``first``, with all columns of ``SCHEMA``.
 
         Raises:
             JournalError: No block begins at ``first``, the block is damaged, or the storage fails.
@@ -272,7 +286,7 @@ class Journal:
                     return Records(batch)
         raise JournalError(
             f"No block of lane {lane} of the journal {self.storage.url} begins at offset "
-            f"{first}; name one that `blocks` lists."
+            f"{first}; use the first offset of a block that `Journal.blocks` returns."
         )
 
     def writer(
@@ -288,10 +302,11 @@ class Journal:
         )
 
     def remove_before(self, lane: int, offset: int) -> int:
-        """Remove the segments that end at or before an offset; return the lane's new first offset.
+        """Remove all segments that end at or before ``offset``; return the lane's new first offset.
 
-        The last segment stays, because it records the lane's end. Segments are removed oldest
-        first, so a crash leaves a contiguous lane. Several processes may call this at once.
+        Files that declare losses are removed in the same way. The last file stays, because it
+        records the lane's end. Files are removed oldest first, so a crash leaves a contiguous lane.
+        Several processes may call this at once.
         """
         with self.lane_files(lane) as files:
             pieces = files.index().pieces
@@ -306,14 +321,14 @@ class Journal:
 
     @contextmanager
     def lane_files(self, lane: int) -> Iterator[Lane]:
-        """Yield a lane's files; an OSError within the ``with`` block becomes a JournalError."""
+        """Yield the `Lane` object of a lane; an OSError in the block becomes a JournalError."""
         files = Lane(self.storage, self.identity, checked_lane(lane))
         with as_journal_error(f"Lane {lane} of the journal {self.storage.url} cannot be read"):
             yield files
 
 
 class _TornIdentityError(CorruptionError):
-    """The identity is not JSON: it is damaged, or its creator is still writing it."""
+    """The file ``journal.json`` is not JSON: it is damaged, or another process is writing it."""
 
 
 def _storage_at(url: str) -> tuple[str, Storage]:
@@ -321,8 +336,8 @@ def _storage_at(url: str) -> tuple[str, Storage]:
     scheme, separator, rest = url.partition("://")
     if separator and scheme not in ("file", *_OBJECTS, *_HDFS):
         raise OptionError(
-            f"There can be no journal at {scheme}:// URLs; a path, file:///path, "
-            "s3://bucket/prefix (also gs:// and az://) and webhdfs://host:port/path are allowed."
+            f"A {scheme}:// URL is not supported for a journal; write a path, file:///path, "
+            "s3://bucket/prefix (also gs:// and az://) or webhdfs://host:port/path."
         )
     path = rest if separator else url
     if separator and scheme in _HDFS:
@@ -345,11 +360,15 @@ def _hdfs_at(scheme: str, place: str) -> tuple[str, Storage]:
 
 
 def _identity(storage: Storage) -> bytes:
-    """Return the id of the journal in a storage."""
+    """Read the id of a journal (16 bytes) from its file ``journal.json``.
+
+    Raise FileNotFoundError if the file is missing. Raise CorruptionError if the file is damaged or
+    has a format that this version cannot read.
+    """
     text = storage.read(IDENTITY, 0, _MOST_IDENTITY_BYTES).to_pybytes()
     reason = (
-        f"{storage.url}/{IDENTITY} is damaged: it does not say which journal this is; put it "
-        "back, as JSON with format, id and created_ms (each segment's bytes 8 to 24 are the id)."
+        f"{storage.url}/{IDENTITY} is damaged: it has no id of the journal; restore it as JSON "
+        "with format, id and created_ms (bytes 8 to 24 of each segment are the id)."
     )
     try:
         values = json.loads(text)
@@ -361,22 +380,25 @@ def _identity(storage: Storage) -> bytes:
         raise CorruptionError(reason) from error
     if version == _OF_BLOCKS:
         raise CorruptionError(
-            f"{storage.url} is a journal whose blocks are files of their own, as a Headrace before"
-            " 0.1.0 wrote it, and this one cannot read it; process it with the Headrace that wrote"
-            " it, and begin another journal."
+            f"The journal {storage.url} has format 1, with one file per block, which only Headrace"
+            " before 0.1.0 reads; process the journal with that version, and create a new journal"
+            " for new records."
         )
     if version != FORMAT or len(journal_id) != _ID_BYTES:
         raise CorruptionError(
             f"{storage.url}/{IDENTITY} has format {version!r} and an id of {len(journal_id)} "
-            f"bytes, where this Headrace reads format {FORMAT} with {_ID_BYTES}; use a newer one."
+            f"bytes, but this Headrace reads format {FORMAT} with {_ID_BYTES} bytes; use a newer"
+            " Headrace."
         )
     return journal_id
 
 
 def _made(storage: Storage) -> bytes:
-    """Create a journal and return its id, or the id from a concurrent creator.
+    """Create a journal's file ``journal.json``, and return the new journal's id.
 
-    No lane exists yet, so an identity that is not JSON was left by a crash of its creator.
+    If another process creates the journal at the same time, return the id from that process. A file
+    that is not JSON is replaced. Such a file is the rest of a creation that crashed, because the
+    journal has no lanes yet.
     """
     values = {"format": FORMAT, "id": uuid.uuid4().hex, "created_ms": wall_clock_ms()}
     with storage.making():
@@ -392,11 +414,11 @@ def _made(storage: Storage) -> bytes:
 
 
 def _identity_beside(storage: Storage, lane: str) -> bytes:
-    """Return the id of a journal that has lanes; CorruptionError if its identity is missing."""
+    """Return the id of a journal that has lanes; CorruptionError if ``journal.json`` is missing."""
     try:
         return _identity(storage)
     except FileNotFoundError:
         raise CorruptionError(
-            f"{storage.url}/{IDENTITY} is missing, although there is lane {lane}; put it back, "
-            "as JSON with format, id and created_ms (each segment's bytes 8 to 24 are the id)."
+            f"{storage.url}/{IDENTITY} is missing, although lane {lane} exists; restore it as JSON "
+            "with format, id and created_ms (bytes 8 to 24 of each segment are the id)."
         ) from None

@@ -1,6 +1,6 @@
-"""Verification of a journal: reads every block, and checks that blocks are contiguous.
+"""Verification of a journal: reading every block, and checking that no offsets are missing.
 
-`journal_repair` repairs the findings.
+`journal_repair` repairs the defects.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,16 +24,17 @@ class JournalFindingKind(StrEnum):
     """Kinds of findings in a journal's files, the worst first."""
 
     DAMAGED = "damaged"
-    """Bytes differ from the bytes written, or are in the wrong file."""
+    """The file's bytes have changed since they were written, or belong in another file."""
     GAP = "gap"
-    """No file has these offsets."""
+    """Offsets of the lane that no file contains."""
     OVERLAP = "overlap"
-    """A file repeats offsets of the file before; ``first`` and ``until`` bound its new offsets."""
+    """A segment that begins before the previous file ends. ``first`` and ``until`` bound only the
+    offsets that the segment has after the previous file's end."""
     MIXED = "mixed"
-    """A block's ``previous`` checksum is not the checksum of the block before: blocks of two copies
-    of the lane are mixed. `repair` cannot decide between the copies."""
+    """A block whose ``previous`` checksum is not the previous block's checksum, because blocks of
+    two copies of the lane are mixed. `repair` cannot decide between the copies."""
     LOST = "lost"
-    """These offsets were declared lost by a repair."""
+    """Offsets that a repair has declared lost."""
     FOREIGN = "foreign"
     """A file or folder that does not belong to a journal, and is never read."""
 
@@ -44,20 +45,21 @@ DEFECTS: Final = (
     JournalFindingKind.OVERLAP,
     JournalFindingKind.MIXED,
 )
-"""Kinds of findings that make a journal incomplete; `repair` repairs all but the last kind."""
+"""Kinds of findings that make a journal incomplete. `repair` repairs all kinds except ``mixed``."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalFinding:
-    """Finding of a verification.
+    """Finding of `verify`: a defect, a declared loss, or a foreign file.
 
     Attributes:
-        kind: Kind of finding.
-        path: Path of the file within the journal; for a gap, the path of the missing file.
-        lane: Number of the lane; None for a file outside lanes.
-        first: First offset concerned; None for a foreign file.
-        until: Offset after the last one concerned; None if the lane's end is unknown.
-        reason: Description of the defect, as a sentence.
+        kind: The kind of finding.
+        path: The path of the file within the journal; for a gap, the path of the missing file.
+        lane: The number of the lane; None for a file outside lanes.
+        first: The first affected offset; None for a foreign file.
+        until: The offset after the last affected offset; None for a foreign file, or if the lane's
+            end is unknown.
+        reason: A description of the finding, as a sentence.
     """
 
     kind: JournalFindingKind
@@ -70,7 +72,7 @@ class JournalFinding:
 
 @dataclass(frozen=True, slots=True)
 class LaneSummary:
-    """Summary of a lane: its bounds, its valid blocks, and the number of their records."""
+    """Summary of a verified lane: bounds, number of valid blocks, and number of their records."""
 
     lane: int
     start: int
@@ -81,14 +83,14 @@ class LaneSummary:
 
 @dataclass(frozen=True, slots=True)
 class JournalVerification:
-    """Result of verifying a journal."""
+    """Result of `verify`: a summary of each lane, and all findings."""
 
     lanes: tuple[LaneSummary, ...]
     findings: tuple[JournalFinding, ...]
 
     @property
     def whole(self) -> bool:
-        """Whether all blocks are valid, except for declared losses."""
+        """Whether the journal has no defects. Offsets that were declared lost are not defects."""
         return not any(finding.kind in DEFECTS for finding in self.findings)
 
 
@@ -99,7 +101,8 @@ def verify(journal: Journal, reached: Mapping[int, int] | None = None) -> Journa
 
     Args:
         journal: The journal.
-        reached: Highest offset that any reader has reported for each lane.
+        reached: For each lane, the offset up to which any reader has read it. A lane that ends
+            before that offset has a gap.
 
     Raises:
         JournalError: The storage fails.
@@ -116,22 +119,23 @@ def verify(journal: Journal, reached: Mapping[int, int] | None = None) -> Journa
 
 
 def known_lanes(journal: Journal, reached: Mapping[int, int] | None) -> list[int]:
-    """Return the lanes that exist or are listed in ``reached``."""
+    """Return the numbers of all lanes that exist or are keys of ``reached``, ascending."""
     return sorted({*journal.lanes(), *(reached or ())})
 
 
 @dataclass(frozen=True, slots=True)
 class LaneCheck:
-    """Summary and findings of a lane."""
+    """Result of `check_lane`: the lane's summary and its findings."""
 
     summary: LaneSummary
     findings: list[JournalFinding]
 
 
 def check_lane(lane: Lane, reached: int = 0) -> LaneCheck:
-    """Read and check every block of a lane that has reached offset ``reached`` or more.
+    """Read and check every block of a lane; return its summary and its findings.
 
-    Findings are sorted by offset, after the foreign files.
+    A lane that ends before offset ``reached`` has a gap. Foreign files come first in the findings.
+    All other findings are sorted by offset.
     """
     names = lane.storage.names(lane.folder)
     walk = _Walk(lane, LaneIndex.of(names))
@@ -147,10 +151,10 @@ def check_lane(lane: Lane, reached: int = 0) -> LaneCheck:
 
 
 class _Walk:
-    """State of a check of one lane: the current offset and the findings so far.
+    """Check of one lane in progress: the current offset and the findings so far.
 
-    ``at`` is the current offset, or None after a last piece with an unknown end. ``checksum`` is
-    the checksum of the previous block, or 0 if unknown.
+    ``at`` is the current offset; None after a damaged last file whose end offset is unknown.
+    ``checksum`` is the checksum of the previous block, or 0 if unknown.
     """
 
     def __init__(self, lane: Lane, index: LaneIndex) -> None:
@@ -196,7 +200,7 @@ class _Walk:
             reason, until = str(error), stop
             if stop is None:
                 reason += (
-                    " Nothing else says where the lane ended, so give `headrace journal repair`"
+                    " No other file shows where the lane ended, so give `headrace journal repair`"
                     f" --reached {self.lane.lane}:OFFSET with an offset that the lane had not"
                     " reached."
                 )
@@ -207,7 +211,10 @@ class _Walk:
         self._reach(until, 0)
 
     def _segment(self, first: int, stop: int | None) -> None:
-        """Check a segment up to the next piece."""
+        """Check the segment that begins at ``first``, up to offset ``stop`` of the next file.
+
+        ``stop`` is None for the last file.
+        """
         path = self.lane.path(first)
         data = self.lane.storage.read(path).to_pybytes()
         begin = self.at if self.at is not None else first
@@ -229,7 +236,7 @@ class _Walk:
             self._damage(path, end)
 
     def _overlap(self, path: str, data: bytes, place: Place, stop: int | None) -> None:
-        """Record a segment that begins before the current offset, with its later offsets."""
+        """Record that a segment begins before the current offset, and continue after its end."""
         at = self.at or 0
         end = check_segment(data, place, is_last=True).frames.until
         until = max(at, end if stop is None else min(end, stop))
@@ -244,7 +251,7 @@ class _Walk:
         self._reach(until, 0)
 
     def _row(self, path: str, data: bytes, row: Frames, stop: int | None) -> None:
-        """Check consecutive frames."""
+        """Check the consecutive frames ``row`` of a segment, up to offset ``stop``."""
         for number in range(len(row)):
             first, until = row.range_of(number)
             if stop is not None and first >= stop:
@@ -256,8 +263,8 @@ class _Walk:
             previous = int(row.rows["previous"][number])
             if 0 not in (self.checksum, previous) and previous != self.checksum:
                 mixed = (
-                    "It was written behind another block than the one before it, so blocks of two"
-                    " copies of the lane are mixed; put back those of one copy."
+                    "The block before it is not the block after which it was written, so blocks of"
+                    " two copies of the lane are mixed; restore the files of one copy."
                 )
                 self._note(JournalFindingKind.MIXED, path, first, until, mixed)
             try:
@@ -273,7 +280,11 @@ class _Walk:
             self._reach(until, int(row.rows["checksum"][number]))
 
     def _claimed_end(self, data: bytes, found: Frames, stop: int | None) -> int | None:
-        """Return a damaged segment's end, from the next piece or from headers; None if unknown."""
+        """Return the end offset of a damaged segment; None if it is unknown.
+
+        The end is ``stop``, the first offset of the next file. In the last file, it is the highest
+        offset in the headers after the damage.
+        """
         if stop is not None:
             return stop
         place = found.follows

@@ -1,7 +1,7 @@
 """A journal as a `Log` for the planner: one topic, with the lanes as partitions.
 
-The journal's name is the topic's name, and its id is the topic's id. So offsets, batch keys, the
-ledger, failure policies, backfill and `verify` use the same code for journals and Kafka.
+The journal's name and id are the topic's name and id. So offsets, batch keys, the ledger, failure
+policies, backfill and `headrace verify` use the same code for journals and Kafka.
 """
 
 import math
@@ -22,21 +22,22 @@ from headrace.journal.reading import check_unchanged
 from headrace.journal.storage import as_journal_error
 
 _MOST_SEGMENTS: Final = 64
-"""Maximum segments that one estimate reads, because each costs a request to an object store."""
+"""Maximum number of segments that one estimate reads; in an object store, each costs a request."""
 
 
 class Ahead(NamedTuple):
-    """Number of the next records, and their bytes."""
+    """Estimate for the next records of a lane: their number, and their total size (bytes)."""
 
     records: float
     bytes: float
 
 
 def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
-    """Estimate from headers how many records after an offset have ``most_bytes`` in total.
+    """Estimate how many records from ``offset`` on have a total size of ``most_bytes``.
 
-    A block that does not fit counts in proportion, by its mean record size. The estimate ends at
-    the lane's end, or after 64 segments. Offsets that were declared lost have no records.
+    The estimate reads only headers. Within the last block, it uses the block's mean record size. It
+    ends early at the lane's end, or after 64 segments. Offsets that were declared lost have no
+    records.
     """
     records, taken_bytes = 0.0, 0.0
     with journal.lane_files(lane) as files:
@@ -61,9 +62,10 @@ def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
 def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
     """Return the first offset with a timestamp (ms) of ``timestamp_ms`` or later.
 
-    None if all records are older. The search is binary, because receivers set timestamps to the
-    time of arrival, in order. If the clock was set back, the result is one of several blocks that
-    reach the timestamp. Costs a listing, the headers of log2(n) segments, and a block.
+    Return None if all records are older. The search is binary, because receivers set timestamps to
+    the time of arrival. If a receiver's clock was set back, timestamps are out of order, and the
+    result may not be the first such offset. Costs a listing, the headers of log2(n) segments, and a
+    block.
     """
     with journal.lane_files(lane) as files:
         index = files.index()
@@ -84,10 +86,11 @@ def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
 
 
 class JournalLog:
-    """The `headrace.gate.source.log.Log` of a journal, which opens the journal on first use.
+    """The `headrace.gate.source.log.Log` of a journal. No file stays open between two calls.
 
-    Every method raises ``JournalError`` if the journal cannot be read. A bounded read inspects each
-    lane once.
+    The log of a stream reads the lanes again at each call. The log of a bounded read takes one
+    snapshot of each lane and keeps it. Every method raises ``JournalError`` if the journal cannot
+    be read.
     """
 
     name = "The journal"
@@ -102,18 +105,22 @@ class JournalLog:
     def cut(self) -> str:
         return (
             f"put them back, or declare the offsets lost with `headrace journal repair"
-            f" {self.servers}` and --reached LANE:OFFSET, the offset being the one that was read up"
-            " to"
+            f" {self.servers}` and --reached LANE:OFFSET, where OFFSET is the end of the records"
+            " that were read"
         )
 
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
-        """Return the journal's name with its id and lanes."""
+        """Return the journal's name with its id and lanes; empty if the journal does not exist.
+
+        With ``must_exist``, raise SourceError if the journal, or a lane of the option ``lanes``,
+        does not exist.
+        """
         journal = self._find()
         if journal is None:
             if must_exist:
                 raise SourceError(
-                    f"There is no journal at {self.servers} (path); start a receiver that writes"
-                    " it, or correct the path."
+                    f"There is no journal at {self.servers} (option path); start the journal's"
+                    " receiver, or correct the path."
                 )
             return {}
         lanes = tuple(journal.lanes())
@@ -121,7 +128,7 @@ class JournalLog:
         missing = sorted(set(wanted or ()) - set(lanes))
         if missing and must_exist:
             raise SourceError(
-                f"The journal at {self.servers} has no lane {missing[0]} (lanes); it has"
+                f"The journal at {self.servers} has no lane {missing[0]} (option lanes); its lanes:"
                 f" {', '.join(map(str, lanes)) or 'none'}."
             )
         chosen = lanes if wanted is None else tuple(lane for lane in wanted if lane in lanes)
@@ -161,7 +168,10 @@ class JournalLog:
         return {tp: journal.look(tp.partition).end.until for tp in partitions}
 
     def checksums(self, positions: Positions) -> Checksums:
-        """Return the checksums of the blocks before the positions; reads a header per lane."""
+        """Return the checksum of the block that ends at each position; reads a header per lane.
+
+        Positions without such a block are not in the result.
+        """
         with as_journal_error(f"The journal {self.servers} cannot be read"):
             checksums = {
                 tp: self._looks[tp].checksum_before(position)
@@ -179,12 +189,19 @@ class JournalLog:
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the first offset with a record at or after the time (ms)."""
+        """Return the first offset of each lane with a record at or after the lane's timestamp (ms).
+
+        The offset is None if all records of the lane are older.
+        """
         journal = self._open()
         return {tp: first_at(journal, tp.partition, ms) for tp, ms in timestamps_ms.items()}
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
-        """Return the mean size of the records that fit ``maxBytesPerTrigger``, from headers."""
+        """Return the mean size of the next records (bytes), by the journal's name.
+
+        The mean is taken over the records that fit ``maxBytesPerTrigger``, from headers. The result
+        is empty if no records wait.
+        """
         journal = self._open()
         behind = [tp for tp, end in latest.items() if current[tp] < end]
         most_bytes = (self._options.shared.limits.max_bytes or math.inf) / max(1, len(behind))

@@ -19,15 +19,14 @@ FORMAT: Final = "headrace-journal"
 
 _BOTH: Final = ("path", "lanes")
 OPTIONS: Final = (*_BOTH, *SHARED)
-"""Names of all options."""
+"""Names of all options of ``format("headrace-journal")``."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
-    """Checked options of one source.
+    """Checked options of one journal source, for a stream or for a bounded read.
 
-    A ``streaming`` source retries records that it cannot read yet. Without ``lanes``, the source
-    reads all lanes, including new lanes.
+    If ``lanes`` is None, the source reads all lanes, including lanes that are created later.
     """
 
     shared: SourceOptions
@@ -37,17 +36,18 @@ class JournalOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> JournalOptions:
-    """Parse and check all options.
+    """Parse and check the options of a stream, or of a bounded read.
 
-    A stream begins with the earliest record, unlike Kafka's, because senders have received an
-    acknowledgement for it. OptionError, with the option, its value and the allowed values, if an
-    option is unknown, of the wrong type, out of range or contradicts another.
+    By default, a stream starts at the earliest record, unlike a Kafka stream, because senders have
+    received acknowledgements for all records. Raise OptionError if an option is unknown, of the
+    wrong type, out of range, or contradicts another. The error names the option, its value and the
+    allowed values.
     """
     raw = exactly_named(FORMAT, options, streaming=streaming, both=_BOTH)
     if not raw.get("path", "").strip():
         raise OptionError(
-            "Nothing says which journal to read; set the option path to its folder, or name it in"
-            " load(...)."
+            "The option path is missing or empty; set it to the journal's path or URL, or pass"
+            " that to load(...)."
         )
     return JournalOptions(
         shared=parse_source_options(raw, streaming=streaming, stream_begins=Edge.EARLIEST),
@@ -63,7 +63,7 @@ def _lanes(raw: Mapping[str, str]) -> tuple[int, ...] | None:
     numbers = [number.strip() for number in raw["lanes"].split(",")]
     if not all(number.isascii() and number.isdecimal() for number in numbers):
         raise OptionError(
-            f"lanes is {raw['lanes']!r}; it must be the numbers of lanes, such as 0,1."
+            f"lanes is {raw['lanes']!r}; it must be lane numbers separated by commas, such as 0,1."
         )
     return tuple(sorted(set(map(int, numbers))))
 
@@ -73,7 +73,7 @@ _KEPT: Final = frozenset({"path", "includeheaders", "minpartitions", "maxrecords
 
 
 def replay_options(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> dict[str, str]:
-    """Return the options of a bounded read of exactly these ranges of lanes."""
+    """Return the options of a bounded read of exactly ``ranges``, from a stream's ``options``."""
     kept = {name: value for name, value in options.items() if name.lower() in _KEPT}
     lanes = sorted({r.partition for r in ranges})
     return {**kept, "lanes": ",".join(map(str, lanes)), **replay_bounds(ranges)}

@@ -1,9 +1,9 @@
-"""Repair of an incomplete journal, which deletes no record.
+"""Repair of a damaged or incomplete journal, without deleting a record.
 
-A loss is always explicit: nothing skips a damaged block by itself. `repair` writes a file that
-declares damaged or missing offsets lost, with the reason. These offsets are never used again.
-Readers stop at lost offsets or count them, as ``failOnDataLoss`` says. Damaged bytes stay in their
-file, and valid blocks after them are copied into a new segment.
+Readers never skip a damaged block: they fail. `repair` writes a file that declares the damaged or
+missing offsets lost, with the reason. No later record gets these offsets. The option
+``failOnDataLoss`` decides whether a reader fails at lost offsets or records the loss and continues.
+Damaged bytes stay in their file. Valid blocks after the damage are copied into a new segment.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ from headrace.journal.lane import Lane, Lost
 from headrace.journal.layout import LOST, SEGMENT, corrupt_name, file_name, parsed
 from headrace.journal.storage import as_journal_error
 
-_DAMAGED: Final = "What declared these offsets lost was damaged, and with it the reason."
+_DAMAGED: Final = "The file that declared these offsets lost, with the reason, was damaged."
 
 
 def repair(
@@ -31,13 +31,14 @@ def repair(
 ) -> tuple[JournalFinding, ...]:
     """Declare damaged and missing blocks lost; return the repaired findings.
 
-    Each lane is verified first, under its writer's lock. `lost_records` counts the lost records of
-    the findings. A repair may run again after a crash. Not repaired are a lane with an unknown end
-    and no offset in ``reached``, and mixed blocks of two copies of a lane.
+    Each lane is verified first, under its writer's lock. After a crash, the repair can run again.
+    Two defects are not repaired: a lane whose end is neither known nor in ``reached``, and mixed
+    blocks of two copies of a lane. `lost_records` counts the lost offsets of the result.
 
     Args:
         journal: The journal.
-        reached: Highest offset that any reader has reported for each lane.
+        reached: For each lane, the offset up to which any reader has read it. A lane that ends
+            before that offset has a gap.
 
     Raises:
         JournalError: A lane has a running writer, which must stop first, or the storage fails.
@@ -59,7 +60,10 @@ def repair(
 
 
 def lost_records(findings: Iterable[JournalFinding]) -> int:
-    """Return the number of lost offsets in the findings of `verify` or `repair`."""
+    """Return the number of damaged and missing offsets in the findings of `verify` or `repair`.
+
+    Findings with an unknown end are not counted.
+    """
     kinds = (JournalFindingKind.DAMAGED, JournalFindingKind.GAP, JournalFindingKind.OVERLAP)
     counted = [
         finding for finding in findings if finding.kind in kinds and finding.until is not None
@@ -68,7 +72,7 @@ def lost_records(findings: Iterable[JournalFinding]) -> int:
 
 
 def _repair(lane: Lane, finding: JournalFinding, reached: int) -> JournalFinding | None:
-    """Repair one finding; return it with the lost offsets, or None if it cannot be repaired."""
+    """Repair one finding; return it with its end offset, or None if it is not repaired."""
     first, until, reason = finding.first, finding.until, finding.reason
     if finding.kind not in DEFECTS or finding.kind is JournalFindingKind.MIXED or first is None:
         return None
@@ -91,10 +95,10 @@ def _repair(lane: Lane, finding: JournalFinding, reached: int) -> JournalFinding
 
 
 def _keep_behind(lane: Lane, path: str, until: int) -> None:
-    """Copy the valid blocks after damaged bytes into a new segment.
+    """Copy a segment's valid blocks from offset ``until`` on into a new segment.
 
-    The copy precedes the declaration of the loss: otherwise, after a crash in between, a writer
-    would append at the loss's end.
+    The copy must precede the declaration of the loss. In the other order, a crash between the two
+    steps would let a writer append new records at ``until``.
     """
     piece = parsed(path.rpartition("/")[2])
     index = lane.index()

@@ -28,12 +28,13 @@ def cut_at_blocks(
     firsts: Callable[[OffsetRange], Sequence[int]],
     parallelism: int,
 ) -> list[OffsetRange]:
-    """Split ranges into chunks of whole blocks, one for each task.
+    """Split ranges into chunks for tasks, at the boundaries of blocks.
 
     A journal may have a single lane, so one lane's records are split among up to ``parallelism``
-    tasks. Each task gets enough records to be worth its start. Blocks are split only at the ends of
-    a range, so no two tasks read the same block. ``firsts`` returns the first offsets of the blocks
-    in a range, ascending; it is called only for several tasks.
+    tasks. Fewer tasks are used if a task would have too few records to be worth its start. A block
+    is split only where a range begins or ends within it, so no two tasks read the same block.
+    ``firsts`` returns the first offsets of the blocks in a range, ascending. It is not called if
+    one task is enough.
 
     >>> range_ = OffsetRange("a", 0, 10_000, 250_000)
     >>> [str(r) for r in cut_at_blocks([range_], lambda r: range(0, 400_000, 30_000), 4)]
@@ -49,7 +50,7 @@ def cut_at_blocks(
 
 
 class JournalSource(SourceFormat):
-    """Data source of a journal that is read under a gate."""
+    """Spark data source that reads a journal under a gate."""
 
     @classmethod
     def name(cls) -> str:
@@ -63,8 +64,8 @@ class JournalSource(SourceFormat):
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Raise OptionError: only receivers write to a journal."""
         raise OptionError(
-            f"{FORMAT} cannot be written with a DataFrame's writer; have `headrace receive` or"
-            " headrace.journal.Journal.writer append records."
+            f"A DataFrame cannot be written to {FORMAT}; append records with `headrace receive` or"
+            " headrace.journal.Journal.writer."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
@@ -73,7 +74,10 @@ class JournalSource(SourceFormat):
 
 
 class JournalReading:
-    """Reader of a journal: a `headrace.gate.source.readers.Reading`."""
+    """Access to a journal for a source's planner and tasks.
+
+    It implements `headrace.gate.source.readers.Reading`.
+    """
 
     name = "the journal"
 
@@ -84,7 +88,7 @@ class JournalReading:
 
     @property
     def options(self) -> SourceOptions:
-        """Options shared by all sources."""
+        """Checked options that all kinds of sources have."""
         return self._options.shared
 
     def log(self) -> JournalLog:
@@ -92,7 +96,7 @@ class JournalReading:
         return JournalLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange], log: Log) -> list[tuple[OffsetRange, ...]]:
-        """Return the ranges of each task; blocks are split only at the ends of a range."""
+        """Return the ranges of each task; a block is split only where a range begins or ends."""
         minimum, most = self.options.min_partitions, self.options.max_records_per_partition
         chunks = ranges
         if ranges and minimum is None and most is None:
@@ -105,8 +109,8 @@ class JournalReading:
     def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task, in a Spark worker; no record is skipped silently.
 
-        CorruptionError if a block is damaged; DataLossError if records are lost and losses are not
-        to be skipped.
+        Raise CorruptionError if a block is damaged. Raise DataLossError if records are lost, unless
+        the stream skips and records losses.
         """
         journal, on_loss = self._journal(), task.losses.pass_over
         for range_ in task.ranges:

@@ -1,8 +1,9 @@
-"""One lane's files: code shared by its writer, its readers, `verify` and `repair`.
+"""Files of one lane: code shared by the lane's writer, its readers, `verify` and `repair`.
 
-A lane is a sequence of pieces named by their first offsets: segments, and files that declare a
-range lost. A loss takes precedence over a segment, so `repair` can declare offsets within a segment
-lost. A new segment begins after the loss.
+A lane is a sequence of files named by their first offsets: segments with records, and files that
+declare a range lost. If a declared loss and a segment have the same offsets, the loss takes
+precedence. So `repair` can declare offsets within a segment lost. A new segment begins after the
+loss.
 """
 
 import json
@@ -34,13 +35,14 @@ from headrace.journal.layout import LOST, SEGMENT, corrupt_name, file_name, pars
 from headrace.journal.storage import Storage
 
 RUN_BYTES: Final = 2**20
-"""Maximum bytes of consecutive frames per read; a larger frame is read alone."""
+"""Maximum bytes of consecutive frames that are read at once; a larger frame is read alone."""
 
 _MOST_LOST_BYTES: Final = 65_536
 """Maximum size of a file that declares a loss (bytes)."""
 
 _MOST_CACHED: Final = 4
-"""Number of segments whose headers are cached; at one record per frame, a segment takes 13 MB."""
+"""Maximum number of segments whose headers are cached. With one record per frame, the headers of a
+segment take 13 MB."""
 
 _cached: Final[OrderedDict[str, Frames]] = OrderedDict()
 _cache_lock: Final = threading.Lock()
@@ -56,19 +58,25 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Declaration that the records of a range are lost, with the reason."""
+    """Declaration that a range of offsets is lost, with the reason.
+
+    The range is ``first`` to before ``until``.
+    """
 
     first: int
     until: int
     reason: str
 
     def encode(self) -> bytes:
-        """Return the stored form (JSON)."""
+        """Return the content of the file that declares the loss (JSON)."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
-        """Parse a stored loss; ValueError, KeyError or TypeError if ``text`` is invalid."""
+        """Parse the content of a file that declares a loss.
+
+        Raise ValueError, KeyError or TypeError if ``text`` is invalid.
+        """
         values = json.loads(text)
         lost = cls(values["first"], values["until"], values["reason"])
         if (type(lost.first), type(lost.until), type(lost.reason)) != (int, int, str):
@@ -77,7 +85,10 @@ class Lost:
 
 
 class LaneEnd(NamedTuple):
-    """End of a lane: the offset after its last record, and the last frame's checksum or 0."""
+    """End of a lane: the offset after its last record, and the last frame's checksum.
+
+    The checksum is 0 for an empty lane, and after a loss.
+    """
 
     until: int
     checksum: int = 0
@@ -85,14 +96,17 @@ class LaneEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneIndex:
-    """First offsets of a lane's segments and losses, ascending; a loss may begin with a segment."""
+    """First offsets of a lane's segments and of its declared losses, ascending.
+
+    A segment and a loss may have the same first offset.
+    """
 
     segments: Sequence[int]
     lost: Sequence[int]
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
-        """Return the index of the given file names; foreign names are ignored."""
+        """Return the index of the lane's files among these names; ignore all other names."""
         pieces = sorted(piece for name in names if (piece := parsed(name)) is not None)
         return cls(
             [first for first, kind in pieces if kind == SEGMENT],
@@ -101,14 +115,17 @@ class LaneIndex:
 
     @property
     def pieces(self) -> list[tuple[int, str]]:
-        """First offset and kind of each piece, ascending; a loss comes before its segment."""
+        """First offset and kind of each file, ascending.
+
+        A loss precedes a segment with the same first offset.
+        """
         return sorted(
             [(first, LOST) for first in self.lost] + [(first, SEGMENT) for first in self.segments]
         )
 
     @property
     def firsts(self) -> list[int]:
-        """First offsets of all pieces, ascending."""
+        """First offsets of all segments and losses, ascending, each once."""
         return sorted({*self.segments, *self.lost})
 
     @property
@@ -118,34 +135,38 @@ class LaneIndex:
 
     @property
     def ends_lost(self) -> bool:
-        """Whether the last piece is a loss."""
+        """Whether the lane's last file declares a loss."""
         return bool(self.lost) and (not self.segments or self.lost[-1] >= self.segments[-1])
 
     def segment_of(self, offset: int) -> int | None:
-        """Return the first offset of the only segment that can hold an offset; None if none can."""
+        """Return the first offset of the segment that can contain an offset; None if none can."""
         place = bisect_right(self.segments, offset)
         return self.segments[place - 1] if place else None
 
     def after(self, first: int) -> int | None:
-        """Return the first offset of the segment after ``first``; None for the last segment."""
+        """Return the first offset of the segment after ``first``; None if ``first`` is the last."""
         place = bisect_right(self.segments, first)
         return self.segments[place] if place < len(self.segments) else None
 
     def stop_of(self, segment: int) -> int | None:
-        """Return the offset at which a segment ends: the next segment, or the first loss in it."""
+        """Return the offset at which a segment ends; None if it is the lane's last file.
+
+        A segment ends where the next segment or the first loss within the segment begins.
+        """
         place = bisect_left(self.lost, segment)
         pieces = [self.after(segment), *self.lost[place : place + 1]]
         return min((first for first in pieces if first is not None), default=None)
 
     def before(self, first: int) -> int | None:
-        """Return the first offset of the segment before an offset; None without one."""
+        """Return the first offset of the segment before offset ``first``; None if none exists."""
         return self.segment_of(first - 1)
 
 
 class Lane:
-    """The files of one lane.
+    """Files of one lane.
 
-    Every method may raise ``OSError``, and ``CorruptionError`` if a file does not belong here.
+    Every method may raise ``OSError``, and ``CorruptionError`` if a file is damaged or belongs to
+    another lane or journal.
     """
 
     def __init__(self, storage: Storage, identity: Identity, lane: int) -> None:
@@ -156,32 +177,32 @@ class Lane:
 
     @property
     def what(self) -> str:
-        """Description of the lane for error messages."""
+        """Description of the lane for error messages: its number and the journal's URL."""
         return f"lane {self.lane} of the journal {self.storage.url}"
 
     def index(self) -> LaneIndex:
-        """Return the index of the lane's file names; a listed name is durable."""
+        """List the lane's files; return the index of their names, all of them durable."""
         return LaneIndex.of(self.storage.names(self.folder))
 
     def path(self, first: int, kind: str = SEGMENT) -> str:
-        """Return the path of the file for a first offset and a kind."""
+        """Return the path of the file with this first offset and this kind."""
         return f"{self.folder}/{file_name(first, kind)}"
 
     def place(self, first: int, previous: int | None = None) -> Place:
-        """Return the `Place` of a frame of this lane."""
+        """Return the header values of a frame of this lane that begins at offset ``first``."""
         return Place(self.identity.id, self.lane, first, previous)
 
     def set_aside(self, path: str) -> None:
-        """Rename a file so that readers ignore it."""
+        """Rename a file so that readers ignore it; its bytes are kept."""
         folder, _, name = path.rpartition("/")
         self.storage.set_aside(path, f"{folder}/{corrupt_name(name)}")
 
     def shown(self, path: str) -> str:
-        """Return a full path for error messages."""
+        """Return a path with the journal's URL, for error messages."""
         return f"{self.storage.url}/{path}"
 
     def named(self, segment: int, offset: int) -> str:
-        """Return a frame's file and first offset for error messages."""
+        """Return the file and the first offset of a frame, for error messages."""
         return f"{self.shown(self.path(segment))} (offset {offset} of lane {self.lane})"
 
     def offsets(self, start: int, until: int) -> OffsetRange:
@@ -191,8 +212,9 @@ class Lane:
     def frames(self, segment: int) -> Frames:
         """Return the durable frames of the segment that begins at offset ``segment``.
 
-        Headers are cached, so a process reads each header once. Frames that the last header does
-        not report as synced are checked whole: a power failure may have left only their headers.
+        Headers are cached, so a process reads each header once. The last header's ``synced`` shows
+        which frames are durable. The payloads of later frames are checked too, because a power
+        failure may have stored a frame's header without its payload.
         """
         path = self.path(segment)
         if not self.storage.appends:
@@ -238,7 +260,7 @@ class Lane:
         segments = [first for first in index.segments if begin <= first < until]
         firsts = {first for first in index.lost if start <= first < until}
         for segment in segments:
-            # A segment that was put whole has one block, at the offset in its name.
+            # A segment that one `put` has written has one block, at the offset in its name.
             rows = (
                 self.frames_of(index, segment).rows["first"].tolist()
                 if self.storage.appends
@@ -248,20 +270,20 @@ class Lane:
         return sorted(first for first in firsts if start <= first < until)
 
     def _put_whole(self, segment: int, path: str) -> Frames:
-        """Return the only frame of a segment that was put whole, from its header."""
+        """Return the only frame of a segment that one ``put`` has written; read only its header."""
         name = self.named(segment, segment)
         row = self.storage.read(path, 0, HEADER_BYTES).to_pybytes()
         size = HEADER_BYTES + decode_header(row, name).payload_bytes
         whole = frames(lambda _at, _size: row, size, 0, self.place(segment))
         if not len(whole):
             raise CorruptionError(
-                f"{name} is not the frame that belongs there; put back the file that was there, or"
-                " let `headrace journal repair` declare it lost."
+                f"{name} begins with a frame of another lane, offset or journal; restore the"
+                " original file, or declare its records lost with `headrace journal repair`."
             )
         return whole
 
     def _is_still(self, path: str, found: Frames) -> bool:
-        """Whether a segment still has these cached frames, and was not replaced by another copy."""
+        """Whether a segment still has the cached frames ``found``, and no copy has replaced it."""
         if not len(found):
             return False
         row = self.storage.read(path, int(found.places[-1]), HEADER_BYTES).to_pybytes()
@@ -270,7 +292,10 @@ class Lane:
         return bool(np.frombuffer(row, ROW).item() == found.rows[-1].item())
 
     def _checked(self, path: str, found: Frames) -> Frames:
-        """Return the frames before the first damaged one; frames reported as synced are trusted."""
+        """Return the frames before the first frame with a damaged payload.
+
+        Frames that the last header's ``synced`` reports as durable are not checked.
+        """
         synced = int(found.rows["synced"][-1]) if len(found) else 0
         for number in range(len(found)):
             if found.range_of(number)[1] > synced:
@@ -281,7 +306,7 @@ class Lane:
         return found
 
     def end(self, index: LaneIndex) -> LaneEnd:
-        """Return the end of the lane."""
+        """Return the end of the lane whose files are in ``index``."""
         if index.ends_lost:
             return LaneEnd(self.lost(index.lost[-1]).until)
         if not index.segments:
@@ -297,16 +322,16 @@ class Lane:
         )
 
     def look(self) -> "LaneLook":
-        """Return the present state of the lane."""
+        """Return a snapshot of the lane: its file names and its end."""
         index = self.index()
         return LaneLook(self, index, self.end(index))
 
     def losses(self, index: LaneIndex) -> list[Lost]:
-        """Return the ranges that were declared lost, ascending; reads a small file for each."""
+        """Return all declared losses, ascending; reads a small file for each."""
         return [self.lost(first) for first in index.lost]
 
     def lost(self, first: int) -> Lost:
-        """Return the loss that begins at an offset."""
+        """Read the declaration of the loss that begins at offset ``first``."""
         path = self.path(first, LOST)
         text = self.storage.read(path, 0, _MOST_LOST_BYTES).to_pybytes()
         place = f"{self.shown(path)} (offset {first} of lane {self.lane})"
@@ -315,17 +340,17 @@ class Lane:
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(
                 f"{place} is damaged: it does not say which offsets are lost; "
-                "let `headrace journal repair` write it again."
+                "run `headrace journal repair`, which writes the file again."
             ) from error
         if lost.first != first or lost.until <= first:
             raise CorruptionError(
-                f"{place} is damaged: it is about the offsets [{lost.first}, "
-                f"{lost.until}); let `headrace journal repair` write it again."
+                f"{place} is damaged: it declares the offsets [{lost.first}, {lost.until}) lost; "
+                "run `headrace journal repair`, which writes the file again."
             )
         return lost
 
     def loss_of(self, index: LaneIndex, offset: int) -> Lost | None:
-        """Return the loss that includes an offset; None without one."""
+        """Return the declared loss that includes an offset; None if the offset is not lost."""
         place = bisect_right(index.lost, offset)
         if not place:
             return None
@@ -335,10 +360,10 @@ class Lane:
     def read_run(
         self, segment: int, found: Frames, begin: int, end: int, columns: Sequence[str]
     ) -> tuple[FrameHeader, int, pa.RecordBatch]:
-        """Read frames ``begin`` to before ``end``.
+        """Read the frames ``begin`` to before ``end`` of a segment.
 
-        Return the first frame's header, the last frame's end offset, and the records of all. Each
-        frame is checked whole. Without columns, Arrow does not count the records.
+        Return the first frame's header, the offset after the last frame, and the records of all
+        frames. Each frame is fully checked. If ``columns`` is empty, the returned batch has 0 rows.
         """
         at = int(found.places[begin])
         data = self.storage.read(self.path(segment), at, found.end_of(end - 1) - at)
@@ -361,7 +386,11 @@ class Lane:
     def decoded(
         self, segment: int, first: int, frame: pa.Buffer, columns: Sequence[str]
     ) -> tuple[FrameHeader, pa.RecordBatch]:
-        """Decode the frame at the start of ``frame``, which must have the offset ``first``."""
+        """Decode the frame at the start of ``frame``; return its header and its records.
+
+        Raise CorruptionError if the frame is damaged, or is not the frame with offset ``first`` of
+        this lane.
+        """
         name = self.named(segment, first)
         start = frame.slice(0, min(HEADER_BYTES, frame.size)).to_pybytes()
         header = decode_header(start, name)
@@ -369,9 +398,9 @@ class Lane:
         if says != (self.identity.id, self.lane, first) or header.count == 0:
             of_another = header.journal_id != self.identity.id
             raise CorruptionError(
-                f"{name} is not the frame that belongs there: it holds lane {header.lane} "
+                f"{name} is the wrong frame: it has the offsets of lane {header.lane} "
                 f"[{header.first}, {header.until}){' of another journal' if of_another else ''}; "
-                "put back the file that was there, or let `headrace journal repair` set this one "
+                "restore the original file, or run `headrace journal repair`, which sets this file "
                 "aside."
             )
         payload = frame.slice(HEADER_BYTES, min(header.payload_bytes, frame.size - HEADER_BYTES))
@@ -387,11 +416,14 @@ class LaneLook:
     end: LaneEnd
 
     def lost(self) -> list[Lost]:
-        """Return the ranges that were declared lost, ascending; reads a small file for each."""
+        """Return the lane's declared losses, ascending; reads a small file for each."""
         return self.lane.losses(self.index)
 
     def checksum_before(self, offset: int) -> int:
-        """Return the checksum of the frame with the record before an offset; 0 without a frame."""
+        """Return the checksum of the frame that contains the record before an offset.
+
+        Return 0 if no frame contains that record, or if the frame is damaged.
+        """
         if offset == self.end.until:
             return self.end.checksum
         segment = self.index.segment_of(offset - 1)

@@ -1,9 +1,9 @@
-"""The writer of a lane: each append writes one frame and acknowledges it once it is durable.
+"""Writer of a lane: each append writes one frame, and returns once the frame is durable.
 
 In a directory, an append is one ``writev`` and one ``fdatasync`` of the lane's last segment. A
-crash leaves whole frames and at most one torn tail, which the next writer cuts off. Tests check
-this against every state that a power failure can leave (``tests/journal/shim.py``). In HDFS and
-object stores, an append puts a new segment with one frame.
+crash leaves whole frames and at most one incomplete frame at the end, which the next writer
+removes. ``tests/journal/shim.py`` checks this against every state that a power failure can leave.
+In HDFS and object stores, an append writes a new segment with one frame.
 """
 
 import logging
@@ -23,11 +23,12 @@ from headrace.journal.records import Records, message_ids
 from headrace.journal.storage import Appending, Storage, as_journal_error
 
 SEGMENT_BYTES: Final = 64 * 2**20
-"""Size at which a segment is full (bytes). Larger: pruning frees space later, and a writer takes
-longer to open. Smaller: more files."""
+"""Segment size at which a writer begins a new segment (bytes). Larger: pruning frees space later,
+and a writer takes longer to open. Smaller: more files."""
 
 SEGMENT_S: Final = 3600.0
-"""Time after which a new segment is begun (s), so that a slow lane can be pruned too."""
+"""Age at which a writer begins a new segment (s). Pruning removes whole segments, so the limit lets
+it remove old records of a lane with little traffic."""
 
 _WRITER_BYTES: Final = 16
 
@@ -35,18 +36,20 @@ _LOG: Final = logging.getLogger("headrace.journal")
 
 
 class LaneWriter:
-    """Writer of one lane, whose offsets are dense from 0. Not thread-safe.
+    """Writer of one lane, whose offsets are consecutive from 0. Not thread-safe.
 
     A lane has one writer. In a directory, a lock excludes a second writer until the process ends.
-    Elsewhere, a writer stops for good if another writer has taken the next name. A missing lane (0
-    to 99999) is created. Opening cuts off the unacknowledged rest of an append after a crash.
+    Elsewhere, a writer fails permanently once another writer has written the next segment. A
+    missing lane (0 to 99999) is created. Opening a writer removes the incomplete frame of an append
+    that a crash interrupted.
 
     Args:
         storage: The journal's storage.
         identity: The journal's identity.
         lane: The lane's number.
-        compression: Compression of the blocks. Default: ``lz4``.
-        segment_bytes: Size at which a segment is full (bytes), if less than `SEGMENT_BYTES`.
+        compression: The compression of the blocks. Default: ``lz4``.
+        segment_bytes: The segment size at which a new segment begins (bytes), if less than
+            `SEGMENT_BYTES`.
 
     Raises:
         OptionError: The lane's number is not from 0 to 99999.
@@ -89,20 +92,21 @@ class LaneWriter:
 
     @property
     def end(self) -> int:
-        """Offset after the last acknowledged record, or after the records found at opening."""
+        """Offset after the last durable record of the lane, as far as this writer knows."""
         return self._end
 
     @property
     def _most_bytes(self) -> int:
-        """Size at which a segment is full (bytes)."""
+        """Segment size at which this writer begins a new segment (bytes)."""
         return min(SEGMENT_BYTES, self._segment_bytes or SEGMENT_BYTES)
 
     def append(self, records: Records) -> OffsetRange:
         """Write records as one block; return their offsets once they are durable.
 
-        After an error nothing is acknowledged, and the next append may be tried at once. In a
-        directory, the failed block is removed. Elsewhere the block may be in the lane, if only the
-        response was lost. Call ``settle`` before sending the records again, to avoid duplicates.
+        After an error, do not acknowledge the records. The next append may follow at once. In a
+        directory, a failed block is removed. In other storages, the block may have been stored if
+        only the response was lost. To avoid duplicates, call ``settle`` before you append the same
+        records again.
 
         Raises:
             OptionError: There is no record, or there are more than 16777216.
@@ -113,7 +117,7 @@ class LaneWriter:
         header = block.header
         self._failed = True
         with as_journal_error(
-            f"{header.count} records could not be made durable as offset {header.first} of"
+            f"{header.count} records could not be made durable at offset {header.first} of"
             f" {self._files.what}"
         ):
             if self._files.storage.appends:
@@ -124,13 +128,14 @@ class LaneWriter:
         return self._files.offsets(header.first, header.until)
 
     def settle(self) -> list[tuple[Sequence[str | None], OffsetRange]]:
-        """Find blocks that are in the lane although their appends failed.
+        """Find blocks that were stored although their appends failed.
 
-        A storage may still perform a request that timed out, until another block has its offset.
-        If so, the next append fails, and the next `settle` returns the late block.
+        A storage may perform a request after its timeout, until another block has the same offset.
+        In this case, the next append fails, and the next `settle` returns the late block.
 
         Returns:
-            The message ids and the offsets of each block with ids, in order, each block once.
+            The message ids and the offsets of each stored block, in order. Blocks without ids are
+            left out, and each block is returned once.
 
         Raises:
             JournalError: The lane cannot be read now, or another writer has taken over the lane.
@@ -140,7 +145,7 @@ class LaneWriter:
         return late
 
     def close(self) -> None:
-        """Release the lane for another writer."""
+        """Close the writer, so that another writer can open the lane."""
         self._closed = True
         self._let_go()
         self._lock.close()
@@ -152,15 +157,17 @@ class LaneWriter:
         self.close()
 
     def _encoded(self, records: Records) -> Block:
-        """Encode records as the lane's next block."""
+        """Encode records as the lane's next block; clean up after a failed append first."""
         if not 1 <= records.count <= MAX_RECORDS:
             raise OptionError(
-                f"A block of {records.count} records cannot be written; 1 to {MAX_RECORDS} are "
-                "allowed: append in chunks."
+                f"A block of {records.count} records cannot be written; append 1 to {MAX_RECORDS} "
+                "records at a time."
             )
         self._make_ready()
         if self._end + records.count > MAX_OFFSET:
-            raise JournalError(f"{self._files.what} is full; write to another lane.")
+            raise JournalError(
+                f"{self._files.what} has used all its offsets; write to another lane."
+            )
         return encode(
             records,
             journal_id=self._files.identity.id,
@@ -174,7 +181,7 @@ class LaneWriter:
 
     def _make_ready(self) -> None:
         if self._closed:
-            raise JournalError(f"The writer of {self._files.what} is closed; open another one.")
+            raise JournalError(f"The writer of {self._files.what} is closed; open a new writer.")
         if self._displaced:
             raise self._other_writer()
         if self._failed:
@@ -188,9 +195,9 @@ class LaneWriter:
             self._failed = False
 
     def _append(self, block: Block) -> None:
-        """Append a frame to the last segment, or to a new segment.
+        """Append a block to the last segment, or to a new segment.
 
-        After an error, try to cut the frame off at once, so that no reader plans with it.
+        After an error, try to remove the block's bytes at once, so that no reader plans with them.
         """
         try:
             if self._file is None or self._size >= self._most_bytes or self._is_old():
@@ -212,7 +219,7 @@ class LaneWriter:
         return time.monotonic() - self._begun_s >= SEGMENT_S
 
     def _put(self, block: Block) -> None:
-        """Put a segment with one frame, unless a repeated request has already stored it."""
+        """Write a block as a new segment, unless a repeated request has already stored it."""
         header = block.header
         path = self._files.path(header.first)
         try:
@@ -227,7 +234,7 @@ class LaneWriter:
             if stored.writer != self._writer:
                 raise self._other_writer() from None
             raise FileExistsError(
-                "an earlier block of the same writer, whose append seemed to fail, has this name"
+                "a segment of this name exists, from an append of this writer that seemed to fail"
             ) from None
 
     def _let_go(self) -> None:
@@ -236,7 +243,7 @@ class LaneWriter:
             file.close()
 
     def _recover(self) -> None:
-        """Find the lane's end and cut off a torn tail, reading at most two segments."""
+        """Find the lane's end, and remove an incomplete last frame. Read at most two segments."""
         index = self._files.index()
         if index.ends_lost:
             self._end = self._files.lost(index.lost[-1]).until
@@ -250,8 +257,8 @@ class LaneWriter:
         self._checksum = frames.checksum or self._checksum_of(index.before(last), last)
         if checked.torn_bytes:
             _LOG.warning(
-                "%d bytes behind byte %d of %s are cut off: an append that was not acknowledged"
-                " left them.",
+                "%d bytes after byte %d of %s are removed: an interrupted append has left them, and"
+                " it was not acknowledged.",
                 checked.torn_bytes,
                 frames.end,
                 self._files.shown(self._files.path(last)),
@@ -259,14 +266,14 @@ class LaneWriter:
         self._go_on()
 
     def _checksum_of(self, segment: int | None, until: int) -> int:
-        """Return the checksum of a segment's last frame, if the frame ends at ``until``, or 0."""
+        """Return the checksum of a segment's last frame, or 0 if it does not end at ``until``."""
         if segment is None:
             return 0
         frames = self._checked(segment, is_last=False).frames
         return frames.checksum if frames.until == until else 0
 
     def _go_on(self) -> None:
-        """Open the last segment for appends after the lane's known end."""
+        """Open the last segment for appends, and remove its bytes after the lane's known end."""
         if self._files.storage.appends and self._segment is not None:
             self._file = self._files.storage.go_on(self._files.path(self._segment), self._size)
             self._begun_s = time.monotonic()
@@ -280,14 +287,17 @@ class LaneWriter:
         if checked.defect:
             raise CorruptionError(
                 f"{self._files.named(segment, checked.frames.until)} is damaged from byte"
-                f" {checked.frames.end} on: {checked.defect}; nothing of it was cut off:"
+                f" {checked.frames.end} on: {checked.defect}; the file was not changed:"
                 " `headrace journal verify` lists all damage, and `headrace journal repair`"
                 " declares unreadable offsets lost."
             )
         return checked
 
     def _cut_own(self) -> None:
-        """Cut off this writer's bytes after the lane's known end."""
+        """Remove the bytes that this writer's failed append left after the lane's known end.
+
+        Raise LaneTakenError if another writer has appended frames.
+        """
         self._let_go()
         index, storage = self._own_index(), self._files.storage
         if self._end in index.segments and self._segment != self._end:
@@ -303,7 +313,7 @@ class LaneWriter:
         self._go_on()
 
     def _find_own(self) -> None:
-        """Add blocks that arrived after their appends failed to the lane's known end."""
+        """Advance the lane's known end by blocks that were stored although their appends failed."""
         for first in [first for first in self._own_index().segments if first >= self._end]:
             data = self._files.storage.read(self._files.path(first))
             header, batch = self._files.decoded(first, first, data, ["id"])
@@ -314,7 +324,10 @@ class LaneWriter:
             self._segment, self._end, self._checksum = first, header.until, header.checksum
 
     def _own_index(self) -> LaneIndex:
-        """List the lane; raise unless the last acknowledged segment exists and is the last."""
+        """List the lane's files; raise JournalError if this writer's last segment is gone.
+
+        In a directory, raise LaneTakenError if another writer has begun a later segment.
+        """
         index = self._files.index()
         if self._segment is not None and self._segment not in index.segments:
             raise self._gone()
@@ -324,13 +337,13 @@ class LaneWriter:
 
     def _gone(self) -> JournalError:
         return JournalError(
-            f"The end of {self._files.what} is gone: offset {self._end} was reached, and something"
-            " has removed its last segment or a part of it; put it back."
+            f"The end of {self._files.what} is missing: its last segment, which ended at offset"
+            f" {self._end}, was deleted or truncated by another program; restore the segment."
         )
 
     def _other_writer(self) -> LaneTakenError:
         self._displaced = True
         return LaneTakenError(
-            f"{self._files.what} has another writer by now, and nothing more is written to it from "
-            "here; a lane has one writer: stop one of them, or let each have its own lane."
+            f"{self._files.what} has another writer by now, so this writer has stopped; a lane has "
+            "one writer: stop one of the two, or give each its own lane."
         )

@@ -1,9 +1,10 @@
-"""Reading a lane's records in the columns and types of Kafka's source.
+"""Reading of a lane's records in the columns and types of Kafka's source.
 
-A checksum detects a lane that was restored from an older copy and then written to. Each frame has
-the checksum of the previous frame, and a stream's offset has the checksum of the block before each
-position. Reading compares both (`check_unchanged`), in headers that it reads anyway. A plan reads
-one more header in each lane whose end it does not reach.
+Checksums detect a lane that was restored from an older copy and then written to. Each frame has the
+checksum of the previous frame, and a stream's offset has the checksum of the block before each
+position. `check_unchanged` compares these checksums. Reading needs no extra request for the
+comparison, because it reads the headers anyway. Planning reads one more header for each lane whose
+end the plan does not reach.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,8 @@ _CREATE_TIME: Final = 0
 _STORED: Final = ("key", "value", "timestamp", "headers")
 
 OnLoss = Callable[[OffsetRange, str], None]
-"""Callback for offsets that were declared lost or pruned, with the reason; may raise."""
+"""Callback for offsets that were declared lost or pruned, called with the offsets and the reason.
+It may raise."""
 
 
 def check_columns(columns: Sequence[str]) -> None:
@@ -33,14 +35,15 @@ def check_columns(columns: Sequence[str]) -> None:
     for column in columns:
         if column not in ARROW_SCHEMA.names:
             raise OptionError(
-                f"A journal has no column {column!r}; it has {', '.join(ARROW_SCHEMA.names)}."
+                f"A journal has no column {column!r}; its columns are"
+                f" {', '.join(ARROW_SCHEMA.names)}."
             )
 
 
 def _as_kafka(
     batch: pa.RecordBatch, offsets: OffsetRange, columns: Sequence[str]
 ) -> pa.RecordBatch:
-    """Return records in ``columns`` of Kafka's source; keys, values and headers are shared."""
+    """Return records of ``offsets`` in ``columns`` of Kafka's source; keys and values are views."""
     count = offsets.count
 
     def column(name: str) -> pa.Array:
@@ -72,7 +75,7 @@ def read_lane(
 ) -> Iterator[pa.RecordBatch]:
     """Read a range of a lane; parameters and errors as in `Journal.read`, and OSError.
 
-    Consecutive small frames are one batch.
+    Consecutive small frames are yielded as one batch.
     """
     stored = [column for column in columns if column in _STORED]
     at, checksum, finder = offsets.start, after, _Finder(lane, stored, offsets.until)
@@ -101,11 +104,11 @@ def read_lane(
 
 
 _Run = tuple[FrameHeader, int, pa.RecordBatch]
-"""Consecutive frames: the first header, the end offset, and the records of all."""
+"""Run of frames: the first frame's header, the offset after the last frame, and the records."""
 
 
 class _Finder:
-    """Finder of the frames that hold an offset, which lists the lane as rarely as possible."""
+    """Finder of the frames from an offset on; it lists the lane's files as rarely as possible."""
 
     def __init__(self, lane: Lane, columns: Sequence[str], until: int) -> None:
         self._lane = lane
@@ -115,7 +118,10 @@ class _Finder:
         self._known: tuple[LaneIndex, int, Frames] | None = None
 
     def at(self, offset: int) -> _Run | Lost | None:
-        """Return the frames from an offset on, or the loss that includes the offset, or None."""
+        """Return the frames from an offset on, or the declared loss that includes the offset.
+
+        Return None if neither exists.
+        """
         if self._index is None and not self._lane.storage.appends:
             try:
                 return self._whole(offset)  # consecutive blocks need no listing
@@ -149,10 +155,10 @@ class _Finder:
         return self._lane.read_run(segment, frames, number, end, self._columns)
 
     def _holding(self, index: LaneIndex, segment: int, offset: int) -> tuple[Frames, int | None]:
-        """Return the frames of a segment, and the number of the one that holds an offset.
+        """Return a segment's frames, and the index of the frame that contains an offset.
 
-        Frames that are known are durable. To look for more costs a sync, and on a disk with a
-        write barrier that is a request even where nothing was written.
+        Known frames are durable, so they are used first. Looking for more frames costs a sync,
+        which on some disks is a request to the device even if nothing was written.
         """
         if self._known is not None and self._known[:2] == (index, segment):
             frames = self._known[2]
@@ -163,17 +169,18 @@ class _Finder:
         return frames, frames.holding(offset)
 
     def _whole(self, segment: int) -> _Run:
-        """Return the only frame of a segment that was put whole."""
+        """Return the only frame of a segment that was written by one ``put``."""
         data = self._lane.storage.read(self._lane.path(segment))
         header, batch = self._lane.decoded(segment, segment, data, self._columns)
         return header, header.until, batch
 
 
 def read_back(lane: Lane) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield a lane's records with all columns, newest batch first, and each batch's first offset.
+    """Yield a lane's records in batches, newest batch first, each with its first offset.
 
-    Consecutive small frames are one batch. Offsets that were declared lost are skipped. OSError, or
-    ``CorruptionError`` at a damaged frame.
+    The records have all columns of ``SCHEMA``. Consecutive small frames are one batch. Offsets that
+    were declared lost are skipped. Raise OSError if the storage fails, and ``CorruptionError`` at a
+    damaged or missing frame.
     """
     index = lane.index()
     until = lane.end(index).until
@@ -192,7 +199,11 @@ def read_back(lane: Lane) -> Iterator[tuple[int, pa.RecordBatch]]:
 def _run_back(
     lane: Lane, segment: int, found: Frames, begin: int, end: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield a run of frames as one batch; if a frame is damaged, yield the later frames singly."""
+    """Yield a run of frames as one batch, with its first offset.
+
+    If a frame is damaged, yield the later frames one by one, newest first, then raise
+    CorruptionError.
+    """
     batch = None
     with suppress(CorruptionError):
         _, _, batch = lane.read_run(segment, found, begin, end, SCHEMA.names)
@@ -205,34 +216,37 @@ def _run_back(
 
 
 def check_unchanged(lane: Lane, offset: int, now: int, after: int) -> None:
-    """Raise DataLossError if the block before an offset is not the block that was read.
+    """Raise DataLossError if the block that ends at ``offset`` is not the block that was read.
 
-    ``now`` and ``after`` are the block's checksums now and when it was read, or 0 if unknown.
+    ``now`` is the block's present checksum. ``after`` is its checksum when it was read. If one of
+    them is 0 (unknown), do nothing.
     """
     if 0 not in (after, now) and now != after:
         raise DataLossError(
-            f"{lane.what[0].upper()}{lane.what[1:]} is not the one that this query has read up to"
-            f" offset {offset}: another record is before that offset now, as after a backup was"
-            " restored and written to; restore the lane as it was, or start the query with a new"
-            " checkpoint, and set startingOffsets to the offsets from which to read."
+            f"{lane.what[0].upper()}{lane.what[1:]} is not the lane that this query has read up to"
+            f" offset {offset}: the records before that offset have changed, for example because a"
+            " backup was restored and written to; restore the lane as it was, or start the query"
+            " with a new checkpoint, and set startingOffsets to the offsets from which to read."
         )
 
 
 def _missing(lane: Lane, offset: int) -> HeadraceError:
-    """Return the error for an offset that no frame holds."""
+    """Return the error for an offset without a frame: pruned, beyond the lane's end, or missing."""
     index = lane.index()
     if offset < index.start:
         return DataLossError(
-            f"Offset {offset} of {lane.what} was pruned: it begins at {index.start}; go on from "
-            "there."
+            f"Offset {offset} of {lane.what} was pruned; the lane begins at {index.start}: read "
+            "from there."
         )
     end = lane.end(index)
     if offset >= end.until:
-        return JournalError(f"Offset {offset} of {lane.what} is not there: it ends at {end.until}.")
+        return JournalError(
+            f"Offset {offset} of {lane.what} does not exist: the lane ends at {end.until}."
+        )
     segment = index.segment_of(offset)
     path = lane.path(offset if segment is None else segment)
     return CorruptionError(
-        f"No frame of {lane.what} holds offset {offset} ({lane.shown(path)}), although it has "
-        "later ones; put the missing file back, or let `headrace journal repair` declare those "
-        "offsets lost."
+        f"Offset {offset} of {lane.what} is missing ({lane.shown(path)}), although the lane has "
+        "later offsets; restore the missing file, or declare the missing offsets lost with "
+        "`headrace journal repair`."
     )

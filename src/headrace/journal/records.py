@@ -23,16 +23,17 @@ SCHEMA: Final = pa.schema(
         ("id", pa.string()),
     ]
 )
-"""All columns of a record; ``id`` is the message id that the sender chose, or null."""
+"""All columns of a record. ``id`` is the message id that the sender chose, or null."""
 
 _NAMES: Final = tuple(SCHEMA.names)
 _TIME: Final = SCHEMA.field("timestamp").type
 
 _FEW: Final = 16
-"""Maximum length of a cached column of nulls."""
+"""Maximum length of a column of nulls that is cached."""
 
 _MAX_BYTES: Final = 2**31 - 1
-"""Maximum bytes of all values in one Arrow column, because Arrow's offsets have 32 bits."""
+"""Maximum total size of the values in one Arrow column (bytes), because Arrow's offsets have 32
+bits."""
 
 
 def message_ids(batch: pa.RecordBatch) -> list[str | None] | None:
@@ -67,11 +68,11 @@ class Records:
         """Return one record for each value; a value of None is a null, as in Kafka.
 
         All records get the same timestamp, in milliseconds since the epoch. Default: the time of
-        the call. ``keys``, ``headers`` and ``ids`` are as long as ``values``, or None if no record
-        has a key, headers or an id.
+        the call. ``keys``, ``headers`` and ``ids`` must be as long as ``values``. They are None if
+        no record has a key, headers or an id.
 
         Raises:
-            OptionError: The columns differ in length, or a column holds more than 2 GiB.
+            OptionError: The columns differ in length, or a column has more than 2 GiB.
         """
         rows = None if headers is None else [_pairs(row) for row in headers]
         raw = {"key": keys, "value": values, "headers": rows, "id": ids}
@@ -84,12 +85,12 @@ class Records:
 
     @classmethod
     def of_buffers(cls, values: Sequence[bytes], *, timestamp_ms: int) -> "Records":
-        """Return one record for each value: bytes, or another object with a buffer and a length.
+        """Return one record for each value; a value is bytes or another object with a buffer.
 
         A single value is shared, not copied. Several values are copied into one buffer.
 
         Raises:
-            OptionError: The values hold more than 2 GiB.
+            OptionError: The values have more than 2 GiB in total.
         """
         count = len(values)
         sizes = np.fromiter(map(len, values), np.int64, count)
@@ -110,7 +111,10 @@ class Records:
 
     @classmethod
     def of_columns(cls, count: int, *, timestamp_ms: int, **columns: pa.Array) -> "Records":
-        """Return records from columns in the types of ``SCHEMA``; absent columns are null."""
+        """Return ``count`` records from columns of ``SCHEMA``; absent columns are null.
+
+        All records get the timestamp ``timestamp_ms`` (ms since the epoch).
+        """
         times = pa.py_buffer(np.full(count, timestamp_ms, np.int64))
         columns["timestamp"] = pa.Array.from_buffers(_TIME, count, [None, times])
         arrays = [columns[name] if name in columns else _nulls(name, count) for name in _NAMES]
@@ -121,15 +125,15 @@ class Records:
         r"""Return one record for each line, without its line end (``\n`` or ``\r\n``).
 
         The last line may lack a line end. An empty line is a record with an empty value. No Python
-        object is made for a line, so the rate is about 1 GB/s.
+        object is created for a line, so about 1 GB is split per second.
 
         Raises:
             OptionError: The data has 2 GiB or more.
         """
         if len(data) > _MAX_BYTES:
             raise OptionError(
-                f"{len(data)} bytes of lines are more than the {_MAX_BYTES} that can be taken at "
-                "once; pass them in chunks."
+                f"The lines have {len(data)} bytes, more than the maximum of {_MAX_BYTES} bytes; "
+                "pass them in smaller chunks."
             )
         # Searching for a single byte is ten times as fast as searching for two.
         if b"\r" in data and b"\r\n" in data:
@@ -150,7 +154,7 @@ class Records:
         """Return the records of all ``parts`` in order.
 
         Raises:
-            OptionError: A column holds more than 2 GiB in all.
+            OptionError: A column has more than 2 GiB in total.
         """
         batches = [part.batch for part in parts]
         if len(batches) == 1:
@@ -220,8 +224,8 @@ def _few_nulls(name: str, count: int) -> pa.Array:
 def _array(values: Sequence[Any], count: int, name: str) -> pa.Array:
     if len(values) != count:
         raise OptionError(
-            f"The column {name} has {len(values)} values for {count} records; it must have as "
-            "many, or be left out."
+            f"The column {name} has {len(values)} values for {count} records; it must have one "
+            "value per record, or be omitted."
         )
     try:
         array = pa.array(values, SCHEMA.field(name).type)
@@ -233,7 +237,7 @@ def _array(values: Sequence[Any], count: int, name: str) -> pa.Array:
 
 
 def _pairs(headers: Headers | None) -> list[dict[str, Any]] | None:
-    """Return headers as Arrow structs; None, not an empty list, without headers, as in Kafka."""
+    """Return a record's headers as Arrow structs; None if it has no headers, as in Kafka."""
     return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
@@ -248,4 +252,4 @@ def _bytes_of(column: pa.Array) -> int:
 
 
 def _too_large() -> OptionError:
-    return OptionError("Records of more than 2 GiB cannot be held together; use smaller chunks.")
+    return OptionError("A column of the records has more than 2 GiB; use smaller chunks.")

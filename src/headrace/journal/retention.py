@@ -13,22 +13,24 @@ if TYPE_CHECKING:
 
 
 class KeptReason(StrEnum):
-    """Reason why a lane's first remaining segment is kept."""
+    """Reason why pruning keeps the first segment that remains in a lane."""
 
     NEEDED = "needed"
-    """A gate must still read the segment, or may have to."""
+    """A gate must still read the segment, or may have to read it again."""
     YOUNG = "young"
-    """The segment is younger than the minimum age."""
+    """The time since the segment's last write is less than the minimum age."""
     LAST = "last"
-    """The segment is the lane's last, which records the lane's end."""
+    """The segment is the lane's last segment, which records the lane's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanePruning:
-    """Blocks that pruning removes, or would remove, from a lane, whose new start is ``until``.
+    """Result of pruning a lane: removed blocks, kept blocks, and why the first kept block is kept.
 
-    ``kept`` is the reason why the first of the ``kept_blocks`` is kept, or None without blocks. If
-    ``kept`` is ``needed``, ``needed_by`` is the gate that needs the block, with its batch.
+    The removed blocks have the offsets ``start`` to before ``until``, the lane's new first offset.
+    In a dry run, nothing is removed yet. ``kept`` is the reason why the first kept block is kept,
+    or None if the lane has no segments. If ``kept`` is ``needed``, ``needed_by`` is the gate that
+    needs that block, with its batch.
     """
 
     lane: int
@@ -54,21 +56,22 @@ def prune(
     unread: bool = False,
     dry_run: bool = False,
 ) -> tuple[LanePruning, ...]:
-    """Remove blocks that every gate has processed and that are old enough; return the removals.
+    """Remove old blocks that every gate has processed; return the removed blocks of each lane.
 
-    Needs only read access to the ledger. Writers and readers may run at the same time, and pruning
-    may run again after a crash. Blocks are removed from each lane's start: all blocks after a kept
-    block are kept. Readers without a gate, or with another ledger, are not considered.
+    Pruning needs only read access to the ledger. Writers and readers may run at the same time.
+    After a crash, pruning may run again. Blocks are removed from each lane's start up to the first
+    block that must be kept. Only gates in ``ledger`` protect blocks: readers without a gate, or
+    with another ledger, are not considered.
 
     Args:
         journal: The journal.
         ledger: The ledger of the gates that read the journal.
-        min_age_ms: Minimum age of removed blocks (ms), since their segment was last written.
+        min_age_ms: The minimum age of removed blocks (ms), since their segment was last written.
         now_ms: The current time (ms since the epoch).
         only: The lanes to prune. Default: all lanes.
-        without: Gates to ignore, because they no longer read the journal.
+        without: Names of gates to ignore, because they no longer read the journal.
         unread: Whether to remove old blocks although no gate has read the journal.
-        dry_run: Return the blocks that would be removed, and remove nothing.
+        dry_run: Whether to remove nothing, and to return the blocks that would be removed.
 
     Raises:
         JournalError: No gate has read the journal and ``unread`` is not set; a lane in ``only``
@@ -79,9 +82,9 @@ def prune(
     processed = ledger.history.processed_until(journal.id, lanes, without=without)
     if lanes and not processed and not unread:
         raise JournalError(
-            f"No gate that counts has read the journal {journal.storage.url}, as far as this "
-            "ledger knows, so nothing of it has been processed; name the ledger of the gates that "
-            "read it, or add --unread (unread=True) if it is to go unread."
+            f"According to this ledger, no gate has read the journal {journal.storage.url} (ignored"
+            " gates do not count); use the ledger of the gates that read the journal, or add"
+            " --unread (unread=True) to remove records that no gate has read."
         )
     prunings = []
     for lane in lanes:
@@ -101,7 +104,7 @@ def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
     if missing := sorted({*only}.difference(lanes)):
         existing = ", ".join(map(str, lanes)) or "none"
         raise JournalError(
-            f"The journal {journal.storage.url} has no lane {missing[0]}; it has: {existing}."
+            f"The journal {journal.storage.url} has no lane {missing[0]}; its lanes: {existing}."
         )
     return sorted({*only})
 
@@ -109,7 +112,10 @@ def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
 def _planned(
     journal: Journal, lane: int, needs: "Iterable[Processed]", before_ms: int
 ) -> LanePruning:
-    """Return the removals from a lane of segments last written by ``before_ms``."""
+    """Return which blocks of a lane can be removed, and why the next block is kept.
+
+    ``needs`` has the gates' progress in this lane. Segments written after ``before_ms`` are kept.
+    """
     start, _ = journal.lane_bounds(lane)
     segments = journal.segments(lane)
     least = min(needs, key=lambda need: need.until, default=None)
@@ -132,7 +138,11 @@ def _planned(
 def _removable(
     segments: Sequence[SegmentRef], least: "Processed | None", before_ms: int
 ) -> tuple[int, KeptReason | None]:
-    """Return how many segments can be removed, and why the next segment is kept."""
+    """Return how many segments can be removed, and why the next segment is kept.
+
+    ``least`` is the progress of the gate that has processed the fewest offsets; None if no gate has
+    read the lane.
+    """
     for number, segment in enumerate(segments):
         if least is not None and segment.until > least.until:
             return number, KeptReason.NEEDED

@@ -1,7 +1,7 @@
 """Tests of handlers without Kafka, without a database server, and without a JVM.
 
-The code under test is Headrace's own: planner, ledger, failure policies, isolation, backfill,
-estimator. A test controls the records, the time and the crashes. ::
+A test runs your handler with Headrace's own planner, ledger, failure policies, isolation, backfill
+and rate estimator. The test controls the records, the time and the crashes. ::
 
     from headrace.testing import Crash, MemoryLog, StreamHarness
 

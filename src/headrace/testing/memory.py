@@ -1,4 +1,4 @@
-"""Test doubles of the clock and Kafka, temporary ledgers, and crashes as items of the input."""
+"""Test doubles of the clock and of a Kafka topic, simulated crashes, and temporary ledgers."""
 
 import functools
 import math
@@ -20,40 +20,41 @@ from headrace.errors import DataLossError, OptionError
 from headrace.gate import Ledger, Topic
 
 STEPS: Final[Mapping[str, str]] = {
-    "begin": "The ledger has the batch, in_progress; nothing of it was read.",
+    "begin": "The ledger has the batch as in_progress; none of its records was read.",
     "attach": "The batch belongs to the process that runs it.",
-    "handle": "Your handler has returned: the sink has the batch.",
-    "commit": "The transaction of batch.transaction() is committed, and with it the success.",
+    "handle": "Your handler has returned, so the sink has the batch.",
+    "commit": "The transaction of batch.transaction() is committed, and the batch is a success.",
     "retry": "The next attempt of the batch is counted.",
     "succeed": "The batch is a success; Spark has not committed it yet.",
     "fail": "The batch has failed.",
-    "keep_progress": "The ledger has what is done of the batch's parts, and which is run next.",
+    "keep_progress": "The ledger has the progress of the batch's parts, and the part to run next.",
     "report": "The ledger has the rate that was learnt from the batch.",
     "claim": "The failed batch belongs to the backfill that runs it.",
-    "backfilled": "The batch is a success by a backfill.",
-    "put_back": "A backfill has done parts of the batch, and has left the rest.",
+    "backfilled": "A backfill has processed the batch.",
+    "put_back": "A backfill has processed some parts of the batch; the other parts wait.",
     "release": "A backfill of the batch has failed.",
-    "mark_dead": "The batch is dead, for what it reads has left the log.",
+    "mark_dead": "The batch is dead, because its records are no longer in the log.",
 }
-"""Durable steps of a batch, with the state after each; no batch passes all of them."""
+"""Steps of a batch that change durable state, with the state after each. No batch passes all of
+them."""
 
 _SILENT: Final = frozenset({"report", "resolve_abandoned"})
-"""Methods that count as passed even if they return nothing."""
+"""Methods whose step counts as passed even if they return None or another false value."""
 
 
 class SimulatedCrash(BaseException):
-    """Crash of a tested process: its later actions do not reach the ledger."""
+    """Crash of the tested process. After it, no action of the process reaches the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Item of a `MemoryLog`: a process crashes while it holds the previous record.
+    """Item of a `MemoryLog` at which the tested process crashes.
 
-    The crash happens once, when a batch with that record first reaches the point.
+    The crash happens once: when a batch with the record before this item first reaches the point.
 
     Attributes:
-        point: One of `STEPS`, with ``before`` or ``after``. Default: ``after handle``, when the
-            sink has the batch and the ledger does not know it.
+        point: ``before`` or ``after``, and one of `STEPS`. Default: ``after handle``, when the
+            handler has written the batch and the ledger does not know it yet.
 
     Raises:
         OptionError: There is no such point.
@@ -65,19 +66,21 @@ class Crash:
         when, _, step = self.point.partition(" ")
         if when not in {"before", "after"} or step not in STEPS:
             raise OptionError(
-                f"There is no point {self.point!r}; write 'before' or 'after' and one of"
+                f"A crash at {self.point!r} is not possible; write 'before' or 'after' and one of"
                 f" {', '.join(STEPS)}."
             )
 
 
 def watch(owner: object, step: str, passed: Callable[[str, tuple[Any, ...]], None]) -> None:
-    """Wrap a method so that ``passed`` is called before it, and after it if it did something.
+    """Replace a method so that ``passed`` is called before it, and also after it if it succeeds.
+
+    A method succeeds if it returns a true value; the methods in ``_SILENT`` always succeed.
 
     Args:
         owner: A store of a ledger, or its class.
         step: The name of the method.
-        passed: Called with ``"before <step>"`` or ``"after <step>"``, and the method's arguments.
-            The method raises the errors of this function.
+        passed: A function that is called with ``"before <step>"`` or ``"after <step>"``, and the
+            method's arguments. If it raises an error, the method raises the same error.
     """
     do: Callable[..., Any] = getattr(owner, step)
 
@@ -99,8 +102,8 @@ _IN_MEMORY: Final = "/dev/shm"  # noqa: S108  (Linux's file system, not a file i
 class ManualClock:
     """A clock that only a test advances; sleeping advances the clock and returns at once.
 
-    A call returns the time of day, as ledgers need it. ``monotonic`` and ``sleep`` are those of the
-    module ``time``.
+    Calling the clock returns the time of day, as ledgers need it. ``monotonic`` and ``sleep`` are
+    like the functions of the module ``time``.
 
     >>> clock = ManualClock(now_ms=1_000)
     >>> clock.sleep(1.5)
@@ -109,7 +112,7 @@ class ManualClock:
 
     Attributes:
         now_ms: The time (ms since the epoch). Default: a moment in 2023.
-        on_sleep: Called after each sleep.
+        on_sleep: A function that is called after each sleep.
     """
 
     now_ms: int = 1_700_000_000_000
@@ -127,19 +130,20 @@ class ManualClock:
         return (self.now_ms - self._began_ms) / 1000
 
     def sleep(self, seconds: float, /) -> None:
-        """Advance the clock by these seconds, rounded up to whole milliseconds."""
+        """Advance the clock by ``seconds``, rounded up to whole milliseconds; call ``on_sleep``."""
         self.now_ms += math.ceil(round(seconds * 1000, 6))
         self.on_sleep()
 
 
 @contextmanager
 def temporary_ledger(clock: WallClock = wall_clock_ms) -> Iterator[Ledger]:
-    """Yield a ledger that is deleted at the end of the block: a SQLite file, on Linux in memory.
+    """Yield a new ledger in a temporary SQLite file, which is deleted at the end of the block.
 
-    Other processes can open the ledger by its ``url`` too.
+    On Linux, the file is in memory. Other processes can open the ledger by its ``url``.
 
     Args:
-        clock: The clock of all times in the ledger, and of its leases. Default: the machine's.
+        clock: The clock of all times in the ledger, and of its leases. Default: the machine's
+            clock.
     """
     memory = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="headrace-", dir=memory) as folder:
@@ -150,12 +154,13 @@ def temporary_ledger(clock: WallClock = wall_clock_ms) -> Iterator[Ledger]:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record with more than a value.
+    """Record of a `MemoryLog` with a key, headers or a timestamp.
 
     Attributes:
         value: The value; None for a tombstone.
         key: The key; None for no key.
-        timestamp_ms: The record's time (ms since the epoch). Default: the time of the log's clock.
+        headers: The headers, as pairs of a name and a value.
+        timestamp_ms: The timestamp (ms since the epoch). Default: the time of the log's clock.
     """
 
     value: bytes | None
@@ -165,7 +170,8 @@ class Record:
 
 
 Item = bytes | str | Record | Crash | None
-"""A record's value (text becomes UTF-8, None is a tombstone), a `Record`, or a `Crash`."""
+"""Item of a `MemoryLog`: a record's value (text is encoded as UTF-8, None is a tombstone), a
+`Record`, or a `Crash`."""
 
 
 class MemoryLog:
@@ -183,9 +189,9 @@ class MemoryLog:
         clock: The clock of the log and its readers. Default: a new clock.
 
     Attributes:
-        clock: The clock.
-        error: The error that every access raises, such as ``BrokerError("...")``, as if the brokers
-            were unreachable; None for none.
+        clock: The clock of the log and its readers.
+        error: An error that every access to the log raises, such as ``BrokerError("...")``, as if
+            the brokers were unreachable; None if the log can be read.
     """
 
     # A `headrace.gate.source.log.Log`, whose docstrings document the undocumented methods here.
@@ -209,7 +215,7 @@ class MemoryLog:
         self.append(*items)
 
     def append(self, *items: Item, partition: int = 0) -> None:
-        """Append records to a partition, and crashes, each after a record.
+        """Append records to a partition. A `Crash` belongs to the record before it.
 
         Raises:
             OptionError: A crash has no record before it, or a value is neither text nor bytes.
@@ -227,7 +233,7 @@ class MemoryLog:
             if not isinstance(record.value, bytes | None):
                 raise OptionError(
                     f"A record's value is {record.value!r}; it must be text, bytes, None, a Record"
-                    " or a Crash: give a number as its text."
+                    " or a Crash: write a number as text."
                 )
             if record.timestamp_ms is None:
                 record = replace(record, timestamp_ms=self.clock())
@@ -235,13 +241,13 @@ class MemoryLog:
             self._ends[where] = end + 1
 
     def delete_before(self, offset: int, partition: int = 0) -> None:
-        """Delete the records of a partition before this offset, as retention does."""
+        """Delete the records of a partition before an offset, as Kafka's retention does."""
         where = self._partitions[partition]
         self._begins[where] = max(offset, self._begins[where])
         self._ends[where] = max(offset, self._ends[where])
 
     def compact(self, offset: int, partition: int = 0) -> None:
-        """Delete the record at this offset, which leaves a gap as compaction does."""
+        """Delete the record at an offset, and leave a gap, as Kafka's compaction does."""
         self._records[self._partitions[partition]].pop(offset, None)
 
     def recreate(self) -> None:
@@ -254,7 +260,10 @@ class MemoryLog:
         self._ends = dict.fromkeys(self._partitions, 0)
 
     def crashes(self, point: str, ranges: Iterable[OffsetRange]) -> bool:
-        """Whether a process crashes at a point with a batch of these ranges; once per crash."""
+        """Return whether the process crashes at a point while it runs a batch of these ranges.
+
+        Each crash is returned once.
+        """
         wanted = list(ranges)
         for due in self._crashes:
             record, crash = due
@@ -264,7 +273,7 @@ class MemoryLog:
         return False
 
     def record(self, where: TopicPartition, offset: int) -> Record | None:
-        """Return the record at an offset; None in a gap."""
+        """Return the record at an offset; None if the offset has no record."""
         return self._records[where].get(offset)
 
     def read(self, ranges: Iterable[OffsetRange]) -> list[Row]:
@@ -285,7 +294,7 @@ class MemoryLog:
         return rows
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> "MemoryLog":
-        """Return the same log for a source that reads only these partitions."""
+        """Return a view of this log that has only these partitions; the records are shared."""
         assigned = copy(self)
         assigned._partitions = [where for where in partitions if where in self._partitions]
         return assigned

@@ -1,4 +1,4 @@
-"""Input of a handler without Spark: frames and batches of a log in memory."""
+"""Input of a handler without Spark: DataFrame-like objects with the records of a `MemoryLog`."""
 
 import json
 import traceback
@@ -37,20 +37,20 @@ from headrace.testing.memory import MemoryLog
 from headrace.testing.memory_source import memory_connector
 
 TESTED_GATE: Final = "tested"
-"""Gate of a harness; frames without records return this name for the gate's query."""
+"""Name of the gate in a `StreamHarness`, and the id of its query."""
 
 
 class _Rows:
-    """Frame that a handler receives without a Spark session.
+    """Object that a handler receives in place of a DataFrame if there is no Spark session.
 
-    It has ``collect()``, ``count()`` and ``isEmpty()``. Each call reads the records, so the handler
-    gets an error of the log as it would from Spark.
+    It has ``collect()``, ``count()`` and ``isEmpty()``. Each call reads the records again, so an
+    error of the log reaches the handler as it would with Spark.
     """
 
     def __init__(self, read: Callable[[], list[Row]], *, headers: bool) -> None:
         self._read = read
         self._schema = SourceFormat({"includeHeaders": str(headers)}).schema()
-        # The gate asks the frame of a batch without records for its query.
+        # For a batch without records, the gate reads the query's id from the frame's context.
         context = SimpleNamespace(getLocalProperty=lambda _name: TESTED_GATE)
         self.sparkSession = SimpleNamespace(sparkContext=context)
 
@@ -58,7 +58,7 @@ class _Rows:
         """Return the records, with the columns of the sources.
 
         Raises:
-            PythonException: The log cannot be read; with the text that Spark would give.
+            PythonException: The log cannot be read. The message has the text that Spark would give.
         """
         try:
             with marked_as_read():
@@ -73,7 +73,7 @@ class _Rows:
         return len(self.collect())
 
     def isEmpty(self) -> bool:
-        """Whether there are no records."""
+        """Return whether there are no records."""
         return not self.collect()
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
@@ -82,13 +82,13 @@ class _Rows:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"A test without a session has no DataFrame.{name}; for a handler that has Spark"
-            " compute, give the StreamHarness a session: spark=..."
+            f"DataFrame.{name} is not available in a test without a Spark session; pass a session"
+            " to the StreamHarness: spark=..."
         )
 
 
 def _rows(table: pa.Table) -> list[Row]:
-    """Return the rows like Spark's ``collect``: with naive local times."""
+    """Return the records as Spark's ``collect`` does, with timestamps as naive local times."""
     rows = []
     for values in table.to_pylist():
         values["timestamp"] = values["timestamp"].astimezone().replace(tzinfo=None)
@@ -100,14 +100,16 @@ def _rows(table: pa.Table) -> list[Row]:
 
 @dataclass(frozen=True)
 class MemoryReader:
-    """Reads batches of a `MemoryLog` again, by the options, the plan and the tasks of a source.
+    """Reader of a `MemoryLog` for batches that run again, with the code that Spark sources use.
 
     Attributes:
         log: The log.
         options: The stream's options.
-        headers: Whether frames have the column ``headers``.
+        headers: Whether the handler gets the column ``headers``.
         passes_over_losses: Whether the stream continues after losses.
-        kept: Records already read; their ranges are not read again.
+        bootstrap_servers: The address of the log.
+        is_dense: Whether ``kept`` has a record for each offset of its ranges.
+        kept: Records that were read before and are not read again; None if there are none.
     """
 
     log: MemoryLog
@@ -120,15 +122,15 @@ class MemoryReader:
 
     @cached_property
     def connector(self) -> Connector:
-        """The connector of the log."""
+        """Connector that reads the log."""
         return memory_connector(self.log)
 
     def frame(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return the records in these ranges as a frame for a handler without Spark."""
+        """Return an object with the records in these ranges, for a handler without Spark."""
         return cast(DataFrame, _Rows(lambda: self.log.read(ranges), headers=self.headers))
 
     def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
-        """Call ``use`` with a frame of the records in these ranges."""
+        """Call ``use`` with an object that has the records in these ranges, like a DataFrame."""
 
         def read() -> list[Row]:
             if self.kept is None:
@@ -138,7 +140,7 @@ class MemoryReader:
         use(cast(DataFrame, _Rows(read, headers=self.headers)))
 
     def read_again(self, ranges: Sequence[PlannedRange]) -> pa.Table:
-        """Read these ranges by the replay options that Spark would get."""
+        """Read these ranges with the options that Spark would get for a repeated batch."""
         offsets = [planned.offsets for planned in ranges]
         options = self.connector.replay_options(self.options, offsets)
         options |= {TOPIC_IDS: json.dumps(planned_ids(ranges)), "includeHeaders": "true"}
@@ -147,7 +149,10 @@ class MemoryReader:
 
     @contextmanager
     def persisted(self, ranges: Sequence[PlannedRange]) -> Iterator["MemoryReader"]:
-        """Yield a reader that has read these ranges once; if reading fails, this reader."""
+        """Yield a reader that has read these ranges once and keeps their records.
+
+        If the ranges cannot be read, yield this reader.
+        """
         try:
             kept = self.read_again(ranges)
         except HeadraceError:
@@ -156,10 +161,10 @@ class MemoryReader:
         yield replace(self, kept=kept, is_dense=len(kept) == sum(r.offsets.count for r in ranges))
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: the reader keeps no connection."""
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """Return the subranges that the log no longer has."""
+        """Return the parts of these ranges that the log no longer has."""
         return gone(self.log, ranges)
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
@@ -167,7 +172,7 @@ class MemoryReader:
         return beginnings(self.log, [PlannedRange(offsets) for offsets in ranges])
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Return None: there are no brokers."""
+        """Return None, because a test has no brokers for dead letters."""
 
     def rejected(
         self,
@@ -175,7 +180,11 @@ class MemoryReader:
         reasons: Mapping[Place, ErrorReport],
         on_loss: OnLoss | None = None,
     ) -> list[DeadLetter]:
-        """Return the dead letters of the records at these places."""
+        """Return the dead letters of the records at the places in ``reasons``, with these errors.
+
+        If a record is no longer in the log, call ``on_loss``, or raise DataLossError if the stream
+        does not continue after losses. Places without a record are skipped.
+        """
         begins = self.log.earliest({TopicPartition(*place[:2]) for place in reasons})
         for topic, partition, offset in reasons:
             missing = OffsetRange(topic, partition, offset, offset + 1)
@@ -193,7 +202,7 @@ class MemoryReader:
     def dead_letter(
         self, offset: PlannedRange, error: BaseException | ErrorReport
     ) -> DeadLetter | None:
-        """Return the dead letter of the record at one offset; None in a gap."""
+        """Return the dead letter of the record at one offset; None if the offset has no record."""
         where = offset.offsets.topic_partition
         return self._letter(where, offset.offsets.start, ErrorReport.of(error))
 

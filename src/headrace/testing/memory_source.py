@@ -1,4 +1,4 @@
-"""Source of a `MemoryLog`, planned and read by the code of every source, without Spark."""
+"""Source of a `MemoryLog` without Spark, with the planning and reading code of all sources."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,10 @@ _ASSIGN: Final = "assign"
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """Reader of a `MemoryLog`, as a `headrace.gate.source.readers.Reading`."""
+    """Access to a `MemoryLog` for a source's planner and tasks.
+
+    It implements `headrace.gate.source.readers.Reading`.
+    """
 
     memory: MemoryLog
     options: SourceOptions
@@ -40,19 +43,19 @@ class MemoryReading:
 
     @property
     def name(self) -> str:
-        """The log's name in messages."""
+        """Name of the log in messages."""
         return self.memory.name
 
     def log(self) -> MemoryLog:
-        """Return the log that plans use."""
+        """Return the log that the planner reads."""
         return self.memory
 
     def packed(self, ranges: Sequence[OffsetRange], log: Log) -> list[tuple[OffsetRange, ...]]:
-        """Return one task with all ranges."""
+        """Return all ranges as the ranges of one task."""
         return pack(ranges, 1)
 
     def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a task, read in this process."""
+        """Yield the records of a task, with the source's columns; the task runs in this process."""
         ids = {name: topic.topic_id for name, topic in self.memory.topics().items()}
         ranges = []
         for offsets in task.ranges:
@@ -68,7 +71,7 @@ class MemoryReading:
 
 
 def memory_connector(log: MemoryLog) -> Connector:
-    """Return a connector that reads this log."""
+    """Return a connector through which sources read this log."""
 
     class MemorySource(SourceFormat):
         @classmethod
@@ -111,5 +114,6 @@ def _assigned(log: MemoryLog, options: Mapping[str, str]) -> MemoryLog:
 
 def _located(options: Mapping[str, str], servers: str | None) -> dict[str, str]:
     raise OptionError(
-        f"{_FORMAT} can only be read by the test that made it; no command can read {servers}."
+        f"{_FORMAT} can only be read by the test that created the log; no command can read"
+        f" {servers}."
     )

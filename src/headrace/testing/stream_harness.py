@@ -1,4 +1,4 @@
-"""Harness that runs a handler behind a gate like a query, with Headrace's code, without Spark."""
+"""Test harness that runs a handler behind a gate, with Headrace's own code and without Spark."""
 
 import json
 import random
@@ -61,10 +61,11 @@ from headrace.testing.memory import STEPS, MemoryLog, SimulatedCrash, temporary_
 from headrace.testing.memory_reader import TESTED_GATE, MemoryReader
 
 Checkpoint = tuple[dict[str, Any] | None, dict[str, Any] | None, int]
-"""The committed end, the planned end if not yet committed, and the number of batches."""
+"""State of a checkpoint: the end offsets of the last committed batch, the end offsets of a planned
+batch that is not committed (or None), and the number of committed batches."""
 
 TestedHandler = Callable[[Any, Batch], object]
-"""A handler, called as ``handler(df, batch)``."""
+"""Handler under test, called as ``handler(df, batch)``."""
 
 
 class _InThisThread:
@@ -77,7 +78,7 @@ class _InThisThread:
 
 
 class _Program:
-    """One run of the query's program, until it is closed or crashes."""
+    """One run of the query's program, which ends when it is closed or crashes."""
 
     def __init__(self, harness: "StreamHarness") -> None:
         self._harness = harness
@@ -132,7 +133,10 @@ class _Program:
         return ledger
 
     def _stored(self, point: str, arguments: tuple[Any, ...]) -> None:
-        """Check for a crash at a step of a store, whose first argument is a batch."""
+        """Raise `SimulatedCrash` if the process crashes at this point of a batch.
+
+        The first argument of the store's method is the batch or its key.
+        """
         batch = arguments[0]
         planned = isinstance(batch, PlannedBatch)
         ranges = batch.ranges if planned else self._harness.ledger.batches.ranges(batch)
@@ -155,7 +159,7 @@ class _Program:
 
 
 _ALL: Final = 1_000_000
-"""A limit above the number of batches or records of any test."""
+"""Limit that exceeds the number of batches and records in any test."""
 
 
 def _by_offset(
@@ -170,20 +174,21 @@ def _by_offset(
 
 
 class StreamHarness:
-    """A gated query over a `MemoryLog`: its planner, ledger, failure policy, backfill and rate.
+    """A gated query over a `MemoryLog`, whose batches a test runs one by one.
 
-    All of them are a real query's code. The test takes the place of Spark's engine, and calls
-    `run_batch`. The log's clock is the only time; a handler advances it by the time of its work. ::
+    The planner, ledger, failure policy, backfill and rate are the code of a real query. The test
+    takes the place of Spark's engine, and calls `run_batch`. All times are times of the log's
+    clock. To simulate work that takes time, let the handler advance this clock. ::
 
         log = MemoryLog("1", "2", "not a number", "4")
         with StreamHarness(handler, log, on_failure="defer") as stream:
             stream.run()                   # the stream continues without the failed batch
             stream.handler = mended
-            stream.backfill()              # and here it is run again
+            stream.backfill()              # the failed batch runs again
             assert set(stream.statuses().values()) == {"success"}
 
-    A `Crash` in the log ends the program at its step. The next call restarts the program after the
-    leases have expired, and repeats what Spark has not committed.
+    A `Crash` in the log ends the program at the crash's point. The next call restarts the program
+    after the leases have expired, and repeats the batch that Spark has not committed.
 
     Args:
         handler: The handler under test, called as ``handler(df, batch)``.
@@ -194,19 +199,19 @@ class StreamHarness:
         interval: The gate's interval. Default: 1 second.
         options: Options of source and gate, such as ``{"maxOffsetsPerTrigger": 2}``. The option
             ``decode`` needs a session.
-        transform: The transformation of a frame between the source and the handler.
+        transform: A function that transforms the DataFrame between the source and the handler.
         spark: A session, for a handler that uses Spark. Default: None; no JVM is started, and the
             handler receives an object with ``collect()``, ``count()`` and ``isEmpty()``.
 
     Attributes:
-        handler: The handler; may be replaced, as by a new version of the program.
+        handler: The handler. A test may replace it, as a new version of the program would.
         clock: The log's clock.
         ledger: The gate's ledger, for assertions.
         crashes: The number of crashes so far.
 
     Raises:
         OptionError: The handler has the wrong signature, or the policy is unknown or sends dead
-            letters to Kafka; or, on entry, an option is wrong.
+            letters to Kafka. On entry of the ``with`` block: an option is wrong.
     """
 
     ledger: Ledger
@@ -234,8 +239,8 @@ class StreamHarness:
         self.policy = with_outages(parse_on_failure(on_failure), on_outage, outages)
         if self.policy.topic is not None:
             raise OptionError(
-                f"on_failure sends dead letters to the topic {self.policy.topic!r}, and a test has"
-                " no brokers; leave the topic out, and look at ledger.dead_letters."
+                f"on_failure sends dead letters to the topic {self.policy.topic!r}, but a test has"
+                " no brokers; omit the topic, and read the dead letters in ledger.dead_letters."
             )
         self.transform = transform
         self.spark = spark
@@ -265,7 +270,9 @@ class StreamHarness:
         self.source_options = options
         self.values = decoded_values(raw)
         if self.values is not None and self.spark is None:
-            raise OptionError("A StreamHarness with the option decode has no session; give spark=.")
+            raise OptionError(
+                "The option decode needs a Spark session; pass one to the StreamHarness: spark=..."
+            )
         self.reader = MemoryReader(
             self.log, raw, options.include_headers, not options.fail_on_data_loss
         )
@@ -276,16 +283,16 @@ class StreamHarness:
         self._resources.close()
 
     def run_batch(self) -> bool:
-        """Fire the next trigger: plan a batch, run it, and learn from its time.
+        """Fire the next trigger: plan a batch, run it, and learn the rate from its duration.
 
-        The clock advances to the trigger. A crash is not raised: see ``crashes``.
+        The clock advances to the trigger. A crash is not raised, but counted in ``crashes``.
 
         Returns:
             Whether there was a batch to run.
 
         Raises:
-            Exception: The error that ends the query: of the handler if the policy is to stop, of
-                the log or of the planner. The next call restarts the query.
+            Exception: The error that ends the query. It comes from the handler if ``on_failure`` is
+                ``stop``, or from the log or the planner. The next call restarts the query.
         """
         return self._survive(self._trigger) is not False
 
@@ -301,23 +308,24 @@ class StreamHarness:
     def backfill(
         self, *, max_backfills: int = MAX_BACKFILLS, once: bool = False
     ) -> list[BackfillEvent]:
-        """Run deferred batches until they are processed or dead; the clock advances to each retry.
+        """Run deferred batches until each is processed or dead; advance the clock to each retry.
 
         Args:
-            max_backfills: Failed backfills of a batch after which the batch is dead. Default: 100.
-            once: Whether each batch is run once, without a wait. Default: False.
+            max_backfills: The number of failed backfills after which a batch is dead. Default: 100.
+            once: Whether to run each batch only once, without waiting for its retry time. Default:
+                False.
 
         Returns:
-            The events, in order.
+            The events of the backfill, in order.
 
         Raises:
-            OptionError: The policy is to stop, which defers nothing.
+            OptionError: ``on_failure`` is ``stop``, so no batch is deferred.
             BrokerError: The log cannot be reached.
         """
         if not self.policy.skips:
             raise OptionError(
-                "on_failure is 'stop', so nothing is backfilled: the stream itself runs a failed"
-                " batch again; call run()."
+                "on_failure is 'stop', so no batch is deferred for a backfill; call run(), which"
+                " runs a failed batch again."
             )
         events: list[BackfillEvent] = []
         run = self._backfill_once if once else self._backfill
@@ -326,17 +334,17 @@ class StreamHarness:
         return events
 
     def stop(self) -> None:
-        """Stop the program cleanly; the next call starts it again."""
+        """Stop the program cleanly; the next `run_batch`, `run` or `backfill` starts it again."""
         if self._program is not None:
             self._program.close()
             self._program = None
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """Spark's checkpoint now; None before the first batch.
+        """Present state of the query's checkpoint; None before the first batch.
 
-        It may be set while no batch runs: to None, as if the checkpoint were lost, or to an earlier
-        value, as if it were restored from an old copy. The next call restarts the program.
+        A test may set it while no batch runs. None simulates a lost checkpoint, and an earlier
+        value a checkpoint that was restored from an old copy. The next call restarts the program.
         """
         kept = self._committed, self._planned, self._batch_id
         return None if kept[:2] == (None, None) else kept
@@ -347,10 +355,10 @@ class StreamHarness:
         self._committed, self._planned, self._batch_id = checkpoint or (None, None, 0)
 
     def statuses(self, partition: int = 0) -> dict[int, Status]:
-        """Return the ledger's status of each planned offset of a partition.
+        """Return the status in the ledger of each planned offset of a partition.
 
-        An offset has its batch's status, except for processed parts (``success``) and dead letters
-        (``dead``).
+        An offset has the status of its batch. Exceptions are processed parts of a batch
+        (``success``) and dead letters (``dead``).
         """
         statuses: dict[int, Status] = {}
         for batch in reversed(self.ledger.batches.newest(TESTED_GATE, _ALL)):
@@ -365,7 +373,7 @@ class StreamHarness:
 
     @property
     def rate_per_s(self) -> float | None:
-        """The learnt rate (records/s); None before the first."""
+        """Rate that the gate has learnt (records/s); None before the first rate."""
         return self.ledger.rates.current(TESTED_GATE)
 
     def _survive(self, work: Callable[[_Program], bool]) -> bool | None:
@@ -390,8 +398,8 @@ class StreamHarness:
                 return False
             self._planned = planned
         end = self._planned
-        # initial() is called again as by Spark, which asks for the first offset each time that it
-        # needs one and gets an answer with another identity.
+        # Spark calls initial() whenever it needs the first offset, and gets an answer with another
+        # identity each time. So call it again here.
         begun = program.planner.begin(self._committed or program.planner.initial(), end)
         program.handler(self.reader.frame(begun.ranges), self._batch_id)
         self._committed, self._planned = end, None

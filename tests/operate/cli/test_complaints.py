@@ -114,13 +114,13 @@ COMPLAINTS = [
     # Journals
     *((f"journal {each} {{folder}}/none", "no journal") for each in ("ls", "verify", "repair")),
     ("journal ls '{folder}/my orders'", "journal's name 'my orders'"),
-    ("journal verify http://host/orders", "There can be no journal at http:// URLs"),
+    ("journal verify http://host/orders", "A http:// URL is not supported for a journal"),
     ("journal ls {folder}/orders --lane 5", "has no lane 5; the lanes it has: 0, 7."),
     *((f"{REPAIR} {each}", A_LANE) for each in ("0", "0:", ":5", "a:5", "0:-1", f"0:{2**63}")),
-    (f"{PRUNE} 0s", "No gate that counts has read the journal"),
+    (f"{PRUNE} 0s", "According to this ledger, no gate has read the journal"),
     (f"{PRUNE} soon", "--older-than is 'soon'; it must be a duration"),
     (f"{PRUNE} 7", "--older-than is '7'; it must be a time with"),
-    (f"{PRUNE} '7 days' --lane 3", "has no lane 3; it has: 0, 7"),
+    (f"{PRUNE} '7 days' --lane 3", "has no lane 3; its lanes: 0, 7"),
     (f"{PRUNE} 7d --without a", "has no gate 'a'"),
     # Flows
     *(

@@ -1,4 +1,4 @@
-"""Interface of a journal's storage: directories, HDFS and object stores."""
+"""Interface of a journal's storage, implemented for directories, HDFS and object stores."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -12,7 +12,11 @@ from headrace.journal.layout import PROBE
 
 
 class Entry(NamedTuple):
-    """A file of a folder: name, size (bytes), time of the last write (ms), and bytes on disk."""
+    """File in a folder.
+
+    ``size`` is in bytes, and ``allocated`` is the space that it takes on the disk (bytes).
+    ``created_ms`` is the time of the last write (ms since the epoch).
+    """
 
     name: str
     size: int
@@ -21,18 +25,18 @@ class Entry(NamedTuple):
 
 
 class Appending(Protocol):
-    """A file that one writer appends to."""
+    """File that is open for appends by one writer."""
 
     @property
     def size(self) -> int:
-        """Number of durable bytes."""
+        """Size of the file (bytes); all these bytes are durable."""
 
     def append(self, parts: Sequence[Part]) -> None:
         """Append bytes and make them durable.
 
-        An error closes the file for good, because a sync after a failed sync may report success
-        although pages are lost. FileExistsError if another writer has appended to the file; OSError
-        if the bytes are not durable.
+        Raise FileExistsError if another writer has appended to the file, and OSError if the bytes
+        are not durable. After any error, the file stays closed: a sync that follows a failed sync
+        may report success although bytes are lost.
         """
 
     def close(self) -> None:
@@ -40,101 +44,108 @@ class Appending(Protocol):
 
 
 class Storage(Protocol):
-    """Files in folders; the folder ``""`` is the root.
+    """Files of a journal in folders; the folder ``""`` is the root.
 
-    Paths are relative to the root. Every method may raise ``OSError``; callers distinguish only the
-    errors named below.
+    Paths are relative to the root. Every method may raise ``OSError``. Callers distinguish only the
+    subclasses of OSError that a method names.
     """
 
     appends: bool
-    """Whether files can be appended to; if not, each segment is put whole, with one frame."""
+    """Whether files can be appended to. If not, each segment is written by one ``put``, with one
+    frame."""
 
     @property
     def url(self) -> str:
-        """Address of the storage for messages, without secrets."""
+        """Address of the storage for error messages, without secrets."""
 
     def create(self) -> None:
-        """Create the root if it is missing, and make the names in it durable."""
+        """Create the root if it is missing. Make the names of the root and its parents durable."""
 
     def create_folder(self, folder: str) -> None:
         """Create a folder durably if it is missing."""
 
     def folders(self) -> list[str]:
-        """Return the names of the root's folders, unsorted; empty without a root."""
+        """Return the names of the root's folders, unsorted; empty if the root does not exist."""
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, unsorted; empty if the folder is missing.
 
-        A listed name is durable: no crash removes a file that a reader has seen.
+        Every returned name is durable: no crash removes a file that a reader has seen.
         """
 
     def entries(self, folder: str) -> list[Entry]:
-        """Return the files of a folder, with their sizes and times."""
+        """Return the files of a folder with sizes and times; empty if the folder is missing."""
 
     def read(self, path: str, at: int = 0, size: int | None = None) -> pa.Buffer:
         """Read at most ``size`` bytes of a file from position ``at``. Default: the whole file.
 
-        FileNotFoundError if the file is missing.
+        Raise FileNotFoundError if the file is missing.
         """
 
     def synced_size(self, path: str) -> int:
-        """Make a file's bytes durable and return their number; errors as in `read`."""
+        """Make a file's bytes durable; return their number. Errors as in `read`."""
 
     def put(self, path: str, parts: Sequence[Part]) -> None:
         """Write a whole file durably under a new name.
 
-        FileExistsError if the name is taken; the existing file stays unchanged.
+        Raise FileExistsError if the name is taken; the existing file stays unchanged.
         """
 
     def begin(self, path: str) -> Appending:
-        """Create a file for appends; errors as in `put`. Only with ``appends``."""
-        raise OSError(f"{path} cannot be appended to")
+        """Create a file and open it for appends; errors as in `put`. Only if `appends` is true."""
+        raise OSError(f"the storage does not support appending to {path}")
 
     def go_on(self, path: str, size: int) -> Appending:
-        """Cut a file to ``size`` bytes and open it for appends. Only with ``appends``."""
-        raise OSError(f"{path} cannot be appended to at position {size}")
+        """Cut a file to ``size`` bytes and open it for appends. Only if `appends` is true."""
+        raise OSError(f"the storage does not support appending to {path} at position {size}")
 
     def settled(self, path: str) -> bytes:
-        """Read a whole file from the disk, not from caches; the file must have no writer."""
+        """Read a whole file from the disk, not from caches; no writer may have the file open."""
         return bytes(self.read(path).to_pybytes())
 
     def set_aside(self, path: str, to: str) -> None:
         """Rename a file durably; a crash may leave it under both names.
 
-        FileExistsError if the name is taken; nothing is changed.
+        Raise FileExistsError if the new name is taken; in this case, nothing is changed.
         """
 
     def remove(self, folder: str, names: Sequence[str]) -> None:
-        """Remove files durably, in this order; missing files are ignored."""
+        """Remove files of a folder durably, in the order of ``names``; ignore missing files."""
 
     def making(self) -> AbstractContextManager[None]:
-        """Exclude other processes that create the journal. Default: no exclusion."""
+        """Lock the journal against other processes that create it. Default: no lock."""
         return nullcontext()
 
     def lock(self, folder: str) -> ExitStack:
-        """Claim a lane for writing. The claim ends with the returned stack or with this process.
+        """Lock a lane for one writer, until the returned stack is closed or this process ends.
 
-        Default: no lock. There a second writer fails when it creates a file that exists.
-        LaneTakenError if another process holds the lock.
+        Raise LaneTakenError if another process holds the lock. Default: no lock. Without a lock, a
+        second writer fails when it creates a file that exists.
         """
         return ExitStack()
 
 
 @contextmanager
 def as_journal_error(what: str) -> Iterator[None]:
-    """Convert an ``OSError`` in the ``with`` block to a ``JournalError`` about ``what``."""
+    """Convert an ``OSError`` in the ``with`` block to a ``JournalError``.
+
+    ``what`` is the first clause of the message, such as "The journal /j cannot be read".
+    """
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         what = what[0].upper() + what[1:]
         raise JournalError(
-            f"{what}: {reason}; see to that, then try again: nothing acknowledged is lost."
+            f"{what}: {reason}; correct this, then try again: no acknowledged record is lost."
         ) from error
 
 
 def probe(storage: Storage, folder: str, size_bytes: int) -> None:
-    """Write a file of ``size_bytes`` durably, then remove it; JournalError if that fails."""
+    """Test whether a folder can be written: write a file durably, and remove it.
+
+    Raise JournalError if ``size_bytes`` bytes cannot be written.
+    """
     with as_journal_error(f"Nothing can be stored in the journal {storage.url}"):
         storage.remove(folder, [PROBE])  # a crash may have left the probe file
         try:

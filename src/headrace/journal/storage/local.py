@@ -1,9 +1,9 @@
-"""A journal in a local or mounted directory.
+"""Storage of a journal in a local or mounted directory.
 
 An append is one ``writev`` and one ``fdatasync`` of a segment, after which the new bytes are
-durable. A reader may see the bytes earlier, and a power failure could then lose offsets that were
-planned. So a reader syncs a segment before planning with its frames, and a listing syncs the
-directory.
+durable. A reader may see the bytes before the sync. If a batch were planned with them, a power
+failure could lose records of the planned batch. So a reader syncs a segment before it plans with
+its frames, and a listing syncs the directory.
 """
 
 import errno
@@ -31,41 +31,41 @@ _SECTOR_BYTES: Final = 512
 
 _APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 
-_datasync = getattr(os, "fdatasync", os.fsync)  # macOS has none
+_datasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
 class Disk:
     """System calls for files, one per method; every method raises ``OSError``.
 
-    A separate class, so that tests can record, fail and replay a journal's operations.
+    Tests replace this class to record, fail and replay the calls.
     """
 
     def create(self, path: Path) -> int:
-        """Create a file and return its descriptor for appends; the name must be free."""
+        """Create a file and return its descriptor for appends; fail if the name is taken."""
         return os.open(path, os.O_CREAT | os.O_EXCL | _APPEND, 0o666)
 
     def open(self, path: Path) -> int:
-        """Return a file's descriptor for appends; symbolic links are refused."""
+        """Open a file and return its descriptor for appends; fail if it is a symbolic link."""
         return os.open(path, os.O_NOFOLLOW | _APPEND)
 
     def size(self, descriptor: int) -> int:
-        """Return a file's size (bytes)."""
+        """Return the size of an open file (bytes)."""
         return os.fstat(descriptor).st_size
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """Cut a file to ``size`` bytes."""
+        """Cut an open file to ``size`` bytes."""
         os.ftruncate(descriptor, size)
 
     def write(self, descriptor: int, parts: Sequence[Part]) -> int:
-        """Write the beginning of ``parts``; return the number of written bytes, at least 1."""
+        """Write the beginning of ``parts`` to a file; return the number of written bytes."""
         return os.writev(descriptor, parts[:_MOST_PARTS])
 
     def sync(self, descriptor: int) -> None:
-        """Make written bytes durable."""
+        """Make the bytes that were written to an open file durable."""
         _datasync(descriptor)
 
     def sync_path(self, path: Path) -> int:
-        """Make a file's present bytes durable and return their number."""
+        """Make all bytes of a file durable; return the file's size before the sync (bytes)."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
@@ -75,23 +75,23 @@ class Disk:
         return size
 
     def close(self, descriptor: int) -> None:
-        """Close a descriptor; after an error it is closed too."""
+        """Close a descriptor, which is closed even if the call fails."""
         os.close(descriptor)
 
     def link(self, path: Path, to: Path) -> None:
-        """Give a file a second name, which must be free."""
+        """Give a file a second name ``to``; fail if that name is taken."""
         os.link(path, to)
 
     def unlink(self, path: Path) -> None:
-        """Remove a name of a file."""
+        """Remove one name of a file."""
         path.unlink()
 
     def make_folder(self, path: Path) -> None:
-        """Create a folder; the name must be free."""
+        """Create a folder; fail if the name is taken."""
         path.mkdir()
 
     def sync_folder(self, path: Path) -> None:
-        """Make added and removed names in a folder durable."""
+        """Make all changes of the names in a folder durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -100,12 +100,12 @@ class Disk:
 
 
 def write_all(disk: Disk, descriptor: int, parts: Sequence[Part]) -> None:
-    """Write all ``parts``, with as many calls as the file system needs."""
+    """Write all ``parts`` to a file, in as many system calls as necessary."""
     left = [view for part in parts if (view := memoryview(part)).nbytes]
     while left:
         written = disk.write(descriptor, left)
         if written <= 0:
-            raise OSError(f"{written} bytes of a file were written, and no reason was given")
+            raise OSError(f"the file system wrote {written} bytes and gave no reason")
         while left and written >= left[0].nbytes:
             written -= left.pop(0).nbytes
         if written:
@@ -113,11 +113,14 @@ def write_all(disk: Disk, descriptor: int, parts: Sequence[Part]) -> None:
 
 
 _MOST_OWNER_BYTES: Final = 200
-"""Bytes of a lock file that name the owner in an error."""
+"""Maximum bytes that are read from a lock file, to name the lock's owner in an error."""
 
 
 class LocalStorage(Storage):
-    """Storage in a directory, which only the journal uses, through the system calls of ``disk``."""
+    """Storage in a directory, which nothing but the journal may use.
+
+    All changes of files go through ``disk``.
+    """
 
     appends = True
 
@@ -175,7 +178,7 @@ class LocalStorage(Storage):
         return names
 
     def entries(self, folder: str) -> list[Entry]:
-        """Return files with sizes and times, without files that are removed meanwhile."""
+        """Return the files of a folder, without files that are removed during the listing."""
         path = self._root / folder
         entries: list[Entry] = []
         try:
@@ -196,7 +199,7 @@ class LocalStorage(Storage):
         return entries
 
     def read(self, path: str, at: int = 0, size: int | None = None) -> pa.Buffer:
-        """Read bytes of a file with ``preadv``; mapping a file that is truncated raises SIGBUS."""
+        """Read bytes of a file with ``preadv``; mapping a truncated file would raise SIGBUS."""
         with (self._root / path).open("rb", buffering=0) as file:
             left = max(0, os.fstat(file.fileno()).st_size - at)
             data = bytearray(left if size is None else min(size, left))
@@ -211,9 +214,9 @@ class LocalStorage(Storage):
         return self._disk.sync_path(self._root / path)
 
     def settled(self, path: str) -> bytes:
-        """Read a file from the disk instead of the page cache.
+        """Read a whole file from the disk instead of the page cache.
 
-        After a failed sync in any process, the kernel may mark pages clean that were never written.
+        After a failed sync in any process, the page cache may have bytes that were never written.
         """
         where = self._root / path
         self._refuse_link(where)
@@ -260,7 +263,7 @@ class LocalStorage(Storage):
 
     def _refuse_link(self, path: Path) -> None:
         if path.is_symlink():
-            raise OSError(errno.ELOOP, f"{path} is a symbolic link in place of a segment")
+            raise OSError(errno.ELOOP, f"the segment {path} is a symbolic link")
 
     def set_aside(self, path: str, to: str) -> None:
         """Rename a file; the new name is durable before the old name is removed."""
@@ -271,7 +274,7 @@ class LocalStorage(Storage):
         self._disk.sync_folder(source.parent)
 
     def remove(self, folder: str, names: Sequence[str]) -> None:
-        """Remove files durably one by one, so that a crash leaves the last files."""
+        """Remove files durably one by one, so that after a crash only the last files remain."""
         path = self._root / folder
         for name in names:
             with suppress(FileNotFoundError):  # another process has removed it, perhaps not durably
@@ -280,7 +283,7 @@ class LocalStorage(Storage):
 
     @contextmanager
     def making(self) -> Iterator[None]:
-        """Lock the journal's directory; the kernel releases the lock when the process ends."""
+        """Lock the journal's directory until the block or the process ends."""
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -289,7 +292,7 @@ class LocalStorage(Storage):
             os.close(descriptor)
 
     def lock(self, folder: str) -> ExitStack:
-        """Lock a lane for this process; the kernel releases the lock when the process ends.
+        """Lock a lane until the returned stack is closed or this process ends.
 
         The lock file is never removed: otherwise two writers could lock different files.
         """
@@ -303,8 +306,8 @@ class LocalStorage(Storage):
                 owner = os.pread(descriptor, _MOST_OWNER_BYTES, 0).decode(errors="replace").strip()
                 raise LaneTakenError(
                     f"Lane {folder} of the journal {self.url} is being written by"
-                    f" {owner or 'another process'}; a lane has one writer: stop that one, or write"
-                    " to another lane."
+                    f" {owner or 'another process'}; a lane has one writer: stop that process, or"
+                    " write to another lane."
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
@@ -312,7 +315,7 @@ class LocalStorage(Storage):
 
 
 class AppendedFile:
-    """A segment that is open for appends."""
+    """Segment that is open for appends."""
 
     def __init__(self, disk: Disk, descriptor: int, size: int) -> None:
         self._disk = disk
@@ -321,14 +324,14 @@ class AppendedFile:
 
     @property
     def size(self) -> int:
-        """Number of durable bytes."""
+        """Size of the file (bytes); all these bytes are durable."""
         return self._size
 
     def append(self, parts: Sequence[Part]) -> None:
-        """Append bytes and sync them.
+        """Append bytes and sync the file.
 
-        FileExistsError if another writer has changed the file; OSError if the bytes are not
-        durable. Both close the file.
+        Raise FileExistsError if another writer has changed the file, and OSError if the bytes are
+        not durable. Any error closes the file.
         """
         if (descriptor := self._descriptor) is None:
             raise OSError(errno.EBADF, "the file is closed")
@@ -347,11 +350,11 @@ class AppendedFile:
     def _check(self, descriptor: int, size: int) -> None:
         if (present := self._disk.size(descriptor)) != size:
             raise FileExistsError(
-                errno.EEXIST, f"it has {present} bytes where its writer left {size}"
+                errno.EEXIST, f"the file has {present} bytes, but this writer left {size} bytes"
             )
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; later calls do nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with suppress(OSError):  # acknowledged bytes are synced already

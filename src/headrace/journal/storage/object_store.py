@@ -1,8 +1,8 @@
-"""A journal under a prefix of a bucket in S3 (or a compatible store), Google Cloud or Azure.
+"""Storage of a journal under a prefix of a bucket in S3 (or compatible), Google Cloud or Azure.
 
 A file is written by one conditional put, which fails if the name is taken. The put is atomic, and
-durable once the store responds. The put also limits a lane to one writer without a lock: of two
-writers, the second finds the name taken, and stops. So a crash leaves no stale lock.
+durable once the store responds. Conditional puts also replace a lock: if two writers write the same
+offset, the second one finds the name taken and stops. So a crash cannot leave a lock behind.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,8 @@ with needs_extra("object-store", "A journal in an object store"):
 _STORES: Final = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 
 _CLIENT: Final[Any] = {"allow_http": True, "timeout": timedelta(seconds=60)}
-"""A self-hosted store may be at an http:// URL; keys go only to the endpoint that the user sets."""
+"""Options of obstore's HTTP client. A self-hosted store may have an http:// URL. Credentials are
+sent only to the endpoint that the user sets."""
 
 _RETRIES: Final[Any] = {
     "max_retries": 5,
@@ -34,15 +35,16 @@ _RETRIES: Final[Any] = {
     },
     "retry_timeout": timedelta(seconds=60),
 }
-"""Retries after a 5xx response or none, for 3 s or more; then the append fails, and senders retry
-the records."""
+"""Retries of a request after a 5xx response or no response, for 3 s or more. After the last one,
+the append fails, and senders must send the records again."""
 
 
 class ObjectStorage(Storage):
-    """Storage under ``bucket/path`` of a store: scheme ``s3``, ``gs``, or ``az`` (a container).
+    """Storage under ``bucket/path`` of an object store, by the URL's scheme.
 
-    obstore takes keys, account, region and endpoint from the environment (``AWS_``, ``GOOGLE_``,
-    ``AZURE_``) or from the machine's own identity.
+    The scheme is ``s3``, ``gs``, or ``az``, whose buckets are containers. obstore takes keys,
+    account, region and endpoint from environment variables (``AWS_``, ``GOOGLE_``, ``AZURE_``), or
+    else uses the machine's own identity.
     """
 
     appends = False
@@ -61,10 +63,10 @@ class ObjectStorage(Storage):
         return self._url
 
     def create(self) -> None:
-        """Do nothing: the first file creates its prefix."""
+        """Do nothing, because object stores have no folders."""
 
     def create_folder(self, folder: str) -> None:
-        """Do nothing: the first file creates its prefix."""
+        """Do nothing, because object stores have no folders."""
 
     def folders(self) -> list[str]:
         return [path.rpartition("/")[2] for path in self._list("")["common_prefixes"]]
@@ -108,13 +110,13 @@ class ObjectStorage(Storage):
             return int(self._files.head(self._path(path))["size"])
 
     def put(self, path: str, parts: Sequence[Part]) -> None:
-        """Put a file if the name is free."""
+        """Write a file by one conditional put, which fails if the name is taken."""
         with _as_os_errors():
             # In one request: a multipart upload is not a conditional put in every store.
             self._files.put(self._path(path), b"".join(parts), mode="create", use_multipart=False)
 
     def set_aside(self, path: str, to: str) -> None:
-        """Copy a file to the new name, then remove the old name."""
+        """Copy a file to the new name, then remove the file under the old name."""
         self.put(to, [self.read(path)])
         with _as_os_errors():
             self._files.delete(self._path(path))
@@ -134,7 +136,7 @@ class ObjectStorage(Storage):
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Convert obstore's exceptions to the ``OSError`` of a `Storage`, with one line of text."""
+    """Convert obstore's exceptions to ``OSError`` and its subclasses, with one-line messages."""
     try:
         yield
     except FileNotFoundError:
@@ -148,5 +150,5 @@ def _as_os_errors() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's first line, without the request's headers that obstore appends."""
+    """Return the first line of an error's message; obstore appends the request's headers to it."""
     return str(error).strip().split("\n")[0]

@@ -1,9 +1,9 @@
-"""A journal in a directory of HDFS, over WebHDFS.
+"""Storage of a journal in a directory of HDFS, over WebHDFS.
 
-WebHDFS is used because pyarrow's HDFS client needs Hadoop on every machine. HDFS shows a file
-before it is complete, so a file is written under a temporary name and then renamed. All its
-DataNodes have synced the file when the write returns. The rename is atomic and durable, and fails
-if the name is taken, so no lock is needed: the second of two writers stops.
+WebHDFS is used because pyarrow's HDFS client needs Hadoop on every machine. HDFS lists a file
+before it is complete, so a file is written under a temporary name and then renamed. When the write
+returns, all DataNodes with a replica have synced the file. The rename is atomic and durable. It
+fails if the name is taken, so no lock is needed: the second of two writers stops.
 """
 
 import getpass
@@ -28,21 +28,22 @@ with needs_extra("hdfs", "A journal at a webhdfs:// URL"):
     from fsspec.implementations.webhdfs import WebHDFS
 
 PORTS: Final = {"webhdfs": 9870, "swebhdfs": 9871}
-"""Default port of a NameNode's HTTP server for each URL scheme."""
+"""Default port of a NameNode's HTTP server, by URL scheme."""
 
 TIMEOUT_S: Final = 60
-"""Timeout of a response and of each wait for a file's bytes (s)."""
+"""Timeout of a request: for its response, and for each wait for the bytes of a file (s)."""
 
 _SYNCED: Final = "CREATE,SYNC_BLOCK"
-"""Create flags that sync each block on close, as ``dfs.datanode.synconclose`` does globally."""
+"""Create flags that sync each HDFS block to disk when it is closed. The setting
+``dfs.datanode.synconclose`` has the same effect for a whole cluster."""
 
 
 class WebHdfsStorage(Storage):
     """Storage in an HDFS directory, at ``host:port/path`` of the NameNode's HTTP server.
 
-    The user is ``HADOOP_USER_NAME``, or the process's user, as for Hadoop's own tools. The scheme
-    is ``webhdfs``, or ``swebhdfs`` for TLS. OptionError if the address is invalid; SetupError if
-    the user has no name.
+    The scheme is ``webhdfs``, or ``swebhdfs`` for TLS. The user is ``HADOOP_USER_NAME``, or the
+    process's user, as for Hadoop's own tools. Raise OptionError if the address is invalid, and
+    SetupError if the process's user has no name.
     """
 
     appends = False
@@ -111,9 +112,9 @@ class WebHdfsStorage(Storage):
         return content
 
     def put(self, path: str, parts: Sequence[Part]) -> None:
-        """Write a file under a temporary name, with one request to each server, then rename it.
+        """Write a file under a temporary name, then rename it.
 
-        If a response is lost, the file is removed, so that a delayed rename finds nothing.
+        If a request fails, the temporary file is removed, so that a delayed rename finds nothing.
         """
         folder, separator, name = path.rpartition("/")
         beside = self._path(f"{folder}{separator}.{name}.{secrets.token_hex(8)}{UNNAMED}")
@@ -127,12 +128,12 @@ class WebHdfsStorage(Storage):
             raise
 
     def lock(self, folder: str) -> ExitStack:
-        """Remove temporary files, so that no earlier writer can rename a block any more."""
+        """Remove the lane's temporary files, so that an earlier writer cannot rename them."""
         self.remove(folder, [name for name in self.names(folder) if name.endswith(UNNAMED)])
         return ExitStack()
 
     def set_aside(self, path: str, to: str) -> None:
-        """Rename a file if the name is free."""
+        """Rename a file; fail if the new name is taken."""
         with _as_os_errors():
             _rename(self._files, self._path(path), self._path(to))
 
@@ -146,7 +147,7 @@ class WebHdfsStorage(Storage):
 
 
 def _write(files: Any, path: str, data: bytes) -> None:
-    """Write a file in one request; fsspec's own method creates it empty, then appends."""
+    """Write a new file in one request; fsspec would create an empty file and then append to it."""
     redirect = files._call(
         "CREATE", method="put", path=path, redirect=False, overwrite="false", createflag=_SYNCED
     )
@@ -165,21 +166,25 @@ def _write(files: Any, path: str, data: bytes) -> None:
 
 
 def _rename(files: Any, path: str, to: str) -> None:
-    """Rename a file and check HDFS's result, which fsspec ignores; a failure has no reason."""
+    """Rename a file, and check HDFS's result, which fsspec ignores.
+
+    HDFS gives no reason for a failed rename. Raise FileExistsError if a file ``to`` exists, or else
+    FileNotFoundError, because ``path`` must be missing.
+    """
     answer = files._call("RENAME", method="put", path=path, destination=to).json()
     if answer["boolean"] is not True:
         try:
             files.info(to)
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"{path} could not be given its name, for something has removed it, such as another"
-                " writer that has opened the lane"
+                f"{path} cannot be renamed because it was removed, for example by another writer"
+                " that has opened the lane"
             ) from None
-        raise FileExistsError(f"{to} is there already")
+        raise FileExistsError(f"{to} already exists")
 
 
 def _address(scheme: str, authority: str) -> tuple[str, int]:
-    """Return the host and port of the NameNode's HTTP server."""
+    """Parse ``host:port``; return the host and the port of the NameNode's HTTP server."""
     try:
         parts = urlsplit(f"//{authority}")
         host, port = parts.hostname, parts.port
@@ -187,9 +192,9 @@ def _address(scheme: str, authority: str) -> tuple[str, int]:
         host, port = None, None
     if not host or "@" in authority:
         raise OptionError(
-            f"The address {authority.rpartition('@')[2]!r} of a {scheme}:// URL cannot be used; "
-            f"write {scheme}://namenode:{PORTS[scheme]}/path, without a user: that one is taken "
-            "from HADOOP_USER_NAME."
+            f"The address {authority.rpartition('@')[2]!r} of a {scheme}:// URL is invalid; "
+            f"write {scheme}://namenode:{PORTS[scheme]}/path, without a user: HADOOP_USER_NAME "
+            "sets the user."
         )
     return f"[{host}]" if ":" in host else host, port or PORTS[scheme]
 
@@ -199,14 +204,14 @@ def _user() -> str:
         return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     except (KeyError, OSError) as error:
         raise SetupError(
-            f"The user {os.getuid()} has no name on this machine, which HDFS asks for; set "
-            "HADOOP_USER_NAME."
+            f"The user id {os.getuid()} has no name on this machine, but HDFS needs a user name; "
+            "set HADOOP_USER_NAME."
         ) from error
 
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Convert exceptions of requests and fsspec to an ``OSError`` of one sentence.
+    """Convert exceptions of requests and fsspec to an ``OSError`` with a one-line message.
 
     The original messages may have full URLs, Java stack traces and several lines.
     """
@@ -215,12 +220,12 @@ def _as_os_errors() -> Iterator[None]:
     except requests.HTTPError as error:
         raise OSError(_refusal(error)) from None
     except requests.JSONDecodeError:
-        raise OSError("what answered is no server of WebHDFS") from None
+        raise OSError("the server that responded is not a WebHDFS server") from None
     except requests.Timeout as error:
-        raise TimeoutError(f"{_server(error)} has not answered for {TIMEOUT_S} s") from None
+        raise TimeoutError(f"{_server(error)} has not responded for {TIMEOUT_S} s") from None
     except requests.exceptions.ChunkedEncodingError:
         raise OSError(
-            "an answer broke off; the log of the DataNode that gave it says why"
+            "a response broke off; the log of the DataNode that sent it has the reason"
         ) from None
     except requests.RequestException as error:
         raise OSError(f"{_server(error)} cannot be reached: {_cause(error)}") from None
@@ -229,33 +234,33 @@ def _as_os_errors() -> Iterator[None]:
     except (RuntimeError, ValueError) as error:  # fsspec's conversions of server errors
         raise OSError(_first_line(error)) from None
     except (KeyError, TypeError):
-        raise OSError("what answered is no server of WebHDFS") from None
+        raise OSError("the server that responded is not a WebHDFS server") from None
 
 
 def _refusal(error: Any) -> str:
-    """Describe an HTTP status without a message from WebHDFS."""
+    """Return the message for an HTTP error status that came without a message of WebHDFS."""
     status = error.response.status_code
     kerberos = ", and Kerberos is not supported" if status == requests.codes.unauthorized else ""
     answer = f"the HTTP status {status} {error.response.reason}"
-    return f"{_server(error)} answered with {answer}{kerberos}"
+    return f"{_server(error)} responded with {answer}{kerberos}"
 
 
 def _server(error: Any) -> str:
-    """Return the host and port of the failed request."""
+    """Return the host and port to which a failed request was sent."""
     request = error.request
     return urlsplit(request.url).netloc if request is not None else "the server"
 
 
 def _cause(error: BaseException) -> str:
-    """Return the system's message at the root of an error."""
+    """Return the operating system's message for the first cause of an error."""
     at: BaseException | None = error
     while at is not None:
         if isinstance(at, OSError) and at.strerror:
             return at.strerror
         at = at.__cause__ or at.__context__
-    return "the connection broke off"
+    return "the connection was closed"
 
 
 def _first_line(error: Exception) -> str:
-    """Return an error's first line, without a Java stack trace."""
+    """Return the first line of an error's message, without a Java stack trace."""
     return str(error).partition("\n")[0].rstrip(". ") or type(error).__name__
