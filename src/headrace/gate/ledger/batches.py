@@ -118,7 +118,7 @@ class BatchStore(Store):
         return self._database.write(begin)
 
     def _planned(self, batch: PlannedBatch) -> dict[str, Any]:
-        """Return the values of a new row. Call once per batch, so that each retry uses the same."""
+        """Return the values of a batch's new row, computed once for all retries of a call."""
         return {
             "batch": batch.batch_key,
             "gate": batch.gate,
@@ -189,8 +189,8 @@ class BatchStore(Store):
     ) -> Attached | None:
         """Record Spark's number of a batch and the batch's owner; return data to run the batch.
 
-        This also counts a run of the gate's handler, so that run must be the next one of the gate.
-        A run that first waits for another run calls `GateStore.next_sequence` instead.
+        The call also counts a run of the gate's handler, so this run must be the gate's next run.
+        For a run that must wait for another run, `GateStore.next_sequence` counts instead.
 
         Args:
             batch_key: Key of the batch.
@@ -277,7 +277,7 @@ class BatchStore(Store):
     def lend(self) -> AbstractContextManager[Connection]:
         """Lend a connection to the ledger's database with one transaction for a handler's writes.
 
-        The status of no batch changes; compare `transaction`.
+        Unlike `transaction`, this changes the status of no batch.
 
         Raises:
             LedgerError: The database failed.
@@ -335,7 +335,7 @@ class BatchStore(Store):
     def keep_progress(
         self, batch_key: str, owner: str, progress: Progress, *letters: DeadLetter
     ) -> bool:
-        """Store a batch's finished parts, and dead letters of its convicted records.
+        """Store a batch's progress in parts, and dead letters of its convicted records.
 
         Before the handler runs the next part, one statement marks the previous part as finished and
         the next part as running. Finished parts are merged where possible.
@@ -387,9 +387,9 @@ class BatchStore(Store):
     ) -> Status | None:
         """Move a batch from ``backfilling`` to ``failed`` (transition H), or to ``dead`` (I).
 
-        This counts one more failed backfill. The caller passes ``is_dead`` as
-        `headrace.gate.control.dead.why_dead` decides from the claimed row. No other process changes
-        the count while the owner's lease is in force.
+        This counts one more failed backfill. ``is_dead`` is the decision of
+        `headrace.gate.control.dead.why_dead` on the claimed row. No other process changes the row
+        while the owner's lease is in force.
 
         Returns:
             The new status. None, with nothing changed, if the batch did not belong to the owner.
@@ -457,9 +457,9 @@ class BatchStore(Store):
         """Move ``in_progress`` batches that no process runs to ``failed`` (transition E).
 
         The owner's lease of such a batch has expired, or the batch has no owner and was created
-        before ``unowned_before_ms``. Also, a batch that was interrupted by a stop of its query, and
-        that the next start does not run, gets an error that makes it count as failed. The batch
-        ``but`` is not changed, because Spark runs it again.
+        before ``unowned_before_ms``. A batch that was interrupted by a stop of its query, and that
+        the next start did not run, gets the error `NOT_RUN_AGAIN`; a backfill can run it then. The
+        batch ``but`` is not changed, because Spark runs this batch again.
 
         Returns:
             The keys of the moved batches, earliest created first.
@@ -491,12 +491,12 @@ class BatchStore(Store):
         return self._database.write(resolve_abandoned)
 
     def isolated(self, gate_name: str, since_ms: int) -> dict[str, ErrorReport]:
-        """Return a gate's batches since a time that have records on which the handler raised.
+        """Return a gate's batches with records on which the handler raised, and the errors.
 
-        The result maps each batch key to the handler's error on the batch's newest such record,
-        without the trace. The batch with the newest record is first. Batches whose parts all
-        passed, and records that the handler rejected, do not count. At most the newest 1000 records
-        are read.
+        The result maps the key of each batch, planned at ``since_ms`` or later, to the handler's
+        error on the batch's newest such record, without the trace. The batch with the newest record
+        is first. Batches whose parts all passed, and records that the handler rejected, do not
+        count. At most the newest 1000 records are read.
         """
         bad = self._database.rows(
             _SQL["bad"], gate=gate_name, since_ms=since_ms, rejected=REJECTED, bad_value=BAD_VALUE
@@ -558,8 +558,8 @@ class BatchStore(Store):
     ) -> tuple[BatchRecord, ...]:
         """Return the newest batches of one gate or of all gates, newest first.
 
-        Only batches with one of ``statuses`` (default: every status), created at ``since_ms`` or
-        later and before ``until_ms``, are returned.
+        Only batches with one of ``statuses`` are returned (default: every status). Their created
+        time is at least ``since_ms`` and below ``until_ms``.
         """
         values = {
             "gate": gate_name,

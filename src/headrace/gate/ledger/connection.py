@@ -211,8 +211,8 @@ def next_wait_s(tries: int, waited_s: float, retry_timeout_s: float) -> float | 
 class Retries:
     """Retries of all threads that use one database.
 
-    For each outage, the log has one line at its begin and one line at its end, however many threads
-    wait.
+    For each outage, the log has one line at its start and one line at its end, for any number of
+    waiting threads.
     """
 
     def __init__(self, ledger: str, timeouts: Timeouts) -> None:

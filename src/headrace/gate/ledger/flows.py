@@ -92,8 +92,8 @@ class SignalStore(Store):
 
 DONE: Final = "done"
 SLACK_MS: Final = 60_000
-"""Time by which a batch's lease may have expired while its attempt still counts as running (ms),
-because the clocks of processes differ."""
+"""Time after the end of a batch's lease for which the attempt to write the batch still counts as
+running (ms), because the clocks of processes differ."""
 
 Starts = Mapping[int, int]
 """End offsets of a topic's partitions at the start of an attempt to write a batch, by partition."""
@@ -164,8 +164,8 @@ class OutputStore(Store):
     def unfinished(self, topic_id: str) -> tuple[Starts, ...]:
         """Return the start offsets of the attempts that are neither finished nor aborted.
 
-        This first aborts the attempts of batches without an owner, and of batches whose lease
-        expired more than `SLACK_MS` ago. An aborted attempt stays aborted.
+        This first aborts the attempts of batches that no process is running. A batch counts as
+        running until `SLACK_MS` after the end of its lease. An aborted attempt stays aborted.
         """
         values = {"topic": topic_id, "lately_ms": self._clock() - SLACK_MS}
 

@@ -201,7 +201,7 @@ class GateStore(Store):
         error: str | None = None,
         owner: str | None = None,
     ) -> bool:
-        """Record how a program's query ended, and release the gate. Return whether it did.
+        """Record how a program's query ended, and release the gate; return True if recorded.
 
         ``error`` is the error that ended the query, or the person who stopped the query. The result
         is False, and nothing is changed, if another program's query or another ``owner`` owns the
@@ -317,7 +317,7 @@ def _now_from(row: Row[Any], operator: OperatorLimits) -> GateMoment:
 
 
 def refuse_but(connection: Connection, gate_name: str, query: str) -> None:
-    """Raise `GateInUseError`, which rolls back the transaction, unless a query owns the gate."""
+    """Raise `GateInUseError`, which rolls back the transaction, unless ``query`` owns the gate."""
     owner = query_behind(connection, gate_name)
     if owner is None or owner.owner != query:
         raise GateInUseError(
@@ -328,9 +328,9 @@ def refuse_but(connection: Connection, gate_name: str, query: str) -> None:
 
 
 def query_behind(connection: Connection, gate_name: str) -> GateQuery | None:
-    """Return the query that claimed a gate last, even if its lease has expired, or None.
+    """Return the query that claimed a gate last, even if its lease has expired.
 
-    The result is None if no query has claimed the gate, or the query has released the gate.
+    The result is None if no query has claimed the gate, or the last query has released it.
     """
     row = execute(connection, _SQL["query"], {"gate": gate_name}).one_or_none()
     return None if row is None else _query_from(row)

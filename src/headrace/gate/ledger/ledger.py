@@ -70,14 +70,14 @@ class Ledger:
         batches: Planned batches of gates, and the outcomes of the batches.
         operator_limits: The pauses, rate limits and drains that operators have set on gates.
         gates: Declared gates, and for each gate its owning query and its throttle.
-        rates: The rate of each gate in force, and the samples from which the rates were learnt.
+        rates: For each gate, the rate in force, and the samples from which its rates were learnt.
         dead_letters: Records that cannot be processed.
         history: Losses, coverage, checkpoints, and the pruning of old rows.
         receivers: The receivers of each gate.
         signals: The throttle signals between the stages of a flow.
         sink_outages: The sink outages during which gates hold their batches.
         outputs: The attempts to write batches into topics.
-        proofs: For each gate, the check that no offset is left out, and its lost and skipped
+        proofs: For each gate, the check that it leaves no offset out, and its lost and skipped
             offsets.
         repairs: Operators' actions on failed batches and dead letters, such as a retry or a drop.
         moments: Consistent snapshots of all gates, and the history of one gate.
@@ -124,7 +124,7 @@ class Ledger:
             LedgerError: The URL is not a ledger URL, the database cannot be reached or used, or the
                 database holds no ledger and ``create`` is False.
             LedgerSchemaError: A newer Headrace has created the ledger, or another program's tables
-                are in the database; with ``create=False``, also if an older Headrace has created
+                are in the database. With ``create=False``, also if an older Headrace has created
                 the ledger.
         """
         database = Database(url, read_only=not create, timeouts=timeouts, clock=database_clock)

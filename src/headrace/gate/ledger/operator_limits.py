@@ -132,8 +132,8 @@ class OperatorLimitStore(Store):
     def withdraw_stop(self, gate_name: str) -> None:
         """Remove the stop of a query that has ended, before the next query starts.
 
-        The planner also removes the stop when it claims the gate. But the query's process checks
-        for a stop before that.
+        The planner also removes the stop when it claims the gate. But before that, the query's
+        process checks for a stop.
         """
         self._database.change(_SQL["withdraw_stop"], {"gate": gate_name})
 
@@ -154,7 +154,7 @@ class OperatorLimitStore(Store):
         self._do(gate_name, OperatorActionKind.CONTINUED, "headrace", why[:MOST_WHY])
 
     def new_checkpoints(self, names: Collection[str] | None = None) -> Mapping[str, str]:
-        """Return, by gate, the reason of the last `continued` action that no start has marked."""
+        """Return, by gate, the reason of the newest `continued` action that no start has used."""
         rows = self._database.rows(_SQL["continued"], names=names)
         return {row.gate: row.why for row in rows}
 
@@ -177,7 +177,7 @@ class OperatorLimitStore(Store):
         self._database.change(_SQL["restarted"], {"gate": gate_name})
 
     def of(self, gate_name: str) -> OperatorLimits:
-        """Return the settings in force for a gate; without a setting if it is not declared."""
+        """Return the settings in force for a gate; for an undeclared gate, empty settings."""
         by_name = self._in_force(gate=gate_name)
         return by_name.get(gate_name) or OperatorLimits(gate_name, self._clock())
 

@@ -92,7 +92,7 @@ def is_outage(error: SQLAlchemyError) -> bool:
     """Return whether an error is an outage, so that a retry may succeed.
 
     An outage is an unreachable, full, read-only or locked database. A wrong password or a missing
-    database is not an outage.
+    database is a permanent error.
     """
     if not isinstance(error, DBAPIError):
         return is_of_the_pool(error)

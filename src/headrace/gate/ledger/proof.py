@@ -229,7 +229,7 @@ class ProofStore(Store):
         return self.all_missed(gate_name).get(gate_name, Missed())
 
     def all_missed(self, gate_name: str | None = None) -> Mapping[str, Missed]:
-        """Return the missed offsets by gate, of one gate or of all gates.
+        """Return, by gate, the missed offsets of ``gate_name`` or of all gates.
 
         Gates without missed offsets have no entry. The query does not read batches, so its time
         does not grow with their number.

@@ -36,7 +36,7 @@ class AlikeBatches:
         message: Error message of one batch of the group.
         messages: Number of different error messages in the group.
         status: Status of all batches of the group: ``failed``, ``backfilling`` or ``dead``.
-        records: Number of offsets in all batches of the group.
+        records: Number of offsets that the batches of the group have not processed yet.
         oldest_ms: Time at which the oldest batch was planned (ms since the epoch).
         key: Key of one batch of the group.
     """
@@ -97,7 +97,7 @@ class RepairStore(Store):
         return self._do(gate_name, row, retry)
 
     def retry_sink(self, gate_name: str, by: str, why: str) -> int:
-        """End a gate's wait for its sink, and run its batch at once; return 0 if none waits."""
+        """Make a gate run its held batch at once; return 1, or 0 if no batch waits for its sink."""
 
         def retry(connection: Connection) -> int:
             return changed_rows(connection, statements("rate")["run_at_once"], {"gate": gate_name})
@@ -189,14 +189,14 @@ class RepairStore(Store):
         self._database.write(accept)
 
     def begin_send(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
-        """Record the begin of a send of dead letters; return the action's id for `end_send`."""
+        """Record that a send of dead letters begins; return the action's id for `end_send`."""
         target = _listed("dead letter", [str(letter) for letter in letters])
         row = self._row(gate_name, OperatorActionKind.SEND, target, by, why)
 
         return self._database.write(lambda connection: self._written(gate_name, connection, row)[0])
 
     def end_send(self, number: int, outcome: str) -> None:
-        """Record the outcome of a send of dead letters that `begin_send` began."""
+        """Record the outcome of the send with the id ``number`` from `begin_send`."""
         self._database.change(_SQL["outcome"], {"number": number, "what": storable(outcome)})
 
     def alike_batches(
@@ -267,7 +267,7 @@ class RepairStore(Store):
     def _written(
         self, gate_name: str, connection: Connection, row: dict[str, Any]
     ) -> tuple[int, str | None]:
-        """Insert an action's row unless a lost call did; return its id and its outcome, or None."""
+        """Insert an action's row once per call; return its id and its outcome (None if unknown)."""
         with self._under(gate_name):
             execute(connection, _SQL["new"], row)
         written = execute(connection, _SQL["written"], row).one()
