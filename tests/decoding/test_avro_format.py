@@ -381,8 +381,8 @@ def test_what_names_no_schema_is_refused(registry: RegistryServer, tmp_path: Pat
         ({}, "has no schema"),
         ({"schema": "{}", "registry": client, "subject": "orders"}, "both a schema and a subject"),
         ({"subject": "orders"}, "a subject without a registry"),
-        ({"registry": client, "subject": "orders"}, "has no subject 'orders'; name one"),
-        ({"registry": client, "subject": "p"}, "has a schema of PROTOBUF"),
+        ({"registry": client, "subject": "orders"}, "has no subject 'orders'; name an"),
+        ({"registry": client, "subject": "p"}, "has a schema of the type PROTOBUF"),
         ({"schema": tmp_path / "no.avsc"}, "no.avsc cannot be read"),
     ):
         with pytest.raises(OptionError, match=sentence):

@@ -166,8 +166,8 @@ class HistoryStore(Store):
 
         def processed(connection: Connection) -> tuple[Processed, ...]:
             of_topic = {"topic_id": topic_id}
-            # Read the positions before the batches. A batch that ends in between had begun before;
-            # a batch that begins in between starts at a position, or above.
+            # Read the positions before the batches. A batch that ends between the two reads had
+            # begun before. A batch that begins between them starts at a read position or above.
             rows = execute(connection, _SQL["positions"], of_topic)
             positions = {row.gate: offsets_in(row.until_offsets) for row in rows}
             return tuple(

@@ -42,7 +42,7 @@ metadata: Final = MetaData(
     }
 )
 
-# SQLite numbers rows by itself only where the type is exactly INTEGER.
+# SQLite assigns row numbers only to a key of exactly the type INTEGER.
 _RowNumber = BigInteger().with_variant(Integer, "sqlite")
 
 gate: Final = Table(
@@ -220,7 +220,7 @@ lost: Final = Table(
     Column("from_offset", BigInteger, primary_key=True),
     Column("until_offset", BigInteger, nullable=False),
     Column("time_ms", BigInteger, nullable=False),
-    # "" where it is not known, for a key has no nulls.
+    # "" if unknown, because a column of a primary key cannot be null.
     Column("topic_id", Text, primary_key=True, server_default=""),
     # The batch that could not read the range; "" if the range was gone before a batch was planned.
     Column("batch_key", Text, primary_key=True, server_default="", index=True),
@@ -232,7 +232,7 @@ accepted: Final = Table(
     metadata,
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
     Column("topic", Text, primary_key=True),
-    # "" where it is not known, for a key has no nulls.
+    # "" if unknown, because a column of a primary key cannot be null.
     Column("topic_id", Text, primary_key=True),
     Column("partition", Integer, primary_key=True),
     Column("from_offset", BigInteger, primary_key=True),
@@ -265,7 +265,7 @@ dead_letter: Final = Table(
     Column("resolution", Text),
     # Corrected value that was sent instead of ``value``; ``value`` stays.
     Column("sent_value", LargeBinary),
-    # Until this time only the process of the last call sends the letter.
+    # End of the claim: until then only the claiming process may send the letter.
     Column("claimed_until_ms", BigInteger),
     Column("last_call", Text),
     UniqueConstraint("batch_key", "topic", "partition", "offset"),
@@ -279,7 +279,7 @@ pruned: Final = Table(
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
     Column("checkpoint_id", Text, primary_key=True),
     Column("topic", Text, primary_key=True),
-    # "" where it is not known, for a key has no nulls.
+    # "" if unknown, because a column of a primary key cannot be null.
     Column("topic_id", Text, primary_key=True),
     Column("partition", Integer, primary_key=True),
     Column("start_offset", BigInteger, primary_key=True),
@@ -293,7 +293,7 @@ checkpoint: Final = Table(
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
     Column("checkpoint_id", Text, primary_key=True),
     Column("topic", Text, primary_key=True),
-    # "" where it is not known, for a key has no nulls.
+    # "" if unknown, because a column of a primary key cannot be null.
     Column("topic_id", Text, primary_key=True),
     # JSON objects, by partition: the start of the first batch and the end of the newest batch.
     Column("start_offsets", Text, nullable=False),
