@@ -1,7 +1,7 @@
 """``headrace.decode``: decodes record values into typed columns, in Spark's tasks.
 
 Values that do not fit are reported to the handler's process. The tasks that read the values also
-decode them, so no raw bytes travel to the JVM, to a Python worker and back to the JVM.
+decode them. So no raw bytes travel to the JVM, to a Python worker and back to the JVM.
 """
 
 import json

@@ -69,10 +69,10 @@ _SQL: Final = statements("batch")
 class BatchStore(Store):
     """Batches in the ledger, and their transitions between statuses.
 
-    A method with a key and an owner changes nothing if the batch has another owner, or a status in
-    which the transition is not allowed. The return value reports this. An owner is one run of a
-    query or of a backfill. The batch belongs to its owner until its lease ends, unless the owner
-    renews the lease.
+    A method with a key and an owner changes nothing if another owner has the batch, or its status
+    does not allow the transition. The return value reports this. An owner is one run of a query or
+    of a backfill. The batch belongs to its owner until its lease ends, unless the owner renews the
+    lease.
     """
 
     def begin(self, batch: PlannedBatch, *, query: str | None = None) -> BatchRecord:
@@ -493,10 +493,10 @@ class BatchStore(Store):
     def isolated(self, gate_name: str, since_ms: int) -> dict[str, ErrorReport]:
         """Return a gate's batches with records on which the handler raised, and the errors.
 
-        The result maps the key of each batch, planned at ``since_ms`` or later, to the handler's
-        error on the batch's newest such record, without the trace. The batch with the newest record
-        is first. Batches whose parts all passed, and records that the handler rejected, do not
-        count. At most the newest 1000 records are read.
+        Only batches planned at ``since_ms`` or later count. For each key, the result has the
+        handler's error on the batch's newest such record, without the trace; the batch with the
+        newest record is first. Batches whose parts all passed, and records that the handler
+        rejected, do not count. At most the newest 1000 records are read.
         """
         bad = self._database.rows(
             _SQL["bad"], gate=gate_name, since_ms=since_ms, rejected=REJECTED, bad_value=BAD_VALUE

@@ -92,9 +92,9 @@ transaction."""
 class Guard:
     """Guard that prevents a borrower from ending the transaction of a lent connection.
 
-    ``commit()`` and ``rollback()`` of SQLAlchemy are refused at once. A COMMIT that is executed as
-    a statement, or on the driver's connection, is detected at the end, because the savepoint that
-    the guard set at the beginning is gone then.
+    ``commit()`` and ``rollback()`` of SQLAlchemy are refused at once. A COMMIT as an executed
+    statement, or on the driver's connection, is detected at the end: the savepoint that the guard
+    set at the beginning is gone then.
     """
 
     def __init__(self, connection: Connection, timeouts: Timeouts) -> None:

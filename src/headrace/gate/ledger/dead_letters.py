@@ -195,8 +195,8 @@ class DeadLetterStore(Store):
             resolution: For a sent letter, the target; for a dropped letter, the reason.
             claim: The sender's claim. None: resolve a letter that no process is sending. Default:
                 None.
-            sent_value: The value that was sent in place of the letter's value; it is stored with
-                the letter.
+            sent_value: Value that was sent in place of the letter's own value, and is stored with
+                the letter. Default: None, the own value was sent.
 
         Returns:
             True if the status was set. False, with nothing changed, if the letter was not waiting,

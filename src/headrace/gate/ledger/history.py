@@ -152,13 +152,15 @@ class HistoryStore(Store):
     ) -> tuple[Processed, ...]:
         """Return the first offset that each gate still needs, by gate and partition.
 
-        A gate needs all batches that are neither ``success`` nor dropped, all batches with a
-        waiting dead letter, and the unread offsets of its newest checkpoint. With ``keeps_last``,
-        it also needs its last batch, because Spark may request that batch again after a crash. Once
-        a checkpoint has begun in a partition, new batches need no lower offsets. An offset that was
-        reported as processed stays processed, unless a query starts below it with a new checkpoint
-        or an old copy of a checkpoint. Gates in ``without`` are left out. The result is empty if no
-        gate has read the topic or journal.
+        A gate needs all batches that are neither ``success`` nor dropped, and all batches with a
+        waiting dead letter. It also needs the unread offsets of its newest checkpoint. With
+        ``keeps_last``, it needs its last batch too, because Spark may request that batch again
+        after a crash. Once a checkpoint has begun in a partition, new batches need no lower
+        offsets.
+
+        An offset that was returned as processed stays processed, with one exception: a query that
+        starts below it, with a new checkpoint or an old copy of a checkpoint. Gates in ``without``
+        are left out. The result is empty if no gate has read the topic or journal.
 
         The cost grows with the number of open and dead batches, not with the length of the history.
         """

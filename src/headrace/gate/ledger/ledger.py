@@ -45,10 +45,10 @@ class Ledger:
     :class:`LedgerError` when the database cannot be read or written. Methods can be called from any
     thread, and from several processes at once.
 
-    With a retry timeout, a ledger waits and then repeats a call if the database cannot be reached,
-    cuts the connection or is locked by another client. A repeated call gives the same result, even
-    if only the answer to the first call was lost. `HistoryStore.coverage` is not repeated, nor are
-    the caller's statements in a `BatchStore.transaction`. If the retry timeout passes, or there is
+    If the database cannot be reached, cuts the connection or is locked by another client, a ledger
+    with a retry timeout waits and repeats the call. A repeated call gives the same result, even if
+    only the answer to the first call was lost. `HistoryStore.coverage` is not repeated, nor are the
+    caller's statements in a `BatchStore.transaction`. If the retry timeout passes, or there is
     none, a write whose answer was lost may have taken effect.
 
     The status of a batch changes only by the transitions of

@@ -253,8 +253,8 @@ class MomentStore(Store):
     def partitions(self) -> Sequence[Any]:
         """Return one row for each partition that a gate's newest batch reads.
 
-        A row has the gate, the topic, the partition, the end of the batch's range, the log end
-        offset at the time of the plan, and the topic id.
+        The columns are the gate, the topic, the partition, the end of the batch's range, the log
+        end offset at the plan, and the topic id.
         """
         return self._database.rows(_SQL["partitions"])
 
@@ -262,8 +262,8 @@ class MomentStore(Store):
         """Return the time at which a gate's next offset was the newest of its log (ms).
 
         This is the time of the newest plan whose lag is at most the number of offsets planned since
-        then. If none of the checkpoint's last ``limit`` batches has such a plan, the result is the
-        time of the oldest of these batches, an upper bound.
+        then. Without such a plan among the checkpoint's last ``limit`` batches, the result is the
+        time of the oldest of these batches: an upper bound.
         """
         values = {"gate": gate_name, "checkpoint_id": checkpoint_id, "limit": limit}
         row: Any = self._database.rows(_SQL["newest_at"], **values)[0]

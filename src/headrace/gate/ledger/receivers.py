@@ -36,11 +36,12 @@ class ReceiverReport:
             (records/s); None for no bound.
         records_per_s: Current rate of durably written records (records/s).
         records: Number of records written durably since the receiver's start.
-        bytes: Total size of the keys, values and headers of these ``records`` (bytes).
+        bytes: Total size of the keys, values and headers of all records written durably since the
+            receiver's start (bytes).
         buffered_bytes: Memory of the received records that are not durable yet (bytes).
         waiting_records: Number of buffered records that wait because of the rate limit.
-        refusing: A sentence that says why the receiver accepts no records, independent of the rate
-            limit; None if it accepts records.
+        refusing: Reason, in a sentence, why the receiver accepts no records whatever the rate limit
+            is; None if it accepts records.
         rejected: Number of rejected requests and senders since the start, by kind, such as ``HTTP
             429``.
     """
@@ -64,7 +65,7 @@ class ReceiverReport:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverRecord(ReceiverReport):
-    """A row of ``receiver``.
+    """A row of ``receiver``: the newest report of a receiver, and its time.
 
     Attributes:
         seen_ms: Time of the last heartbeat, by the receiver's clock (ms since the epoch).

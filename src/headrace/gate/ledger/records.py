@@ -164,7 +164,8 @@ class BatchRecord:
     lease_until_ms: int | None = None
     """End of the owner's lease; afterwards any process may claim the batch."""
     resolution: str | None = None
-    """Reason why a dead batch needs no more attention; None if it still does."""
+    """Reason why a dead batch needs no more attention; None if the batch is not dead, or needs
+    attention."""
     backfills: int = 0
     """Number of failed backfills of the batch; each backfill also counts as an attempt."""
     outcome_unknown: bool = False
@@ -356,7 +357,8 @@ class Loss:
     reason: str | None = None
     """Reason why the offsets could not be read."""
     checkpoint_id: str | None = None
-    """Id of the batch's checkpoint; None if there is no batch, or its row was pruned."""
+    """Id of the checkpoint of the batch in ``batch_key``; None without such a batch, or if the
+    batch's row was pruned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,9 +471,10 @@ class DeadLetterRecord:
     created_ms: int
     status: DeadLetterStatus
     resolved_ms: int | None
-    """Time at which the letter was sent or dropped; None while it is waiting."""
+    """Time at which the letter was sent or dropped; None for a waiting letter."""
     resolution: str | None
-    """For a sent letter, the target; for a dropped letter, the reason. None while it is waiting."""
+    """For a sent letter, the target; for a dropped letter, the reason. None for a waiting
+    letter."""
     sent_value: bytes | None = None
     """Value that was sent in place of the letter's own value; None if the own value was sent."""
 
