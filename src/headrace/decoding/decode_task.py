@@ -428,9 +428,9 @@ def _without_headers(reason: str) -> str:
 def _no_handler(report: Report) -> DecodeError:
     _, topic, partition, offset, reason = report
     return DecodeError(
-        f"The value of {topic}-{partition} at offset {offset} cannot be decoded, because {reason},"
-        " and no handler of a gate runs in this job's thread to reject the record; write decoded"
-        " rows with gate.write, and start threads of the handler with pyspark.InheritableThread."
+        f"{topic}-{partition} at {offset} cannot be decoded, because {reason}, and no handler of a"
+        " gate runs in this job's thread to reject the record; write decoded rows with gate.write,"
+        " and start threads of the handler with pyspark.InheritableThread."
     )
 
 
