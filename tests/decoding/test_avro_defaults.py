@@ -95,7 +95,7 @@ def test_a_field_that_is_new_within_a_record_has_its_default(registry: RegistryS
 def test_a_default_of_another_type_is_refused_at_startup(
     kind: Any, default: Any, where: str
 ) -> None:
-    with pytest.raises(OptionError, match=f"field {where} has a default that is no value of its"):
+    with pytest.raises(OptionError, match=f"field {where} has a default that is not a value"):
         headrace.avro(json.dumps(reader(kind, default)))
 
 

@@ -96,11 +96,11 @@ def test_values_have_the_types_of_the_schema() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"", r"it is no record of the Avro schema \(EOFError\)"),
-        (written(ORDER, {"id": 1, "name": "hunter2"})[0][:-2], "it is no record"),
+        (b"", r"it is not a record of the Avro schema \(EOFError\)"),
+        (written(ORDER, {"id": 1, "name": "hunter2"})[0][:-2], "it is not a record"),
         (written(ORDER, {"id": 1, "name": "hunter2"})[0] + b"x", "it is longer than a record"),
-        (b"\x02\x02\x08\xff\xfe\xfd\xfc", "it is no record"),
-        (b"\x02\x7f", "a union of its Avro record has no such branch"),
+        (b"\x02\x02\x08\xff\xfe\xfd\xfc", "it is not a record"),
+        (b"\x02\x7f", "a union of its Avro record has an invalid branch index"),
     ],
 )
 def test_what_is_no_record_has_a_reason_without_its_content(value: bytes, reason: str) -> None:
@@ -345,10 +345,10 @@ def test_an_id_of_another_kind_or_that_does_not_fit_rejects_the_record(
     form = headrace.avro(json_text.dumps(record(("id", "long"))), registry=registry.client())
     result = decoded(form, *[framed(number, value) for number in ids])
     assert result.reasons == {
-        0: "the registry's schema 1 is of PROTOBUF, not of AVRO",
+        0: "the registry's schema 1 is PROTOBUF, not AVRO",
         1: "the registry's schema 2 does not parse",
-        2: "what it was written as cannot be read with the reader's schema",
-        3: "what it was written as cannot be read with the reader's schema",
+        2: "its writer's schema is incompatible with the reader's schema",
+        3: "its writer's schema is incompatible with the reader's schema",
     }
 
 
@@ -357,7 +357,7 @@ def test_an_id_of_another_kind_or_that_does_not_fit_rejects_the_record(
     [
         ("{", "does not parse"),
         ('{"type": "record"}', "does not parse"),
-        ('"long"', "is of bigint; give that of a record"),
+        ('"long"', "has the type bigint; give the schema of a record"),
         (record(("x", "nothing")), "does not parse .*nothing"),
         (record(("x", ["int", "string"])), "field x is a union of several types"),
         (record(("x", {"type": "bytes", "logicalType": "decimal", "precision": 39})), "39 digits"),
@@ -378,11 +378,11 @@ def test_what_names_no_schema_is_refused(registry: RegistryServer, tmp_path: Pat
     client = registry.client()
     registry.register("p", 'syntax = "proto3";', kind="PROTOBUF")
     for options, sentence in (
-        ({}, "is given no schema"),
+        ({}, "has no schema"),
         ({"schema": "{}", "registry": client, "subject": "orders"}, "both a schema and a subject"),
         ({"subject": "orders"}, "a subject without a registry"),
-        ({"registry": client, "subject": "orders"}, "has no subject 'orders'; name one"),
-        ({"registry": client, "subject": "p"}, "has a schema of PROTOBUF"),
+        ({"registry": client, "subject": "orders"}, "has no subject 'orders'; name an"),
+        ({"registry": client, "subject": "p"}, "has a schema of the type PROTOBUF"),
         ({"schema": tmp_path / "no.avsc"}, "no.avsc cannot be read"),
     ):
         with pytest.raises(OptionError, match=sentence):

@@ -100,7 +100,7 @@ def test_a_few_bytes_do_not_claim_a_billion_items(
         b"\x02" + b"\xff" * 9 + b"\x01\x00\x00",  # -2^63
         reader=reader,
     )
-    reason = "it has more than 10,000 items of no size"
+    reason = "it has more than 10,000 items of zero bytes"
     assert result.reasons == dict.fromkeys((0, 2, 3, 4), reason)
     assert result.values[1].as_py()["id"] == 1
 
@@ -120,10 +120,10 @@ def test_items_that_have_a_size_are_not_counted(registry: RegistryServer) -> Non
     assert result.values[0].as_py()["x"] == [True] * 100_000
 
 
-CUT = "it is no record of the Avro schema (EOFError)"
-ENUM = "an enum of its Avro record has no such symbol"
-BLOCK = "a block of its Avro record is not of the size that it says"
-UNION = "a union of its Avro record has no such branch"
+CUT = "it is not a record of the Avro schema (EOFError)"
+ENUM = "an enum of its Avro record has an invalid symbol index"
+BLOCK = "a block of its Avro record does not have the size in its header"
+UNION = "a union of its Avro record has an invalid branch index"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_day_outside_of_the_years_1_to_9999_is_rejected(is_flat: bool) -> None
         {"day": day, "x": 1 if is_flat else []} for day in (2_932_896, *DAYS, -719_162)
     ]
     result = decoded(headrace.avro(json_text.dumps(schema)), *written(plain, *rows))
-    assert result.reasons == dict.fromkeys(range(1, 5), "its field day cannot be held by date")
+    assert result.reasons == dict.fromkeys(range(1, 5), "its field day does not fit date")
     days = [row and str(row["day"]) for row in result.values.to_pylist()]
     assert [days[0], days[-1]] == ["9999-12-31", "0001-01-01"]
 

@@ -43,7 +43,7 @@ def test_where_both_name_a_logical_type_it_has_to_be_the_same(writer: Any, reade
     reason = meaning(writer, reader)
     assert reason is not None
     assert reason.startswith("its field ")
-    assert reason.endswith("which would be another value")
+    assert reason.endswith("which would change the value")
 
 
 TREE: dict[str, Any] = {
@@ -77,7 +77,7 @@ def test_a_record_that_would_be_another_value_is_rejected(registry: RegistryServ
     form = headrace.avro(json.dumps(hundredths), registry=registry.client())
     result = decoded(form, *(framed(number, value) for number in numbers))
     assert result.reasons == {
-        0: "its field price was written as decimal with 3 digits behind the point, and the reader's"
-        " schema has decimal with 2 digits behind the point, which would be another value"
+        0: "its field price was written as decimal with 3 digits after the point, but the reader's"
+        " schema has decimal with 2 digits after the point, which would change the value"
     }
     assert str(result.values[1].as_py()["price"]) == "2.56"

@@ -222,7 +222,7 @@ def test_a_thread_of_the_handler_s_own_rejects_where_it_inherits(scene: Scene) -
 
     scene.run(handler)
     (said,) = failed
-    assert "start threads of its handler with pyspark.InheritableThread" in said
+    assert "start threads of the handler with pyspark.InheritableThread" in said
     assert scene.proven() == (5, 1)
 
 
@@ -265,7 +265,7 @@ def test_a_registry_that_is_away_is_waited_for_and_rejects_nothing(
     assert sink.ids == [7, 8]
     assert [each.offset for each in scene.letters()] == [1]
     reason = scene.letters()[0].error.message
-    assert reason.startswith("the schema registry does not know the id 99; where its header")
+    assert reason.startswith("the schema registry does not know the id 99; if its header")
     assert "set the source's option includeHeaders to true" in reason
     assert scene.proven() == (2, 1)
 
@@ -293,7 +293,7 @@ def test_rows_without_their_place_or_value_are_refused(
     ("schema", "sentence"),
     [
         ("id BIGINT NOT NUL", "The JSON schema 'id BIGINT NOT NUL' does not parse"),
-        ("id MAP<BIGINT, STRING>", "field id is of map<bigint,string>, which JSON does not have"),
+        ("id MAP<BIGINT, STRING>", "field id has the type map<bigint,string>, which has no JSON"),
     ],
 )
 def test_a_schema_that_does_not_parse_is_refused_in_one_sentence(
@@ -309,7 +309,7 @@ def test_timestamps_without_a_zone_are_refused_with_the_name_of_the_others(
 ) -> None:
     spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     try:
-        with pytest.raises(OptionError, match=r"field t is of timestamp_ntz, .* TIMESTAMP_LTZ"):
+        with pytest.raises(OptionError, match=r"field t has the type timestamp_ntz, .* TIMESTAMP_"):
             headrace.json("t TIMESTAMP").columns(spark)
         assert headrace.json("t TIMESTAMP_LTZ").columns(spark).names == ["t"]
     finally:
@@ -355,7 +355,7 @@ def test_what_is_too_much_for_one_task_fails_its_job_before_the_sink_has_anythin
         "partition": pa.array([0] * 4, pa.int32()),
         "offset": pa.array(range(4), pa.int64()),
     }
-    with pytest.raises(DecodeError, match="More than 2 of the values that one task reads of t-0"):
+    with pytest.raises(DecodeError, match="More than 2 of the values that one task reads from t-0"):
         list(task([pa.RecordBatch.from_pydict(columns)]))
 
 

@@ -117,7 +117,7 @@ def test_what_lacks_a_field_that_is_not_asked_for_does_not_fit(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"decode": "json: id BIGINT"}, "The option decode is no format; give headrace.json"),
+        ({"decode": "json: id BIGINT"}, "option decode is not a format; pass headrace.json"),
         ({"decode": ORDERS, "mode": "lenient"}, "The option mode is 'lenient'; it must be one of"),
         ({"mode": "FAILFAST"}, "The option mode is 'FAILFAST', but values are not decoded"),
     ],
@@ -346,7 +346,7 @@ def test_the_text_of_a_format_makes_it_again(spark: SparkSession, form: Format) 
 
 def test_a_schema_that_no_session_has_parsed_has_no_text() -> None:
     with pytest.raises(
-        OptionError, match="is text that a Spark session parses, and none is active"
+        OptionError, match="needs a Spark session to parse it, and no session is active"
     ):
         ORDERS.option(None)
 

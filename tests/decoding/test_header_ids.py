@@ -105,8 +105,8 @@ def test_without_headers_the_reason_names_the_option(registry: RegistryServer) -
     batch = pa.record_batch({"value": pa.array([b"\x02\x00", b"\x00" * 6], pa.binary())})
     _, reasons = DecodeTask(form, form.columns(None), None).decoded(batch)
     hint = (
-        "; where its header __value_schema_id names it, set the source's option includeHeaders to"
-        " true, and keep the column headers of the rows to decode"
+        "; if its header __value_schema_id has the id, set the source's option includeHeaders to"
+        " true, and keep the column headers in the rows to decode"
     )
     assert reasons == {
         0: NO_ID + hint,

@@ -90,13 +90,13 @@ def test_what_may_be_null_may_be_missing_and_a_null_value_stays_null() -> None:
         ('{"id": "hunter2"}', r"Expected `int`, got `str` - at `\$.id`"),
         ('{"id": 1.0}', "Expected `int`, got `float`"),
         ('{"id": true}', "Expected `int`, got `bool`"),
-        ('{"id": 9223372036854775808}', "its field id cannot be held by bigint"),
-        ('{"id": 1, "small": 40000}', "its field small cannot be held by smallint"),
-        ('{"id": 1, "price": 12345.67}', r"its field price cannot be held by decimal\(5,2\)"),
+        ('{"id": 9223372036854775808}', "its field id does not fit bigint"),
+        ('{"id": 1, "small": 40000}', "its field small does not fit smallint"),
+        ('{"id": 1, "price": 12345.67}', r"its field price does not fit decimal\(5,2\)"),
         ('{"id": 1, "day": "hunter2"}', r"Invalid RFC3339 encoded date - at `\$.day`"),
         ('{"id": 1, "tags": ["hunter2", 1]}', r"got `int` - at `\$.tags\[1\]`"),
         ('{"id": 1, "to": {"class": "hunter2"}}', "Object missing required field `zip`"),
-        ('{"id": 1, "to": {"zip": 99999999999}}', "its field to cannot be held by struct"),
+        ('{"id": 1, "to": {"zip": 99999999999}}', "its field to does not fit struct"),
         ('{"id": 1} {"id": 2}', "trailing characters"),
         ('{"id": 1', "truncated"),
         ("hunter2", "malformed"),
@@ -115,14 +115,14 @@ def test_what_may_be_null_may_be_missing_and_a_null_value_stays_null() -> None:
         ('{"id": 1, "price": "-1e-999999999"}', "Number out of range"),
         ('{"id": 1, "price": 1e99999999999999999999}', "Number out of range"),
         ('{"id": 1, "price": "1e-99999999999999999999"}', "Number out of range"),
-        ('{"id": 1, "price": 1e-38}', r"its field price cannot be held by decimal\(5,2\)"),
+        ('{"id": 1, "price": 1e-38}', r"its field price does not fit decimal\(5,2\)"),
         ('{"id": 1, "price": "999.%s"}' % ("0" * 39), "Number out of range"),
         ('{"id": 1, "price": 999.%s}' % ("0" * 401), "Number out of range"),
         ('{"id": 1, "price": "%s"}' % ("9" * 39), "Number out of range"),
         ('{"id": 1, "ratio": 1e39}', r"Expected `float` <= 3.4\d+e\+38 - at `\$.ratio`"),
         ('{"id": 1, "ratio": -3.5e38}', r"Expected `float` >= -3.4\d+e\+38"),
-        ('{"id": 1, "at": "0001-01-01T00:00:00+14:00"}', "at cannot be held by timestamp"),
-        ('{"id": 1, "at": "9999-12-31T23:59:59-14:00"}', "at cannot be held by timestamp"),
+        ('{"id": 1, "at": "0001-01-01T00:00:00+14:00"}', "at does not fit timestamp"),
+        ('{"id": 1, "at": "9999-12-31T23:59:59-14:00"}', "at does not fit timestamp"),
         ("[" * 100_000, "Expected `object`"),
         ('{"id": 1, "x": ' + "[" * 100_000, "nested too deeply|truncated|malformed"),
         (b'{"id": 1, "name": "\xff"}', "it is not UTF-8"),
@@ -165,23 +165,23 @@ def test_whatever_comes_each_value_is_a_record_or_has_a_reason(values: list[Any]
     [
         (17, "is a int; give text, a StructType or a Path"),
         (Path("/nowhere/orders.ddl"), "file /nowhere/orders.ddl cannot be read"),
-        ("id BIGNT", "field id is of BIGNT, which JSON does not have; use STRING"),
-        ("name STRING, id BIGNT NOT NULL", "field id is of BIGNT"),
-        ("id: bignt", "field id is of bignt"),
-        ("`an, id` INTEGR COMMENT 'x STRING'", "field an, id is of INTEGR"),
-        ("tags ARRAY<STRNG>", "field tags is of STRNG"),
-        ("counts MAP<STRING, LNG>, x INT", "field counts is of LNG"),
-        ("to STRUCT<zip: INT, street STRIG NOT NULL>", "field street is of STRIG"),
-        ("price DECIMAL(10, 2), id BIGNT", "field id is of BIGNT"),
-        ("code VARCHAR(5)", "field code is of VARCHAR, .* use STRING"),
-        ("code CHAR(5)", "field code is of CHAR, .* use STRING"),
-        ("at TIMESTAMP_NTZ", "field at is of TIMESTAMP_NTZ, .* TIMESTAMP_LTZ"),
+        ("id BIGNT", "field id has the type BIGNT, which has no JSON values; use STRING"),
+        ("name STRING, id BIGNT NOT NULL", "field id has the type BIGNT"),
+        ("id: bignt", "field id has the type bignt"),
+        ("`an, id` INTEGR COMMENT 'x STRING'", "field an, id has the type INTEGR"),
+        ("tags ARRAY<STRNG>", "field tags has the type STRNG"),
+        ("counts MAP<STRING, LNG>, x INT", "field counts has the type LNG"),
+        ("to STRUCT<zip: INT, street STRIG NOT NULL>", "field street has the type STRIG"),
+        ("price DECIMAL(10, 2), id BIGNT", "field id has the type BIGNT"),
+        ("code VARCHAR(5)", "field code has the type VARCHAR, .* use STRING"),
+        ("code CHAR(5)", "field code has the type CHAR, .* use STRING"),
+        ("at TIMESTAMP_NTZ", "field at has the type TIMESTAMP_NTZ, .* TIMESTAMP_LTZ"),
         ("id", "'id' does not parse .no field has a type.*such as: id BIGINT"),
         ("", "does not parse"),
         ("{", "does not parse"),
         ('{"type": "struct"}', "does not parse"),
         ('{"type": "struct", "fields": []}', "has no fields"),
-        (t.StructType([t.StructField("x", t.BinaryType())]), "field x is of binary"),
+        (t.StructType([t.StructField("x", t.BinaryType())]), "field x has the type binary"),
         (
             t.StructType([t.StructField("x", t.TimestampNTZType())]),
             "timestamp_ntz, .* TIMESTAMP_LTZ",
@@ -213,7 +213,7 @@ TYPES = st.recursive(
 def test_a_schema_of_types_that_json_has_is_accepted(kinds: list[t.DataType], form: str) -> None:
     texts = [form.format(f"x{at}", kind.simpleString()) for at, kind in enumerate(kinds)]
     assert headrace.json(", ".join(texts)).schema == ", ".join(texts)
-    with pytest.raises(OptionError, match="field last is of nothing"):
+    with pytest.raises(OptionError, match="field last has the type nothing"):
         headrace.json(", ".join([*texts, "last nothing"]))
 
 
@@ -228,7 +228,7 @@ def test_whatever_is_given_as_a_schema_is_accepted_or_refused(schema: str) -> No
     [t.BinaryType(), t.MapType(t.LongType(), t.LongType()), t.ArrayType(t.TimestampNTZType())],
 )
 def test_a_type_that_json_does_not_have_is_refused(kind: t.DataType) -> None:
-    with pytest.raises(OptionError, match=r"The JSON schema's field x.* is of .* use STRING"):
+    with pytest.raises(OptionError, match=r"The JSON schema's field x.* has the type .* STRING"):
         JsonDecoder(t.StructType([t.StructField("x", kind)]))
 
 

@@ -135,7 +135,7 @@ def test_what_is_no_message_has_a_reason_without_its_content() -> None:
     good = order(id=1, name="hunter2")
     result = decoded(ORDERS, good, good[:-1], b"\xff\xff", b"\x12\x07hunt\xff\xfer")
     assert result.reasons == dict.fromkeys(
-        (1, 2, 3), "it is no message of the Protocol Buffers schema"
+        (1, 2, 3), "it is not a message of the Protocol Buffers schema"
     )
 
 
@@ -149,11 +149,11 @@ def test_what_is_required_has_to_be_there() -> None:
 @pytest.mark.parametrize(
     ("value", "field"),
     [
-        (b"\x12\x01\xff", "name cannot be held by string"),
-        (b"\x2a\x01\xff", "tags cannot be held by array<string>"),
-        (b"\x3a\x05\x0a\x01\xff\x12\x00", "counts cannot be held by map<"),
-        (b"\x42\x06\x10\x80\x94\xeb\xdc\x03", "at cannot be held by timestamp"),  # 10^9 ns
-        (b"\x42\x0b\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "at cannot be held"),  # -1 ns
+        (b"\x12\x01\xff", "name does not fit string"),
+        (b"\x2a\x01\xff", "tags does not fit array<string>"),
+        (b"\x3a\x05\x0a\x01\xff\x12\x00", "counts does not fit map<"),
+        (b"\x42\x06\x10\x80\x94\xeb\xdc\x03", "at does not fit timestamp"),  # 10^9 ns
+        (b"\x42\x0b\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "at does not fit"),  # -1 ns
     ],
 )
 def test_what_a_message_has_that_is_no_value_of_its_type_rejects_it(
@@ -244,15 +244,15 @@ def test_a_registry_s_values_say_which_message_they_are(registry: RegistryServer
     )
     assert [each.as_py() and each.as_py()["id"] for each in result.values] == [7] * 3 + [None] * 10
     assert result.reasons == {
-        3: "it is a shop.Order.Item by the registry's schema 1, not a shop.Order",
-        4: "it is a shop.Address by the registry's schema 1, not a shop.Order",
-        5: "the registry's schema 1 has no message at 9",
-        6: "the registry's schema 1 has no message at -1",
-        7: "the registry's schema 4 has no message at 0",
-        8: "it does not say which message of its schema it is",
-        9: "it does not say which message of its schema it is",
+        3: "it is a shop.Order.Item in the registry's schema 1, not a shop.Order",
+        4: "it is a shop.Address in the registry's schema 1, not a shop.Order",
+        5: "the registry's schema 1 has no message with the index 9",
+        6: "the registry's schema 1 has no message with the index -1",
+        7: "the registry's schema 4 has no message with the index 0",
+        8: "it has no valid message index after its schema id",
+        9: "it has no valid message index after its schema id",
         10: "the schema registry does not know the id 99",
-        11: "the registry's schema 2 is of AVRO, not of PROTOBUF",
+        11: "the registry's schema 2 is AVRO, not PROTOBUF",
         12: NO_ID,
     }
 
@@ -262,8 +262,8 @@ def test_a_registry_s_values_say_which_message_they_are(registry: RegistryServer
     [
         (b"\xff", "shop.Order", "The descriptors do not parse"),
         (b"", "shop.Order", "The descriptors are empty"),
-        (FILES, "shop.Bill", "have no message 'shop.Bill'; give its full name, such as shop.Order"),
-        (files(holds_itself=True).SerializeToString(), "shop.Order", "shop.Order holds itself"),
+        (FILES, "shop.Bill", "have no message 'shop.Bill'; give the message's full name"),
+        (files(holds_itself=True).SerializeToString(), "shop.Order", "shop.Order contains itself"),
         (Path("/nowhere/shop.desc"), "shop.Order", "file /nowhere/shop.desc cannot be read"),
     ],
 )

@@ -77,7 +77,7 @@ def test_an_answer_without_a_schema_is_an_outage_while_it_lasts(
 def test_a_reference_that_the_registry_lacks_is_an_outage(registry: RegistryServer) -> None:
     number = registry.register("orders-value", ORDER, ("shop.Country", "country/a", 3))
     form = headrace.avro(json.dumps(ORDER), registry=registry.client())
-    sentence = "answers 404 to GET /schemas/ids/1, for a reference of it"
+    sentence = "answers 404 to GET /schemas/ids/1, for a referenced schema"
     with pytest.raises(RegistryError, match=sentence):
         decoded(form, framed(number, PLAIN))
 
@@ -187,7 +187,7 @@ def test_a_client_that_is_not_installed_is_named_with_its_extra(
     [
         (
             {"url": "http://reader:hunter2@registry:8081"},
-            "URL of registry has a user or a password",
+            "URL of registry contains a user or a password",
         ),
         ({"url": "registry:8081"}, "must be like http://host:8081"),
         ({"url": "ftp://registry"}, "must be like http://host:8081"),
@@ -198,12 +198,12 @@ def test_a_client_that_is_not_installed_is_named_with_its_extra(
         ({"url": " http://registry:8081"}, "must be like"),
         ({"url": "http://registry:8081?a=b"}, "must be like"),
         ({"url": ""}, "URL is ''; it must be like"),
-        ({"url": "http://a:8081,"}, "URL is ''; .* or several of these with commas"),
+        ({"url": "http://a:8081,"}, "URL is ''; .* or several URLs separated by commas"),
         ({"url": "http://a:8081,,http://b:8081"}, "URL is ''"),
         ({"url": "http://a:8081,b:8081"}, "URL is 'b:8081'"),
-        ({"url": "http://a:8081,http://reader:hunter2@[b"}, "has a user or a password"),
-        ({"user": "reader"}, "give user and password, or a token"),
-        ({"user": "r", "password": "hunter2", "token": "hunter2"}, "or too much"),
+        ({"url": "http://a:8081,http://reader:hunter2@[b"}, "contains a user or a password"),
+        ({"user": "reader"}, "give a user and a password, or a token"),
+        ({"user": "r", "password": "hunter2", "token": "hunter2"}, "or ambiguous"),
         ({"timeout_s": 0}, "timeout_s is 0; it must be above 0"),
     ],
 )

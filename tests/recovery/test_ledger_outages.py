@@ -24,7 +24,7 @@ from headrace.gate.ledger.transitions import Status
 
 PARTITIONS = 2
 RECORDS = 120  # in each partition: four batches or more
-WAITS = "It is tried again for up to"
+WAITS = "Headrace retries for up to"
 DEADLINE_S = 100
 
 
@@ -112,7 +112,7 @@ def test_a_query_can_be_stopped_while_its_handler_waits_for_the_ledger(
         assert not stopping.is_alive()
     finally:
         own_postgresql.start()
-    assert "until the query was stopped" in str(query.exception())
+    assert "because the query was stopped" in str(query.exception())
     query = start()
     try:
         with Ledger.open(own_postgresql.url) as ledger:

@@ -1,4 +1,4 @@
-"""Decodes records' values into typed columns, and has the gate reject those that do not fit."""
+"""Decoding of record values into typed columns; values that do not fit are rejected."""
 
 from headrace.core.system import door
 

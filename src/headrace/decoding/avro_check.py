@@ -1,4 +1,4 @@
-"""Validation of Avro records before fastavro, which has no limits and accepts index -1."""
+"""Check of Avro records before fastavro reads them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -7,13 +7,16 @@ from typing import Any, Final
 def other_meaning(
     writer: Any, reader: Any, writers: Mapping[str, Any], readers: Mapping[str, Any]
 ) -> str | None:
-    """Return the reason why values of this writer would change their meaning, or None.
+    """Return the reason why reading with another schema would change values, or None.
+
+    Values change, for example, if the writer and the reader have different logical types for an
+    integer.
 
     Args:
-        writer: The writer's schema, as parsed by fastavro.
-        reader: The reader's schema.
-        writers: Named schemas of the writer's schema.
-        readers: Named schemas of the reader's schema.
+        writer: The writer's schema, parsed by fastavro.
+        reader: The reader's schema, parsed by fastavro.
+        writers: The named types of the writer's schema, by name.
+        readers: The named types of the reader's schema, by name.
     """
     return next(_differences(writer, reader, (writers, readers), "record", frozenset()), None)
 
@@ -40,8 +43,8 @@ def _differences(
                 yield from _differences(written["values"], read["values"], named, where, within)
             elif (was := _logical(written)) and (now := _logical(read)) and was != now:
                 yield (
-                    f"its {where} was written as {was}, and the reader's schema has {now}, which"
-                    " would be another value"
+                    f"its {where} was written as {was}, but the reader's schema has {now}, which"
+                    " would change the value"
                 )
 
 
@@ -73,32 +76,36 @@ def _logical(schema: Any) -> str | None:
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     if logical != "decimal":
         return logical
-    return f"decimal with {schema.get('scale', 0)} digits behind the point"
+    return f"decimal with {schema.get('scale', 0)} digits after the point"
 
 
 MAX_LEVELS: Final = 100
-"""Most levels of a recursive record, as in Protocol Buffers. Beyond some thousands of levels
-fastavro overflows the stack of its process."""
+"""Maximum nesting level of a recursive record, as in Protocol Buffers. At some thousands of levels,
+fastavro would overflow the stack of the process."""
 
 MAX_EMPTY_ITEMS: Final = 10_000
-"""Most zero-byte items in a value's arrays, because a few bytes may claim any number of them."""
+"""Maximum number of zero-byte items in the arrays of a value. A few bytes can claim any number of
+such items."""
 
 _INT: Final = range(-(2**31), 2**31)
 
 _Skip = Callable[[bytes, int], int]
-"""Returns the end of a value that begins at an offset; reads at least one byte."""
+"""Function that returns the end offset of the value at an offset. It reads at least one byte."""
 
 
 class MalformedError(ValueError):
-    """A value is not a record of its schema; the message is the reason."""
+    """The error of a value that is not a record of its schema; its message is the reason."""
 
 
 class AvroCheck:
-    """Checks records of one schema; not thread-safe.
+    """Checks the bytes of records of one schema; not thread-safe.
+
+    fastavro has no limits on nesting and array sizes, and accepts the index -1 in a union or an
+    enum.
 
     Args:
         schema: the writer's schema, parsed by fastavro.
-        named: the named schemas of ``schema``.
+        named: the named types of ``schema``, by name.
     """
 
     def __init__(self, schema: Any, named: dict[str, Any]) -> None:
@@ -109,10 +116,10 @@ class AvroCheck:
         self._skip: Final = _function(self._compile(schema))
 
     def __call__(self, data: bytes) -> int:
-        """Check a record at the beginning of the data, and return the record's end.
+        """Check the record at the beginning of ``data``; return the offset of its end.
 
         Raises:
-            MalformedError: fastavro would decode the record wrongly, or without limits.
+            MalformedError: the record is invalid, or exceeds a limit.
             EOFError: the data ends within the record.
         """
         self._level = self._empty_items = 0
@@ -125,7 +132,7 @@ class AvroCheck:
         return end
 
     def _compile(self, schema: Any) -> int | _Skip:
-        """Return the size of a schema's values (bytes), or a function that skips a value."""
+        """Return the fixed size of a type's values (bytes), or a function that skips one value."""
         if isinstance(schema, list):
             return _union([self._compile(branch) for branch in schema])
         kind = schema["type"] if isinstance(schema, dict) else schema
@@ -157,7 +164,7 @@ class AvroCheck:
         return compiled
 
     def _nested(self, name: str) -> _Skip:
-        """Return a function that skips a recursive record, which is still being compiled."""
+        """Return a function that skips a recursive record whose compilation is not finished."""
 
         def skip(data: bytes, at: int) -> int:
             self._level += 1
@@ -183,7 +190,7 @@ class AvroCheck:
                     self._empty_items += count
                     if self._empty_items > MAX_EMPTY_ITEMS:
                         raise MalformedError(
-                            f"it has more than {MAX_EMPTY_ITEMS:,} items of no size"
+                            f"it has more than {MAX_EMPTY_ITEMS:,} items of zero bytes"
                         )
                 elif isinstance(item, int):
                     at += count * item
@@ -192,7 +199,7 @@ class AvroCheck:
                         at = item(data, at)
                 if end is not None and at != end:
                     raise MalformedError(
-                        "a block of its Avro record is not of the size that it says"
+                        "a block of its Avro record does not have the size in its header"
                     )
 
         return skip
@@ -203,7 +210,7 @@ def _function(compiled: int | _Skip) -> _Skip:
 
 
 def _sequence(parts: Sequence[int | _Skip]) -> int | _Skip:
-    """Return a skip of consecutive values; neighbours of known sizes are skipped together."""
+    """Combine the sizes or skip functions of consecutive values; neighbouring sizes are added."""
     merged: list[int | _Skip] = []
     for size_or_skip in parts:
         if isinstance(size_or_skip, int) and merged and isinstance(merged[-1], int):
@@ -230,7 +237,7 @@ def _union(branches: Sequence[int | _Skip]) -> _Skip:
     def skip(data: bytes, at: int) -> int:
         branch, at = _number(data, at)
         if not 0 <= branch < len(skips):
-            raise MalformedError("a union of its Avro record has no such branch")
+            raise MalformedError("a union of its Avro record has an invalid branch index")
         return skips[branch](data, at)
 
     return skip
@@ -240,7 +247,7 @@ def _enum(count: int) -> _Skip:
     def skip(data: bytes, at: int) -> int:
         symbol, at = _number(data, at)
         if not 0 <= symbol < count:
-            raise MalformedError("an enum of its Avro record has no such symbol")
+            raise MalformedError("an enum of its Avro record has an invalid symbol index")
         return at
 
     return skip
@@ -273,7 +280,7 @@ def _long(data: bytes, at: int) -> int:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Return a zigzag number of at most 64 bits, and its end."""
+    """Read a zigzag varint of at most 64 bits; return it and the offset of its end."""
     byte = data[at]
     value, shift = byte & 0x7F, 0
     while byte >= 0x80:

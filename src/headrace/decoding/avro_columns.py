@@ -1,4 +1,4 @@
-"""Decodes flat Avro records to Arrow a column at a time; leaves other records to fastavro."""
+"""Fast decoding of flat Avro records to Arrow, column by column with NumPy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,10 +17,11 @@ _Bytes = npt.NDArray[np.uint8]
 _Mask = npt.NDArray[np.bool_]
 
 _PADDING: Final = bytes(16)
-"""Padding after all values, so that reading a number at the end stays within the data."""
+"""Bytes that are appended to all values, so that reading a number at the end stays within the
+data."""
 
 _MOST_BYTES: Final = 2**31 - 2**20
-"""Most bytes of one call, because Arrow's offsets have 32 bits."""
+"""Maximum size of the values of one call (bytes), because Arrow's offsets have 32 bits."""
 
 _MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
 _INT: Final = (-(2**31), 2**31 - 1)
@@ -32,7 +33,7 @@ _BOUNDS: Final[dict[tuple[str, str | None], tuple[int, int]]] = {
     ("long", "local-timestamp-micros"): (FIRST_US, LAST_US),
     **{("long", logical): (FIRST_US // 1000, LAST_US // 1000) for logical in _MILLIS},
 }
-"""Smallest and largest number of a value, by type and logical type."""
+"""Smallest and largest allowed number, by Avro type and logical type."""
 
 _TEXTS: Final = frozenset({("string", None), ("string", "uuid"), ("bytes", None)})
 _FLOATS: Final = frozenset({"float", "double"})
@@ -40,11 +41,11 @@ _FLOATS: Final = frozenset({"float", "double"})
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Records that were decoded together.
+    """Result of decoding flat records together.
 
     Attributes:
-        structs: a struct for each requested value, in order; meaningless where ``fits`` is false.
-        fits: whether each struct is certainly a whole record.
+        structs: a struct for each requested value, in order; invalid where ``fits`` is false.
+        fits: for each struct, whether it is certainly a complete and valid record.
     """
 
     structs: pa.StructArray
@@ -54,7 +55,8 @@ class Flat:
 class FlatAvro:
     """Decodes records whose fields are plain types, or unions of null and a plain type.
 
-    It accepts no value that fastavro would refuse, and leaves some valid values to fastavro.
+    A value that fastavro would refuse is never accepted. Some valid values are not decoded either;
+    fastavro must decode these.
     """
 
     def __init__(self, reads: "list[_Read]", nulls: list[int | None], kinds: pa.StructType) -> None:
@@ -64,7 +66,7 @@ class FlatAvro:
 
     @classmethod
     def of(cls, schema: Any, columns: StructType) -> Self | None:
-        """Return a decoder for a parsed schema with logical types; None if it is not flat."""
+        """Create a decoder for a parsed schema with logical types; None if it is not flat."""
         reads: list[_Read] = []
         nulls: list[int | None] = []
         kinds = arrow_type(nullable(columns))
@@ -80,12 +82,12 @@ class FlatAvro:
         return cls(reads, nulls, kinds)
 
     def decode(self, values: pa.Array, numbers: _Ints, header_bytes: _Ints) -> Flat | None:
-        """Decode the numbered values, none of them null; None if each must be decoded singly.
+        """Decode the values with these indexes; return None if fastavro must decode them.
 
         Args:
-            values: binary, with 32-bit offsets.
-            numbers: ascending numbers of values.
-            header_bytes: size of the header before each of these values.
+            values: binary values, with 32-bit offsets.
+            numbers: ascending indexes of the values to decode; these values are not null.
+            header_bytes: for each of these values, the size of its header (bytes).
         """
         _, offsets_buffer, data_buffer = values.buffers()
         if data_buffer is None or data_buffer.size > _MOST_BYTES:
@@ -110,7 +112,7 @@ class FlatAvro:
 
 
 class _Cursor:
-    """Position in each record; it stays beyond the end once the record does not fit."""
+    """Reading position in each record; a position beyond the record's end means "does not fit"."""
 
     def __init__(self, data: _Bytes, at: _Ints, ends: _Ints) -> None:
         self.data: Final = data
@@ -138,7 +140,7 @@ class _Cursor:
         for shift in range(7, 70, 7):
             if not len(more):
                 break
-            # A position beyond all data is beyond the record's end, so any byte will do.
+            # A position beyond all data is also beyond its record's end, so any byte will do here.
             read = self.data[np.minimum(at[more], len(self.data) - 1)]
             if shift == 63:
                 unfit.append(more[read > 1])
@@ -153,7 +155,7 @@ class _Cursor:
 
 
 _Read = Callable[[_Cursor, _Ints], pa.Array]
-"""Reads one value of each of the given rows."""
+"""Function that reads one value from each of the rows with these indexes."""
 
 
 def _column(cursor: _Cursor, read: _Read, null: int | None) -> pa.Array:
@@ -215,7 +217,7 @@ def _floats(cursor: _Cursor, rows: _Ints, kind: pa.DataType) -> pa.Array:
 
 
 def _texts(cursor: _Cursor, rows: _Ints, kind: pa.DataType) -> pa.Array:
-    """Return texts or bytes, copied by Arrow: every second piece of the data is a value."""
+    """Read texts or bytes. The buffer has values and gaps in turn, and Arrow copies the values."""
     if not len(rows):
         return pa.array([], kind)
     sizes = cursor.numbers(rows)

@@ -1,7 +1,7 @@
-"""Conversion of field defaults in an Avro schema from JSON to stored values.
+"""Conversion of field defaults in an Avro schema from JSON to Python values.
 
 fastavro returns a default's JSON unchanged: a text for bytes (fastavro#869), and a record without
-its fields that have defaults of their own.
+those of its fields that have their own defaults.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,16 +13,16 @@ _NO_VALUE: Final = object()
 
 
 def with_stored_defaults(schema: Any, named: Mapping[str, Any]) -> Any:
-    """Convert the default of each field of a parsed schema in place, and return the schema.
+    """Convert the default of each field of a parsed schema in place; return the schema.
 
     Args:
-        schema: a reader's schema, parsed by fastavro.
-        named: the named schemas of ``schema``.
+        schema: the schema of the reader, parsed by fastavro.
+        named: the named types of ``schema``, by name.
 
     Raises:
         OptionError: a default is not a value of its field's type. Avro for Java refuses such a
-            default too, but stores ``?`` for a character above U+00FF, and pads fixed values
-            with zeros.
+            default too, with two exceptions: it stores ``?`` for a character above U+00FF, and it
+            pads fixed values with zeros.
     """
     fields = {
         id(field): field
@@ -30,7 +30,8 @@ def with_stored_defaults(schema: Any, named: Mapping[str, Any]) -> Any:
         for field in _fields(root)
         if "default" in field
     }
-    # Convert all before replacing any: a record's default includes defaults of its fields.
+    # Convert all defaults first, and then replace them, because a record's default includes the
+    # defaults of its fields.
     values = [
         _stored(field["type"], named, field["default"], field["name"]) for field in fields.values()
     ]
@@ -40,7 +41,7 @@ def with_stored_defaults(schema: Any, named: Mapping[str, Any]) -> Any:
 
 
 def _fields(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield the fields of all records that are defined within a schema."""
+    """Yield the fields of all records that a schema defines, also of nested records."""
     if isinstance(schema, list):
         for branch in schema:
             yield from _fields(branch)
@@ -53,10 +54,10 @@ def _fields(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _stored(schema: Any, named: Mapping[str, Any], default: Any, where: str) -> Any:
-    """Return the stored value of a default in JSON.
+    """Convert a default from JSON to the Python value that fastavro reads for its type.
 
     Raises:
-        OptionError: the default is not of the schema's type.
+        OptionError: the default is not a value of the type.
     """
     if isinstance(schema, list):
         is_null = default is None and "null" in schema
@@ -78,8 +79,8 @@ def _stored(schema: Any, named: Mapping[str, Any], default: Any, where: str) -> 
             value = _scalar(kind, schema, default)
     if value is _NO_VALUE:
         raise OptionError(
-            f"The Avro schema's field {where} has a default that is no value of its type, {kind};"
-            " give one that is."
+            f"The Avro schema's field {where} has a default that is not a value of its type,"
+            f" {kind}; give a default of this type."
         )
     return value
 
@@ -92,8 +93,8 @@ def _record(
         name = field["name"]
         if name not in default and "default" not in field:
             raise OptionError(
-                f"The Avro schema's field {where}.{name} has no default, and the default of the"
-                " record that has it gives no value for it; add one of them."
+                f"The Avro schema's field {where}.{name} has no default, and the default of its"
+                " record has no value for the field; add one of these two."
             )
         inner = default[name] if name in default else field["default"]
         values[name] = _stored(field["type"], named, inner, f"{where}.{name}")
@@ -101,7 +102,7 @@ def _record(
 
 
 def _scalar(kind: Any, schema: Any, default: Any) -> Any:
-    """Return the stored value of a default that is not nested, or `_NO_VALUE`."""
+    """Convert the default of a type that is not nested; return `_NO_VALUE` if it does not fit."""
     try:
         match kind, default:
             case "bytes", str():
@@ -132,4 +133,4 @@ _HOLDS: Final[dict[Any, Callable[[Any], bool]]] = {
     "long": _is_whole(64),
     "string": lambda value: isinstance(value, str),
 }
-"""Checks whether a JSON value is of a type."""
+"""For each Avro type, a function that returns whether a JSON value is a value of the type."""

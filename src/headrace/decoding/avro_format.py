@@ -1,4 +1,4 @@
-"""Avro format: one record per value, alone or in a schema registry's wire format, by fastavro."""
+"""Avro format: one record per value, with or without a wire format header, read by fastavro."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -56,16 +56,17 @@ _LOGICAL: Final[dict[tuple[str, str], t.DataType]] = {
     ("string", "uuid"): t.StringType(),
     ("fixed", "uuid"): t.StringType(),
 }
-"""Spark types of logical types; on other types Avro requires that a logical type is ignored."""
+"""Spark type of each logical type, by the Avro type below it. On other Avro types, the Avro
+specification requires that a logical type is ignored."""
 
 _UUID_BYTES: Final = 16
 _NESTED: Final = frozenset({"type", "fields", "items", "values"})
 _NONE: Final = np.array([], np.int64)
 _WIDE: Final = Context(prec=80)
 _DECIMAL_BITS: Final = 127
-"""Bits of a number of 38 digits, Spark's limit: converting millions of bytes takes minutes.
-"""
-_SEVERAL: Final = "write one type, or a union of null and one"
+"""Number of bits of the largest number with 38 digits, Spark's limit. Larger numbers are refused
+before the conversion, because converting millions of bytes to a decimal takes minutes."""
+_SEVERAL: Final = "write one type, or a union of null and one type"
 
 
 def avro(
@@ -74,31 +75,31 @@ def avro(
     registry: SchemaRegistry | None = None,
     subject: str | None = None,
 ) -> "AvroFormat":
-    """Return the format of Avro records, one in each value.
+    """Return a format for `headrace.decode`: one Avro record in each value.
 
-    With a registry values have Confluent's wire format: a byte 0 and the id of the writer's schema.
-    The record is read into the schema given here by Avro's rules of schema evolution. A record
-    whose id the registry does not know is rejected.
+    With a registry, values must be in Confluent's wire format: a byte 0 and the id of the writer's
+    schema. Each record is converted from the writer's schema to the reader's schema, by Avro's
+    rules of schema resolution. A record is rejected if the registry does not know its id.
 
     Args:
-        schema: the reader's schema as Avro's JSON, or the path of a file with it.
-        registry: the registry of writers' schemas. Default: none; values are records alone, written
-            with ``schema``.
-        subject: the registry's subject whose newest schema is used instead of ``schema``; it is
-            fetched now.
+        schema: the reader's schema: Avro's JSON as a text, or the path of a file with it.
+        registry: the registry with the schemas of the writers. Default: None; values are records
+            without a wire format header, written with ``schema``.
+        subject: a subject of the registry, instead of ``schema``: the newest schema of the subject,
+            requested by this call, is the reader's schema.
 
     Raises:
         OptionError: the schema does not parse, its file cannot be read, it has a type that Spark
-            does not have, or there is no such subject; schema and subject are both given, or
-            neither is.
+            does not have, or the registry has no such subject; or both schema and subject are
+            given, or neither.
         RegistryError: the registry cannot be reached.
         SetupError: fastavro or the registry's client is not installed
             (``pip install 'headrace[avro]'``).
     """
     if (schema is None) == (subject is None) or (subject is not None and registry is None):
         raise OptionError(
-            "Avro is given no schema, or both a schema and a subject, or a subject without a"
-            " registry; give avro(schema), avro(schema, registry=...) or avro(registry=...,"
+            "The Avro format has no schema, or both a schema and a subject, or a subject without a"
+            " registry; write avro(schema), avro(schema, registry=...) or avro(registry=...,"
             " subject=...)."
         )
     if registry is not None:
@@ -108,8 +109,8 @@ def avro(
         newest = registry.newest(subject)
         if newest.kind != "AVRO":
             raise OptionError(
-                f"The schema registry's subject {subject!r} has a schema of {newest.kind}; name one"
-                " of AVRO."
+                f"The schema registry's subject {subject!r} has a schema of the type {newest.kind};"
+                " name a subject with an AVRO schema."
             )
         text, references = newest.text, newest.references
     else:
@@ -133,7 +134,7 @@ def _text_of(schema: str | Path | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AvroFormat:
-    """Avro with a reader's schema, created by `avro`."""
+    """Format of Avro records, with the reader's schema; created by `avro`."""
 
     schema: str
     references: tuple[str, ...] = ()
@@ -143,7 +144,7 @@ class AvroFormat:
         return option_text(self)
 
     def option(self, _spark: SparkSession | None = None) -> dict[str, Any]:
-        """Return the reader's schema, its references and the registry."""
+        """Return the reader's schema, its references and the registry, under the key ``avro``."""
         return {
             "avro": {
                 "schema": self.schema,
@@ -153,7 +154,7 @@ class AvroFormat:
         }
 
     def columns(self, _spark: SparkSession | None = None) -> t.StructType:
-        """Return the fields of the reader's schema."""
+        """Return the fields of the reader's schema as Spark types."""
         _fastavro()
         try:
             parsed = _parsed(self.schema, self.references)
@@ -167,19 +168,20 @@ class AvroFormat:
         with_stored_defaults(parsed, _named(parsed))
         if not isinstance(kind, t.StructType) or not kind.fields:
             raise OptionError(
-                f"The Avro schema is of {kind.simpleString()}; give that of a record with fields."
+                f"The Avro schema has the type {kind.simpleString()}; give the schema of a record"
+                " with fields."
             )
         return kind
 
     def decoder(
         self, columns: t.StructType, _asked: Collection[str] | None = None
     ) -> "AvroDecoder":
-        """Return a decoder into the reader's schema, which builds all columns."""
+        """Create a decoder that converts records to the reader's schema; it builds all columns."""
         return AvroDecoder(self, columns)
 
 
 class AvroDecoder:
-    """Decodes Avro records, and caches the writers' schemas by id."""
+    """Decodes Avro records into structs; it caches the writers' schemas by id."""
 
     def __init__(self, of: AvroFormat, columns: t.StructType) -> None:
         self._registry = of.registry
@@ -194,7 +196,7 @@ class AvroDecoder:
         self._flat = FlatAvro.of(typed, columns)
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode all values; see `Decoder.decode`."""
+        """Decode all values, as `Decoder.decode` describes."""
         if self._flat is None:
             return self._each(values.to_pylist())
         headers = self._header_bytes(values)
@@ -217,7 +219,7 @@ class AvroDecoder:
         return Decoded(structs, {int(rest[at]): why for at, why in alone.reasons.items()})
 
     def _header_bytes(self, values: pa.Array) -> npt.NDArray[np.int64]:
-        """Return the size of each value's header; -1 if another writer's schema is possible."""
+        """Return the header size of each value written with the reader's schema; -1 for others."""
         sizes = np.where(values.is_valid(), 0 if self._registry is None else -1, -1)
         own = [header_of(key) for key, writer in self._written.items() if writer is self._plain]
         for size in {len(header) for header in own}:
@@ -253,9 +255,9 @@ class AvroDecoder:
         except Exception as error:  # noqa: BLE001  (malformed data raises errors of any type)
             kind = type(error).__name__
             reason = (
-                "what it was written as cannot be read with the reader's schema"
+                "its writer's schema is incompatible with the reader's schema"
                 if kind == "SchemaResolutionError"
-                else f"it is no record of the Avro schema ({kind})"
+                else f"it is not a record of the Avro schema ({kind})"
             )
             raise _UnfitError(reason) from None
         if end < len(data):
@@ -287,7 +289,7 @@ class AvroDecoder:
 
 
 class _UnfitError(Exception):
-    """A value does not fit; the message is the reason."""
+    """The error of a value that does not fit; its message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +306,7 @@ def _writer_schema(
     kind: str, text: str, references: Sequence[str], number: int | UUID
 ) -> _Writer | str:
     if kind != "AVRO":
-        return f"the registry's schema {number} is of {kind}, not of AVRO"
+        return f"the registry's schema {number} is {kind}, not AVRO"
     try:
         schema = _parsed(text, references, plain=True)
         return _Writer.of(schema if isinstance(schema, dict) else {"type": schema})
@@ -313,7 +315,7 @@ def _writer_schema(
 
 
 def _parsed(text: str, references: Sequence[str], *, plain: bool = False) -> Any:
-    """Parse a schema for fastavro; without logical types values stay as stored."""
+    """Parse a schema with its references; with ``plain``, without its logical types."""
     parse = _fastavro().schema.parse_schema
     change = _without_logical_types if plain else lambda document: document
     named: dict[str, Any] = {}
@@ -340,7 +342,8 @@ def _named(parsed: Any) -> dict[str, Any]:
 
 
 _Convert = Callable[[Any], Any] | None
-"""Conversion of a stored value to a value that Arrow accepts; None if none is needed."""
+"""Function that converts a value from fastavro to a value that Arrow accepts; None if no conversion
+is needed."""
 
 
 _CONVERTS: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
@@ -353,10 +356,10 @@ _CONVERTS: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
 def _spark_type(
     schema: Any, named: dict[str, Any], where: str, within: tuple[str, ...]
 ) -> tuple[t.DataType, _Convert]:
-    """Return the Spark type of this schema's values that are not null, and their conversion.
+    """Return the Spark type of a schema's non-null values, and their conversion.
 
     Raises:
-        OptionError: Spark has no such type.
+        OptionError: Spark has no type for the schema.
     """
     if isinstance(schema, str) and schema in named:
         schema = named[schema]
@@ -377,14 +380,17 @@ def _spark_type(
         if schema["precision"] > 38:
             raise OptionError(
                 f"The Avro schema's {where} is a decimal of {schema['precision']} digits; Spark has"
-                " 38."
+                " at most 38 digits."
             )
         return t.DecimalType(schema["precision"], scale), lambda value: _decimal(value, scale)
     both = str(kind), str(logical)
     if both in _LOGICAL and schema.get("size", _UUID_BYTES) == _UUID_BYTES:
         return _LOGICAL[both], _CONVERTS.get(both)
     if kind not in _PLAIN:
-        raise OptionError(f"The Avro schema's {where} is of {kind!r}, which Spark does not have.")
+        raise OptionError(
+            f"The Avro schema's {where} has the type {kind!r}, which Spark does not have; use"
+            " another type."
+        )
     return _PLAIN[kind], None
 
 
@@ -395,7 +401,7 @@ def _record_type(
     if name in within:
         raise OptionError(
             f"The Avro schema's {where} is a record {name} within a {name}, which Spark's types"
-            " cannot hold; leave that field out."
+            " cannot represent; remove the field."
         )
     fields: list[t.StructField] = []
     converts: dict[str, Callable[[Any], Any]] = {}
@@ -436,7 +442,7 @@ def _of_array(convert: _Convert) -> _Convert:
 
 
 def _of_map(convert: _Convert) -> _Convert:
-    """Return a map's conversion to pairs, which Arrow accepts as entries."""
+    """Return the conversion of a map to pairs of key and value, which Arrow accepts as a map."""
     if convert is None:
         return lambda value: list(value.items())
     return lambda value: [(key, convert(item)) for key, item in value.items()]

@@ -1,4 +1,4 @@
-"""The option ``decode`` of a source: text from which Spark's processes recreate a format."""
+"""The source option ``decode``: the text of a format, which Spark passes to its processes."""
 
 import json
 from base64 import b64decode
@@ -18,7 +18,7 @@ MODE: Final = "mode"
 
 
 class Mode(StrEnum):
-    """Treatment of unfit values where no gate rejects them, with Spark's names."""
+    """Treatment of values that do not fit, if no gate rejects them; named as Spark's modes."""
 
     PERMISSIVE = "PERMISSIVE"
     DROPMALFORMED = "DROPMALFORMED"
@@ -26,10 +26,10 @@ class Mode(StrEnum):
 
 
 def format_of(text: str) -> Format:
-    """Return the format of an option's text.
+    """Parse the text of the option ``decode``; return its format.
 
     Raises:
-        OptionError: the text is not a format.
+        OptionError: the text is not the text of a format.
     """
     try:
         ((kind, settings),) = json.loads(text).items()
@@ -37,13 +37,13 @@ def format_of(text: str) -> Format:
     except (ValueError, AttributeError, KeyError, TypeError):
         # The error must not quote the text, which may contain a secret.
         raise OptionError(
-            f"The option {OPTION} is no format; give headrace.json(...), headrace.avro(...) or"
-            " headrace.protobuf(...)."
+            f"The value of the option {OPTION} is not a format; pass headrace.json(...),"
+            " headrace.avro(...) or headrace.protobuf(...)."
         ) from None
 
 
 def has_secret(text: str) -> bool:
-    """Whether the option's text contains a registry's secret."""
+    """Return whether the option's text contains a password or token of a schema registry."""
     try:
         return registry_with_secret(json.loads(text)) is not None
     except (ValueError, AttributeError):
@@ -51,10 +51,10 @@ def has_secret(text: str) -> bool:
 
 
 def mode_of(text: str) -> Mode:
-    """Return the mode of this name, in any case.
+    """Return the mode with this name, in upper or lower case.
 
     Raises:
-        OptionError: there is no such mode.
+        OptionError: no mode has this name.
     """
     try:
         return Mode(text.strip().upper())

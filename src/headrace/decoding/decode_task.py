@@ -1,7 +1,7 @@
-"""``headrace.decode``: tasks decode values into typed columns and report values that do not fit.
+"""``headrace.decode``: decodes record values into typed columns, in Spark's tasks.
 
-Tasks decode the values that they read, so raw bytes do not travel from Python to the JVM, back to a
-Python worker, and as columns to the JVM again.
+Values that do not fit are reported to the handler's process. The tasks that read the values also
+decode them. So no raw bytes travel to the JVM, to a Python worker and back to the JVM.
 """
 
 import json
@@ -32,28 +32,29 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Report = tuple[str, str, int, int, str]
-"""A record's run, topic, partition and offset, and the reason why it cannot be decoded."""
+"""Report of a value that cannot be decoded: the run of its batch, topic, partition, offset and
+reason."""
 
 MAX_REPORTED: Final = 100_000
-"""Most records kept for a run; a batch with more of them has failed."""
+"""Maximum number of reports that are kept for a run. A batch with more reports fails."""
 
 _RUN: Final = "headrace.run"
 
 
 class Reports:
-    """Reports of tasks, by the run of the batch that waits for them."""
+    """Reports of values that cannot be decoded, by the run of the handler."""
 
     def __init__(self) -> None:
         self._changing: Final = threading.Lock()
         self._by_run: dict[str, dict[tuple[str, int, int], str]] = {}
 
     def open(self, run: str) -> None:
-        """Keep reports to a run from now on."""
+        """Keep the reports to a run from now on; until then they are ignored."""
         with self._changing:
             self._by_run[run] = {}
 
     def add(self, reports: Iterable[Report]) -> None:
-        """Keep each record's first report; ignore reports to a closed run."""
+        """Store the first report of each record; ignore reports to runs that are not open."""
         with self._changing:
             for run, topic, partition, offset, reason in reports:
                 kept = self._by_run.get(run)
@@ -62,12 +63,12 @@ class Reports:
 
     @property
     def only(self) -> str | None:
-        """The open run; None without an open run, or with several."""
+        """The id of the only open run; None if no run or several runs are open."""
         with self._changing:
             return next(iter(self._by_run)) if len(self._by_run) == 1 else None
 
     def take(self, run: str) -> dict[tuple[str, int, int], str]:
-        """Return the reports since the last call, by topic, partition and offset."""
+        """Return and remove the reports to a run, by topic, partition and offset."""
         with self._changing:
             taken = self._by_run.get(run, {})
             if taken:
@@ -75,24 +76,24 @@ class Reports:
             return taken
 
     def close(self, run: str) -> None:
-        """Drop a run and its reports."""
+        """Delete the reports to a run, and ignore its later reports."""
         with self._changing:
             self._by_run.pop(run, None)
 
 
 REPORTS: Final = Reports()
-"""Reports received by this process."""
+"""Reports that this process has received."""
 
 
 class ReportsParam(AccumulatorParam[Any]):
-    """Merges reports for Spark: a task collects a list, the driver adds the list to `Reports`."""
+    """Accumulator of reports: a task fills a list, and Spark adds the list to `Reports`."""
 
     def zero(self, value: Any) -> list[Report]:
-        """Return the initial value of a task: no reports."""
+        """Return the initial value in a task: an empty list."""
         return []
 
     def addInPlace(self, value1: Any, value2: Any) -> Any:
-        """Add reports to a task's list, or a task's list to the driver's `Reports`."""
+        """Append reports to a task's list, or add a task's list to the driver's `Reports`."""
         if isinstance(value1, Reports):
             value1.add(value2)
         else:
@@ -105,7 +106,7 @@ _made: "list[tuple[SparkContext, Accumulator[Any]]]" = []
 
 
 def accumulator_of(context: "SparkContext") -> "Accumulator[Any]":
-    """Return the accumulator of a Spark context, shared by all its streams and batches."""
+    """Return the report accumulator of a Spark context; all its streams and batches share it."""
     with _making:
         for owner, accumulator in _made:
             if owner is context:
@@ -117,7 +118,7 @@ def accumulator_of(context: "SparkContext") -> "Accumulator[Any]":
 
 @contextmanager
 def reported_to(run: str) -> Iterator[None]:
-    """Make the jobs of this thread report to a run within the block; see `Reports.take`."""
+    """Within the block, make this thread's Spark jobs report to a run of the handler."""
     REPORTS.open(run)
     context = active_context()
     before = None if context is None else context.getLocalProperty(_RUN)
@@ -133,85 +134,85 @@ def reported_to(run: str) -> Iterator[None]:
 
 
 def new_run() -> str:
-    """Return a new id for a run of a handler."""
+    """Return a random id for a run of a handler."""
     return uuid.uuid4().hex
 
 
 def run_of_task() -> str | None:
-    """Return the run of this worker's task; None outside of a handler."""
+    """Return the run to which the current task must report; None outside of a handler's job."""
     task = TaskContext.get()
     return None if task is None else task.getLocalProperty(_RUN)
 
 
 class Reporter(Protocol):
-    """Channel for a task's reports, serialized to the tasks."""
+    """Channel for reports from tasks to the handler's process; serialized to the tasks."""
 
     def run(self) -> str | None:
-        """Return the run of this task; None outside of a handler."""
+        """Return the run to which the current task must report; None outside of a handler's job."""
         ...
 
     def add(self, reports: list[Report]) -> None:
-        """Send reports; the handler's process has them when the action returns."""
+        """Send reports; the handler's process has them when the Spark action returns."""
         ...
 
 
 @dataclass(frozen=True)
 class AccumulatedReporter:
-    """Reporter through a Spark accumulator."""
+    """Channel for reports through a Spark accumulator."""
 
     accumulator: "Accumulator[Any]"
 
     def run(self) -> str | None:
-        """Return the run inherited from the job's thread."""
+        """Return the run in the job properties of the task."""
         return run_of_task()
 
     def add(self, reports: list[Report]) -> None:
-        """Send reports, which Spark merges when the task has succeeded."""
+        """Add reports to the accumulator; Spark delivers them only if the task succeeds."""
         self.accumulator.add(reports)
 
 
 @dataclass(frozen=True)
 class LinkedReporter:
-    """Reporter to the handler's process over Spark Connect; without an address nothing is sent."""
+    """Channel for reports over a socket, for Spark Connect; no address means no reports."""
 
     of_run: str | None
     address: LinkAddress | None
 
     def run(self) -> str | None:
-        """Return the run that was open when `decode` was called."""
+        """Return the run that was open when `decode` was called; "" or None if no run was open."""
         return self.of_run
 
     def add(self, reports: list[Report]) -> None:
-        """Send reports, which are kept even if the task fails later: its retry reports the same.
+        """Send reports; they count even if the task fails, because its retry sends the same.
 
         Raises:
-            DecodeError: no handler runs in that process.
+            DecodeError: no handler of a gate runs in the receiving process.
         """
         if self.address is not None and not self.address.ask(reports):
             raise _no_handler(reports[0])
 
 
 _LINK: Final = "spark.headrace.reports"
-"""Job property with the address for tasks' reports. It contains no secret, because Spark writes job
-properties to its event log, whatever their names."""
+"""Job property with the address for reports. The property has no secret, because Spark writes all
+job properties to its event log."""
 
 
 @dataclass(frozen=True)
 class SessionReporter:
-    """Reporter to the handler's process over Spark Connect, for tasks that do not know their batch.
+    """Channel for reports over Spark Connect, for tasks that do not know their batch.
 
-    The session's job property has the address, and the run is the one open in that process. The
-    token belongs to the session, and is serialized with the source.
+    A job property of the session has the address. The receiving process assigns the reports to its
+    open run. The token belongs to the session, and is serialized with the source.
     """
 
     token: str = field(repr=False)
 
     def run(self) -> str | None:
-        """Return an empty name if the session has an address; otherwise None."""
+        """Return "" for the run that is open in the receiving process; None without an address."""
         return None if self._address() is None else ""
 
     def add(self, reports: list[Report]) -> None:
-        """Send reports, as `LinkedReporter.add` does."""
+        """Send reports to the address in the job properties, as `LinkedReporter.add` does."""
         LinkedReporter(None, self._address()).add(reports)
 
     def _address(self) -> LinkAddress | None:
@@ -224,7 +225,7 @@ class SessionReporter:
 
 
 def link_tasks(spark: "SparkSession") -> None:
-    """Make tasks of a Spark Connect session report to this process; see `SessionReporter`."""
+    """Make the tasks of a Spark Connect session report to this process by `SessionReporter`."""
     address = open_link(spark)
     spark.conf.set(_LINK, json.dumps([address.host, address.port]))
 
@@ -233,11 +234,11 @@ _linked: list[TaskLink] = []
 
 
 def open_link(spark: "SparkSession", token: str | None = None) -> LinkAddress:
-    """Open the port for reports of Spark Connect tasks at the first call, and return its address.
+    """Return the address for reports of Spark Connect tasks; the first call opens the port.
 
     Args:
-        spark: the session of the tasks.
-        token: the token that tasks send. Default: a new one.
+        spark: the session whose tasks send reports.
+        token: the token that tasks must send. Default: a new random token.
     """
     with _making:
         if not _linked:
@@ -246,13 +247,13 @@ def open_link(spark: "SparkSession", token: str | None = None) -> LinkAddress:
 
 
 def reporter_of(spark: "SparkSession") -> Reporter:
-    """Return the reporter from a session's tasks to this process."""
+    """Return the channel for reports from a session's tasks to this process."""
     if not is_remote(spark):
         return AccumulatedReporter(accumulator_of(spark.sparkContext))
     run = REPORTS.only
     if run is None and not _linked:
         return LinkedReporter(None, None)
-    # Without an open run: the frame is decoded later, in a handler of a repeated batch.
+    # "" if no run is open: the DataFrame is computed later, in the handler of a repeated batch.
     return LinkedReporter(run or "", open_link(spark))
 
 
@@ -274,43 +275,45 @@ _NEEDED: Final = {
 HEADERS: Final = "headers"
 
 PLACE: Final = ("topic", "partition", "offset")
-"""Columns that identify a record."""
+"""Names of the columns that identify a record."""
 
 MAX_IN_TASK: Final = 10_000
-"""Most records that may not fit in one task. Beyond that the job fails before any sink write."""
+"""Maximum number of values that one task may report. With more, the job fails before it writes to
+the sink."""
 
 
 def decode(df: DataFrame, format: Format) -> DataFrame:  # noqa: A002  (Spark's own word)
-    """Return the same rows with their values decoded, and reject rows whose values do not fit.
+    """Decode the column ``value`` of a DataFrame, and reject rows whose values do not fit.
 
-    The column ``value`` becomes a struct of the format's columns; other columns stay unchanged. A
-    null value, such as a tombstone, stays null. A value that cannot be decoded is rejected from the
-    batch like with `Batch.reject`, with a reason without any content of the value. Rejected records
-    become dead letters, durable with the batch's success.
+    The column ``value`` becomes a struct with the format's columns; other columns stay unchanged. A
+    null value, such as a tombstone, stays null. A row whose value cannot be decoded is removed, and
+    its record is rejected as by `Batch.reject`. The reason contains nothing of the value's content.
+    Rejected records become dead letters when the batch succeeds.
 
     >>> def handler(df, batch):
     ...     orders = headrace.decode(df, headrace.json("id BIGINT NOT NULL, amount DOUBLE"))
     ...     orders.select("offset", "value.*").write.mode("append").saveAsTable("orders")
 
-    Call it in the handler of a gate, in the thread that starts the jobs. Values that Spark never
-    computes are not decoded, and therefore not rejected.
+    Call `decode` in the handler of a gate, in the thread that starts the Spark jobs. A value that
+    Spark does not compute is not decoded, and so is not rejected.
 
     Args:
-        df: a frame with the columns value, topic, partition and offset, as sources return them.
+        df: a DataFrame with the columns value, topic, partition and offset of a source.
         format: the format of the values: `headrace.json`, `headrace.avro` or `headrace.protobuf`.
 
     Raises:
-        OptionError: a column is missing; the schema does not parse, or has a type that Spark does
-            not have.
-        RegistryError: the schema registry cannot be reached. Raised from a job, the batch is
+        OptionError: a column is missing or has another type; the schema does not parse, or has a
+            type that Spark does not have.
+        RegistryError: the schema registry cannot be reached. If a job raises it, the batch is
             deferred or the query stops, as with an unreachable source.
-        DecodeError: from a job: a value does not fit, and no handler can reject it.
+        DecodeError: raised by a job: a value does not fit, and no handler is running that could
+            reject it.
     """
     _check_columns(df)
     if df.isStreaming and is_remote(df.sparkSession):
         raise OptionError(
-            "headrace.decode is given a stream over Spark Connect, whose tasks do not know which"
-            " batch they belong to; decode in the handler, what it is given."
+            "headrace.decode cannot decode a stream over Spark Connect, because its tasks do not"
+            " know their batch; call headrace.decode in the handler, on the handler's DataFrame."
         )
     columns = format.columns(df.sparkSession)
     fields = [
@@ -328,18 +331,19 @@ def _check_columns(df: DataFrame) -> None:
             has = f"of {types[0].simpleString()}" if types else "missing"
             raise OptionError(
                 f"The column {name} of the rows to decode is {has}; keep the columns"
-                f" {', '.join(_NEEDED)} as the source gives them."
+                f" {', '.join(_NEEDED)} of the source unchanged."
             )
 
 
 class DecodeTask:
-    """Function that each task calls with its record batches.
+    """Decodes the Arrow record batches of one Spark task.
 
     Args:
-        of: the format.
-        columns: the format's columns.
-        reports: receives values that do not fit. None if the task is never called itself.
-        asked: names of the format's columns to return. Default: all.
+        of: the format of the values.
+        columns: the columns of the format.
+        reports: the channel for reports of values that do not fit. None if only `decoded` is
+            called.
+        asked: names of the columns to return. Default: all.
     """
 
     def __init__(
@@ -355,7 +359,7 @@ class DecodeTask:
         self._asked = asked
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the decoded record batches, without rows that do not fit."""
+        """Yield the decoded record batches, without the rows whose values do not fit."""
         assert self._reports is not None  # noqa: S101
         run, reported = self._reports.run(), 0
         for raw in batches:
@@ -368,7 +372,10 @@ class DecodeTask:
             yield batch.filter(fitting(batch, reasons))
 
     def decoded(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """Return the rows decoded, and the reason for each row that does not fit, by row number."""
+        """Decode the values of a record batch; return the batch, and the reasons of unfit rows.
+
+        The reasons are by row number. The value of an unfit row is null.
+        """
         at = batch.schema.get_field_index(_VALUE)
         decoder = _decoder(self._format, self._columns, self._asked)
         values = batch.column(at)
@@ -384,12 +391,12 @@ class DecodeTask:
 
 
 def reads_headers(of: Format) -> bool:
-    """Whether a record's headers may say which schema its value was written with."""
+    """Return whether a schema id may be in a record header: True with a schema registry."""
     return getattr(of, "registry", None) is not None
 
 
 def _with_ids(values: pa.Array, headers: pa.Array) -> pa.Array:
-    """Prefix values with the schema id from their record's header, as other producers do."""
+    """Prepend the schema id in a record's header to its value, as in the wire format."""
     pairs = headers.flatten()
     is_id = pc.equal(pc.struct_field(pairs, "key"), VALUE_SCHEMA_ID)
     if not pc.any(is_id).as_py():
@@ -405,55 +412,56 @@ def _with_ids(values: pa.Array, headers: pa.Array) -> pa.Array:
 
 
 _NO_HEADER: Final = b"\xff"
-"""Prefix with which no value of the wire format begins."""
+"""Prefix of a value with an invalid schema id in its header. No value in the wire format begins
+with this byte."""
 
 
 def _without_headers(reason: str) -> str:
     if reason != NO_ID and not reason.startswith(unknown_id("")):
         return reason
     return (
-        f"{reason}; where its header {VALUE_SCHEMA_ID} names it, set the source's option"
-        " includeHeaders to true, and keep the column headers of the rows to decode"
+        f"{reason}; if its header {VALUE_SCHEMA_ID} has the id, set the source's option"
+        " includeHeaders to true, and keep the column headers in the rows to decode"
     )
 
 
 def _no_handler(report: Report) -> DecodeError:
     _, topic, partition, offset, reason = report
     return DecodeError(
-        f"{topic}-{partition} at {offset} cannot be decoded, for {reason}, and no handler of a gate"
-        " runs in this job's thread to reject it; write what is decoded with gate.write, and start"
-        " threads of its handler with pyspark.InheritableThread."
+        f"{topic}-{partition} at {offset} cannot be decoded, because {reason}, and no handler of a"
+        " gate runs in this job's thread to reject the record; write decoded rows with gate.write,"
+        " and start threads of the handler with pyspark.InheritableThread."
     )
 
 
 def _reports(
     run: str | None, found: list[tuple[str, int, int, str]], reported: int
 ) -> list[Report]:
-    """Return the reports that a task sends to its run; ``reported`` counts those already sent.
+    """Return a task's reports for its run; ``reported`` counts all reports of the task.
 
     Raises:
-        DecodeError: there is no run, or the task has too many reports.
+        DecodeError: the job has no run, or the task has more than `MAX_IN_TASK` reports.
     """
     if run is None:
         raise _no_handler(("", *found[0]))
     if reported > MAX_IN_TASK:
         topic, partition, _, reason = found[0]
         raise DecodeError(
-            f"More than {MAX_IN_TASK:,} of the values that one task reads of"
-            f" {topic}-{partition} cannot be decoded, the first because {reason}; see that the"
-            " format is the producers'."
+            f"More than {MAX_IN_TASK:,} of the values that one task reads from"
+            f" {topic}-{partition} cannot be decoded, the first because {reason}; check that the"
+            " producers write the format that is decoded."
         )
     return [(run, *place) for place in found]
 
 
 @lru_cache(maxsize=16)
 def _decoder(of: Format, columns: str, asked: tuple[str, ...] | None) -> Decoder:
-    """Return the decoder of a format, cached in each worker."""
+    """Return a decoder of the format; each worker process caches decoders."""
     return of.decoder(StructType.fromJson(json.loads(columns)), asked)
 
 
 def _project(values: pa.StructArray, asked: tuple[str, ...] | None) -> pa.StructArray:
-    """Return the structs with the named fields only, in that order."""
+    """Return the structs with only the fields in ``asked``, in their order."""
     if asked is None or asked == tuple(field.name for field in values.type):
         return values
     numbers = [values.type.get_field_index(name) for name in asked]
@@ -465,7 +473,7 @@ def _project(values: pa.StructArray, asked: tuple[str, ...] | None) -> pa.Struct
 
 
 def places_of(batch: pa.RecordBatch, reasons: dict[int, str]) -> list[tuple[str, int, int, str]]:
-    """Return topic, partition, offset and reason of each row that does not fit."""
+    """Return the topic, the partition, the offset and the reason of each unfit row."""
     columns = [batch.column(name) for name in PLACE]
     return [
         (*(column[number].as_py() for column in columns), why) for number, why in reasons.items()
@@ -473,7 +481,7 @@ def places_of(batch: pa.RecordBatch, reasons: dict[int, str]) -> list[tuple[str,
 
 
 def fitting(batch: pa.RecordBatch, reasons: dict[int, str]) -> pa.BooleanArray:
-    """Return a mask of the rows that fit."""
+    """Return a mask that is True for the rows without a reason."""
     good = np.ones(batch.num_rows, bool)
     good[list(reasons)] = False
     return pa.array(good)

@@ -1,4 +1,4 @@
-"""Formats for `decode`: columns, decoding of values, and reasons of values that do not fit."""
+"""Formats for `decode`: their columns, their decoders, and reasons for unfit values."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -17,11 +17,11 @@ from headrace.spark_versions import arrow_type
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Decoded values.
+    """Decoded values of one call of a decoder.
 
     Attributes:
-        values: a struct for each value; null for null values and values that do not fit.
-        reasons: the reason for each value that does not fit, by the index of the value.
+        values: a struct for each value; null if the value is null or does not fit.
+        reasons: for each value that does not fit, by its index, the reason.
     """
 
     values: pa.StructArray
@@ -29,10 +29,10 @@ class Decoded:
 
 
 class Decoder(Protocol):
-    """Decodes values, in a task."""
+    """Decodes the values of a format in a Spark task."""
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode binary values; the reason of a value has none of its content.
+        """Decode binary values; the reasons contain nothing of the values' content.
 
         Raises:
             RegistryError: the schema registry cannot be reached.
@@ -41,89 +41,93 @@ class Decoder(Protocol):
 
 @runtime_checkable
 class Format(Protocol):
-    """A format with its schema, hashable and serialized to the tasks.
+    """A format with its schema; hashable, and serialized to Spark's tasks.
 
-    Its text is the value of a source's option ``decode``.
+    ``str(format)`` is the text for a source's option ``decode``.
     """
 
     def __hash__(self) -> int:
-        """Return a hash: workers cache a decoder for each format."""
+        """Return a hash, with which each worker caches a decoder for each format."""
 
     def columns(self, spark: SparkSession | None) -> StructType:
-        """Return the schema of decoded values.
+        """Return the schema of the structs that the decoder returns.
 
         Raises:
             OptionError: the schema does not parse, or has a type that Spark does not have; or it is
-                a DDL text of Spark, and there is no session to parse it.
+                a DDL text, and there is no Spark session to parse it.
         """
 
     def decoder(self, columns: StructType, asked: Collection[str] | None = None) -> Decoder:
-        """Return the decoder for a task; made once in each worker process.
+        """Create the decoder for a task; each worker process creates one for each format.
 
         Args:
-            columns: the result of `columns`.
-            asked: names of the needed columns; others need not be built. Default: all.
+            columns: the columns that `columns` returned.
+            asked: names of the needed columns; the decoder may leave out other columns. Default:
+                all.
         """
 
     def option(self, spark: SparkSession | None) -> dict[str, Any]:
-        """Return JSON that `decode_option.format_of` converts back; raises as `columns`.
+        """Return the format as JSON, from which `decode_option.format_of` recreates it.
 
-        The result includes a registry's secrets.
+        The JSON includes the secrets of a registry. The method raises the same errors as `columns`.
         """
 
 
 def option_text(form: Format, spark: SparkSession | None = None) -> str:
-    """Return the text of a source's option ``decode``, which Spark shows in its plans.
+    """Return a format's text for a source's option ``decode``, which Spark's plans show.
 
     Args:
         form: the format.
-        spark: the session that parses the schema. Default: the active one.
+        spark: the session that parses a DDL schema. Default: the active session.
 
     Raises:
-        OptionError: there is no session to parse the schema, or the registry has a secret.
+        OptionError: there is no session to parse the schema, or the format has a registry with a
+            secret.
     """
     settings = form.option(spark or SparkSession.getActiveSession())
     if (url := registry_with_secret(settings)) is not None:
         raise OptionError(
             f"The schema registry {url} of the format to decode has a secret, which Spark would"
-            " show among a source's options; read through a gate with gate.read(spark, source,"
-            " decode=...), which keeps it."
+            " show among a source's options; pass the format to gate.read(spark, source,"
+            " decode=...), which hides the secret."
         )
     return json.dumps(settings)
 
 
 def registry_with_secret(option: dict[str, Any]) -> str | None:
-    """Return the registry's URL in a result of `Format.option`, if the registry has a secret."""
+    """Return the URL of a registry with a secret, from the JSON of `Format.option`, or None."""
     (settings,) = option.values()
     registry = settings.get("registry") or {}
     return registry["url"] if registry.get("password") or registry.get("token") else None
 
 
 _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""Errors that Arrow raises for a value that its type cannot hold."""
+"""Exceptions that Arrow raises if a column's type cannot hold a value."""
 
 FIRST_US: Final = -62_135_596_800_000_000
 LAST_US: Final = 253_402_300_799_999_999
-"""First and last timestamp of the years 1 to 9999 (µs since 1970)."""
+"""First and last timestamp that Python's datetime can represent: in the years 1 and 9999 (µs since
+1970)."""
 
 FIRST_DAY: Final = -719_162
 LAST_DAY: Final = 2_932_896
-"""First and last day of the years 1 to 9999 (days since 1970)."""
+"""First and last date that Python's datetime can represent: in the years 1 and 9999 (days since
+1970)."""
 
 
 def nullable(columns: StructType) -> StructType:
-    """Return the columns as nullable, as Spark requires of results from Python."""
+    """Return the columns, all nullable, as Spark requires of a Python function's result."""
     return StructType([StructField(column.name, column.dataType) for column in columns.fields])
 
 
 class Columns:
-    """Builds structs from records.
+    """Builds Arrow structs from decoded records, column by column.
 
     Args:
-        schema: the columns of the struct.
-        takes: a function for each column that returns its value of a record. Building column by
-            column takes half the time of building tuples.
-        asked: names of the columns to build. Default: all.
+        schema: the fields of the structs.
+        takes: for each field, a function that returns the field's value from a record. Building
+            column by column takes half the time of building tuples.
+        asked: names of the fields to build. Default: all.
     """
 
     def __init__(
@@ -139,7 +143,10 @@ class Columns:
         self._type: Final[pa.StructType] = arrow_type(nullable(StructType(self._fields)))
 
     def structs(self, records: Sequence[Any], reasons: dict[int, str]) -> Decoded:
-        """Return a struct for each record, null for None, and further reasons of unfit values."""
+        """Return a struct for each record, null for None and for records that do not fit.
+
+        ``reasons`` has the reasons that are known already; the result also has the new ones.
+        """
         while True:
             is_present = [record is not None for record in records]
             whole = records if all(is_present) else list(compress(records, is_present))
@@ -163,7 +170,7 @@ class Columns:
                 ]
 
     def _spread(self, arrays: Sequence[pa.Array], there: Sequence[bool]) -> pa.StructArray:
-        """Return structs of these columns, with nulls at the places without values."""
+        """Build structs from columns, with null structs where ``there`` is False."""
         fields = [self._type.field(number) for number in range(len(arrays))]
         structs = pa.StructArray.from_arrays(arrays, fields=fields)
         if all(there):
@@ -172,7 +179,7 @@ class Columns:
         return structs.take(pa.array(places, pa.int64()))
 
     def _unfit(self, records: Sequence[Any], numbers: Sequence[int]) -> dict[int, str]:
-        """Return reasons of records with a value that is missing or does not fit its column."""
+        """Return the reason of each record that lacks a value or has a value of a wrong type."""
         reasons: dict[int, str] = {}
         for field, kind, take in zip(self._fields, self._type, self._takes, strict=True):
             for number, record in zip(numbers, records, strict=True):
@@ -182,12 +189,12 @@ class Columns:
                     fits = False
                 if not fits:
                     word = field.dataType.simpleString()
-                    reasons.setdefault(number, f"its field {field.name} cannot be held by {word}")
+                    reasons.setdefault(number, f"its field {field.name} does not fit {word}")
         return reasons
 
 
 def _holds(array: pa.Array) -> bool:
-    """Whether all times are within the years of Python's datetime, which collecting requires."""
+    """Return whether all times are in the years 1 to 9999; Python's datetime has no others."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         return _within(array.cast(pa.timestamp("us")).cast(pa.int64()), FIRST_US, LAST_US)

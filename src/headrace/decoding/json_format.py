@@ -1,4 +1,4 @@
-"""JSON format: one object per value, with a schema of Spark types; msgspec decodes the values."""
+"""JSON format: each value is a JSON object with fields of Spark types, decoded by msgspec."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -32,17 +32,17 @@ _TOKEN: Final = re.compile(
 
 
 def types_in(schema: str) -> Iterator[tuple[str, str]]:
-    """Yield each type's name in a DDL schema, with the name of its field.
+    """Yield the name of each type in a DDL schema, after the name of its field.
 
     ::
 
     >>> list(types_in("id BIGINT NOT NULL, tags ARRAY<STRING>"))
     [('id', 'BIGINT'), ('tags', 'ARRAY'), ('tags', 'STRING')]
 
-    For an invalid schema the result is incomplete or empty.
+    For an invalid schema, some types may be missing.
     """
     has_names = [True]
-    """Whether a name precedes each type, by nesting level of <>."""
+    """For each nesting level of <>, whether a name precedes each type."""
     field, wanted, last = "", "name", ""
     for token in _TOKEN.findall(schema):
         match token, wanted:
@@ -81,39 +81,40 @@ _NAMES: Final = re.compile(
     "|REAL|DOUBLE|DEC|DECIMAL|NUMERIC|DATE|TIMESTAMP(_LTZ)?|ARRAY|STRUCT|MAP",
     re.IGNORECASE,
 )
-"""Names of supported types in DDL schemas."""
+"""Names of the types that a DDL schema for JSON may have."""
 
 _LARGEST_FLOAT: Final = 3.4028235677973362e38
-"""Largest finite value of FLOAT."""
+"""Largest finite number of Spark's type FLOAT."""
 
 _MOST_DIGITS: Final = 38
-"""Most digits before and after a decimal's point, Spark's limit. Arrow accepts over 76 digits in
-all for 0, and aborts its process at an exponent of 10^9."""
+"""Maximum number of digits before and after the point of a decimal, Spark's limit. Without this
+limit, Arrow accepts a zero with more than 76 digits, and aborts the process at an exponent of
+10^9."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-"""A number as text; Python's Decimal also accepts texts such as ``1_0``."""
+"""Pattern of a JSON number in a text; Python's Decimal would also accept ``1_0``."""
 
 
 class _ExactDecimal(Decimal):
-    """A decimal by JSON's rules, created by `_exact_decimal`."""
+    """Decimal number that `_exact_decimal` has checked by the rules of JSON."""
 
 
 def json(schema: str | t.StructType | Path) -> "JsonFormat":
-    """Return the format of JSON objects, one in each value.
+    """Return a format for `headrace.decode`: one JSON object in each value.
 
-    Each field must have its type, and must be present unless it is nullable. Fields outside of the
-    schema are dropped. Whole numbers must not have a decimal point. Dates and times are texts by
-    RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``). A time without a zone is in UTC. Times
-    are rounded to microseconds. Decimals are numbers or texts. The last of several fields of one
-    name counts.
+    Each field must have its type, and must be present unless it is nullable. Fields that are not in
+    the schema are ignored. Whole numbers must not have a decimal point. Dates and times are RFC
+    3339 texts (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``); a time without a zone is in UTC.
+    Times are rounded to microseconds. Decimals are numbers or texts. If an object repeats a field,
+    the last value counts.
 
     Args:
-        schema: Spark types as a DDL text (``"id BIGINT NOT NULL, name STRING"``) or a `StructType`;
-            or the path of a file with a DDL text or the JSON of a `StructType`.
+        schema: a DDL text (``"id BIGINT NOT NULL, name STRING"``), a `StructType`, or the path of a
+            file with a DDL text or with the JSON of a `StructType`.
 
     Raises:
-        OptionError: ``schema`` is none of these, the file cannot be read, a field has no type or a
-            type without JSON values, or (from `headrace.decode`) the schema does not parse.
+        OptionError: ``schema`` is none of these; the file cannot be read; a field has no type, or a
+            type without JSON values; or, from `headrace.decode`, the schema does not parse.
         SetupError: msgspec is not installed (``pip install 'headrace[json]'``).
     """
     _msgspec()
@@ -137,19 +138,19 @@ def _text_of(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(
-            f"The JSON schema's file {file} cannot be read ({error}); name one with Spark's"
-            " types, such as: id BIGINT NOT NULL, name STRING"
+            f"The JSON schema's file {file} cannot be read ({error}); name a file with fields of"
+            " Spark types, such as: id BIGINT NOT NULL, name STRING"
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """JSON with a schema as Spark's text, created by `json`."""
+    """Format of JSON objects, with a DDL text or the JSON of a `StructType` as its schema."""
 
     schema: str
 
     def check(self) -> None:
-        """Check as much of the schema as possible without Spark.
+        """Check the schema as far as possible without a Spark session.
 
         Raises:
             OptionError: a field has no type, or a type without JSON values.
@@ -168,19 +169,19 @@ class JsonFormat:
         return option_text(self)
 
     def columns(self, spark: SparkSession | None) -> t.StructType:
-        """Return the schema's fields."""
+        """Parse the schema; return its fields as a `StructType`."""
         return _checked(self._parsed(spark))
 
     def option(self, spark: SparkSession | None) -> dict[str, Any]:
-        """Return the schema in Spark's JSON."""
+        """Return the schema as JSON of a `StructType`, under the key ``json``."""
         return {"json": self.columns(spark).jsonValue()}
 
     def _parsed(self, spark: SparkSession | None) -> t.StructType:
         is_json = self.schema.startswith("{")
         if spark is None and not is_json:
             raise OptionError(
-                f"The JSON schema {self.schema[:200]!r} is text that a Spark session parses, and"
-                " none is active; make the session first, or give a StructType."
+                f"The JSON schema {self.schema[:200]!r} needs a Spark session to parse it, and"
+                " no session is active; create the session first, or pass a StructType."
             )
         try:
             if spark is not None and not is_json:
@@ -198,16 +199,16 @@ class JsonFormat:
         )
 
     def decoder(self, columns: t.StructType, asked: Collection[str] | None = None) -> "JsonDecoder":
-        """Return a decoder that builds the requested columns."""
+        """Create a decoder for the columns in ``asked``."""
         return JsonDecoder(columns, asked)
 
 
 class JsonDecoder:
-    """Decodes JSON objects."""
+    """Decodes JSON objects into structs with msgspec."""
 
     def __init__(self, columns: t.StructType, asked: Collection[str] | None = None) -> None:
         msgspec = _msgspec()
-        # Column names may be no Python identifiers, attribute names must be.
+        # A column name need not be a Python identifier, but an attribute name must be.
         attributes = [f"f{number}" for number in range(len(columns.fields))]
         fields = [
             _attribute(attribute, field)
@@ -221,7 +222,7 @@ class JsonDecoder:
         self._columns = Columns(columns, list(map(attrgetter, attributes)), asked)
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode all values; see `Decoder.decode`."""
+        """Decode all values, as `Decoder.decode` describes."""
         texts = _views(values)
         records: list[Any] = []
         reasons: dict[int, str] = {}
@@ -240,12 +241,13 @@ class JsonDecoder:
         return self._columns.structs(records, reasons)
 
     def _again(self, value: bytes, error: Exception) -> Any:
-        """Retry an unfit value with the last of each repeated key, if a key is repeated.
+        """Decode an unfit value again without the earlier values of repeated keys.
 
-        msgspec also checks the types of the earlier values.
+        The last value of a repeated key counts, but msgspec also checks the types of earlier
+        values.
 
         Raises:
-            Exception: the value does not fit.
+            Exception: the value does not fit; it is ``error`` if no key is repeated.
         """
         try:
             text = _with_last_keys(value)
@@ -257,11 +259,11 @@ class JsonDecoder:
 
 
 def _with_last_keys(value: bytes) -> bytes | None:
-    """Return the JSON with the last value of each key; None if no object repeats a key.
+    """Return a JSON text with the last value of each key; None if no key is repeated.
 
     Raises:
-        ValueError: the value is not JSON.
-        RecursionError: the value is nested too deeply.
+        ValueError: the text is not JSON.
+        RecursionError: the text is nested too deeply.
     """
     import json as json_text  # noqa: PLC0415  (of the same name as what users call)
 
@@ -288,7 +290,7 @@ def _with_last_keys(value: bytes) -> bytes | None:
 
 
 def _views(values: pa.Array) -> list[Any]:
-    """Return views of the values in Arrow's memory, or copies if any is null; views are faster."""
+    """Return views of the values in Arrow's memory; if a value is null, slower copies."""
     if values.null_count or not len(values) or not pa.types.is_binary(values.type):
         return list(values.to_pylist())
     _, offsets, data = values.buffers()
@@ -314,9 +316,9 @@ def _check_names(columns: t.StructType, where: str) -> None:
 
 def _not_of_json(field: str, kind: str) -> OptionError:
     return OptionError(
-        f"The JSON schema's field {field} is of {kind}, which JSON does not have; use STRING,"
-        " BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, DATE, TIMESTAMP_LTZ,"
-        " ARRAY, STRUCT or MAP with STRING as its keys."
+        f"The JSON schema's field {field} has the type {kind}, which has no JSON values; use"
+        " STRING, BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, DATE,"
+        " TIMESTAMP_LTZ, ARRAY, STRUCT or MAP with STRING as its keys."
     )
 
 
@@ -326,7 +328,7 @@ def _attribute(name: str, field: t.StructField) -> tuple[Any, ...]:
 
 
 def _required_first(fields: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return the fields with required ones first, as dataclasses require."""
+    """Sort required fields before fields with a default, as msgspec's structs require."""
     return sorted(fields, key=len)
 
 
@@ -354,7 +356,7 @@ def _python_type(kind: t.DataType, where: str) -> Any:
 
 
 def _nested(kind: t.StructType, where: str) -> Any:
-    """Return the type of a nested object: a dict, which Arrow accepts."""
+    """Return a `TypedDict` for a nested object; Arrow accepts its dicts as structs."""
     from typing import NotRequired  # noqa: PLC0415
 
     _check_names(kind, f"{where}.")
@@ -377,7 +379,7 @@ def _exact_decimal(_kind: type, value: object) -> _ExactDecimal:
 
 
 def _reason(error: Exception, value: bytes) -> str:
-    """Return the reason why a value does not fit, without its content."""
+    """Return the reason why a value does not fit, without any content of the value."""
     if not value.strip():
         return "it is empty"
     if isinstance(error, UnicodeDecodeError):
@@ -388,7 +390,7 @@ def _reason(error: Exception, value: bytes) -> str:
         return "it is nested too deeply"
     detail = _first_line(error)
     if detail.endswith("truncated") and _is_complete(value):
-        # msgspec also says "truncated" of \\ud800 without its other half.
+        # msgspec also reports "truncated" for \\ud800 without the second half of the pair.
         detail = "a text has half of a surrogate pair"
     return f"it does not fit the JSON schema: {detail}"
 

@@ -1,4 +1,4 @@
-"""Protocol Buffers format: one message per value, alone or in a registry's wire format."""
+"""Protocol Buffers format: one message per value, with or without a wire format header."""
 
 import re
 from base64 import b64encode
@@ -32,20 +32,23 @@ _TOKEN: Final = re.compile(
 
 @dataclass(slots=True)
 class _Scope:
-    """The file or a message; other braces push the enclosing scope once more."""
+    """A file or a message while its text is parsed; other braces repeat the enclosing scope."""
 
     name: str
     messages: list["_Scope"] = field(default_factory=list)
 
 
 def message_at(text: str, path: Sequence[int]) -> str | None:
-    """Return the full name of the message at a path: its index in the file, then in each message.
+    """Return the full name of a message in the text of a Protocol Buffers schema.
+
+    ``path`` is the index of the outermost message in the file, then the index of each nested
+    message in the message around it.
 
     >>> message_at('package shop; message Order { message Item {} } message Other {}', [0, 0])
     'shop.Order.Item'
 
     Returns:
-        The name, or None without such a message or for a text that is not Protocol Buffers.
+        The name; None if there is no such message, or the text is not Protocol Buffers.
     """
     words = [
         token for token in _TOKEN.findall(text) if not token.startswith(("//", "/*", '"', "'"))
@@ -104,21 +107,22 @@ _MESSAGE: Final = 11
 def protobuf(
     descriptors: str | Path | bytes, message: str, *, registry: SchemaRegistry | None = None
 ) -> "ProtobufFormat":
-    """Return the format of Protocol Buffers messages, one in each value.
+    """Return a format for `headrace.decode`: one Protocol Buffers message in each value.
 
-    With a registry values have Confluent's wire format: a byte 0, the id of the writer's schema,
-    and the message's index in the schema. A message is rejected if the registry does not know its
-    schema id, or if the registry's message name differs from ``message``. All others are read with
-    the descriptors given here: fields that these descriptors lack are dropped.
+    With a registry, values must be in Confluent's wire format: a byte 0, the id of the writer's
+    schema, and the index of the message in that schema. A value is rejected if the registry does
+    not know the id, or if the name of the message in the registry is not ``message``. All other
+    values are decoded with ``descriptors``; fields that the descriptors lack are dropped.
 
     Args:
-        descriptors: the output of ``protoc --include_imports --descriptor_set_out=FILE``: the
-            file's path, or its content.
-        message: the message's full name, such as ``shop.Order``.
-        registry: the registry of writers' schemas. Default: none; values are messages alone.
+        descriptors: the output of ``protoc --include_imports --descriptor_set_out=FILE``: the path
+            of the file, or its content as bytes.
+        message: the full name of the message, such as ``shop.Order``.
+        registry: the registry with the schemas of the writers. Default: None; values are messages
+            without a wire format header.
 
     Raises:
-        OptionError: the descriptors cannot be read or do not parse, they lack the message, or the
+        OptionError: the descriptors cannot be read, do not parse or lack the message; or the
             message contains itself, which Spark's types cannot represent.
         SetupError: protobuf or the registry's client is not installed
             (``pip install 'headrace[protobuf]'``).
@@ -132,7 +136,7 @@ def protobuf(
             content = Path(descriptors).read_bytes()
         except OSError as error:
             raise OptionError(
-                f"The descriptors' file {descriptors} cannot be read ({error}); name one that"
+                f"The descriptors' file {descriptors} cannot be read ({error}); name a file that"
                 " protoc --include_imports --descriptor_set_out has written."
             ) from error
     form = ProtobufFormat(content, message, registry)
@@ -142,7 +146,7 @@ def protobuf(
 
 @dataclass(frozen=True, slots=True)
 class ProtobufFormat:
-    """Protocol Buffers with a message's descriptors, created by `protobuf`."""
+    """Format of Protocol Buffers messages, with their descriptors; created by `protobuf`."""
 
     descriptors: bytes
     message: str
@@ -152,7 +156,10 @@ class ProtobufFormat:
         return option_text(self)
 
     def option(self, _spark: SparkSession | None = None) -> dict[str, Any]:
-        """Return the descriptors in base 64, the message's name, and the registry."""
+        """Return the base64 descriptors, the message's name and the registry.
+
+        They are under the key ``protobuf``.
+        """
         return {
             "protobuf": {
                 "descriptors": b64encode(self.descriptors).decode(),
@@ -162,19 +169,19 @@ class ProtobufFormat:
         }
 
     def columns(self, _spark: SparkSession | None = None) -> t.StructType:
-        """Return the message's fields."""
+        """Return the fields of the message as Spark types."""
         kind, _ = _struct(_descriptor(self), ())
         return kind
 
     def decoder(
         self, columns: t.StructType, asked: Collection[str] | None = None
     ) -> "ProtobufDecoder":
-        """Return a decoder of this message, which builds the requested columns."""
+        """Create a decoder of the message for the columns in ``asked``."""
         return ProtobufDecoder(self, columns, asked)
 
 
 class ProtobufDecoder:
-    """Decodes Protocol Buffers messages."""
+    """Decodes Protocol Buffers messages into structs."""
 
     def __init__(
         self, of: ProtobufFormat, columns: t.StructType, asked: Collection[str] | None = None
@@ -187,11 +194,11 @@ class ProtobufDecoder:
         self._registry = of.registry
         self._message = of.message
         self._is_wanted: dict[tuple[int | UUID, tuple[int, ...]], str | None] = {}
-        """Reason of rejection, or None, by a schema's id and a message's path in the schema."""
+        """Reason for a rejection, or None, by schema id and by the message's path in the schema."""
         self._columns = Columns(columns, takes, asked)
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode all values; see `Decoder.decode`."""
+        """Decode all values, as `Decoder.decode` describes."""
         records: list[Any] = []
         reasons: dict[int, str] = {}
         for number, value in enumerate(values.to_pylist()):
@@ -210,7 +217,7 @@ class ProtobufDecoder:
         try:
             record = self._parse(data)
         except self._malformed:
-            return None, "it is no message of the Protocol Buffers schema"
+            return None, "it is not a message of the Protocol Buffers schema"
         if not record.IsInitialized():
             return None, "it lacks a field that the Protocol Buffers schema requires"
         return record, None
@@ -225,10 +232,10 @@ class ProtobufDecoder:
         if registered is None:
             return b"", unknown_id(number)
         if registered.kind != "PROTOBUF":
-            return b"", f"the registry's schema {number} is of {registered.kind}, not of PROTOBUF"
+            return b"", f"the registry's schema {number} is {registered.kind}, not PROTOBUF"
         path, data = _path_and_message(payload(value))
         if path is None:
-            return b"", "it does not say which message of its schema it is"
+            return b"", "it has no valid message index after its schema id"
         if (number, path) not in self._is_wanted:
             self._is_wanted[number, path] = self._why_unwanted(number, path, registered.text)
         return data, self._is_wanted[number, path]
@@ -237,9 +244,9 @@ class ProtobufDecoder:
         name = message_at(text, path)
         if name is None:
             place = ".".join(map(str, path))
-            return f"the registry's schema {number} has no message at {place}"
+            return f"the registry's schema {number} has no message with the index {place}"
         if name != self._message:
-            return f"it is a {name} by the registry's schema {number}, not a {self._message}"
+            return f"it is a {name} in the registry's schema {number}, not a {self._message}"
         return None
 
 
@@ -247,7 +254,10 @@ _MOST_NESTED: Final = 100
 
 
 def _path_and_message(data: bytes) -> tuple[tuple[int, ...] | None, bytes]:
-    """Return the message's path in its schema's file, and the message; a byte 0 is the path 0."""
+    """Split a value without its schema id into the message's path and the message.
+
+    The path is None if it is invalid. A single byte 0 stands for the path (0,).
+    """
     count, at = _varint(data, 0)
     if count is None or not 0 <= count <= _MOST_NESTED:
         return None, b""
@@ -261,7 +271,7 @@ def _path_and_message(data: bytes) -> tuple[tuple[int, ...] | None, bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int | None, int]:
-    """Return a zigzag number of at most 32 bits and its end; None without a number."""
+    """Read a zigzag varint of at most 32 bits; return it, or None if invalid, and its end."""
     value = shift = 0
     while at < len(data) and shift < 35:
         byte = data[at]
@@ -277,16 +287,16 @@ _Take = Callable[[Any], Any]
 
 
 def _struct(descriptor: Any, within: tuple[str, ...]) -> tuple[t.StructType, list[_Take]]:
-    """Return the Spark type of a message, and a getter for each of its fields.
+    """Return the Spark type of a message, and for each field a function that gets its value.
 
     Raises:
         OptionError: the message contains itself, or has no fields.
     """
     if descriptor.full_name in within or not descriptor.fields:
-        fault = "holds itself" if descriptor.fields else "has no fields"
+        fault = "contains itself" if descriptor.fields else "has no fields"
         raise OptionError(
-            f"The message {descriptor.full_name} {fault}, which Spark's types cannot hold; leave"
-            " that field out of the descriptors."
+            f"The message {descriptor.full_name} {fault}, which Spark's types cannot represent;"
+            " remove the field with this message from the descriptors."
         )
     inner = (*within, descriptor.full_name)
     fields: list[t.StructField] = []
@@ -331,8 +341,8 @@ def _single(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
         return t.TimestampType(), _microseconds
     if field.type != _MESSAGE:
         raise OptionError(
-            f"The field {field.full_name} is a group, which Spark's types cannot hold; leave it out"
-            " of the descriptors."
+            f"The field {field.full_name} is a group, which Headrace does not decode; remove the"
+            " field from the descriptors."
         )
     kind, takes = _struct(field.message_type, within)
     named = list(zip(kind.names, takes, strict=True))
@@ -341,12 +351,12 @@ def _single(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
 
 def _microseconds(timestamp: Any) -> int:
     if not 0 <= timestamp.nanos < 1_000_000_000:
-        raise ValueError("its nanoseconds are those of another second")
+        raise ValueError("its nanoseconds are below 0 or above 999,999,999")
     return int(timestamp.seconds) * 1_000_000 + int(timestamp.nanos) // 1_000
 
 
 def _descriptor(of: ProtobufFormat) -> Any:
-    """Return the message's descriptor, from a pool of its own."""
+    """Return the descriptor of the format's message, from a descriptor pool of its own."""
     package = _protobuf()
     files = package.descriptor_pb2.FileDescriptorSet()
     pool = package.descriptor_pool.DescriptorPool()
@@ -358,17 +368,17 @@ def _descriptor(of: ProtobufFormat) -> Any:
             return pool.FindMessageTypeByName(of.message)
     except KeyError:
         raise OptionError(
-            f"The descriptors have no message {of.message!r}; give its full name, such as"
+            f"The descriptors have no message {of.message!r}; give the message's full name, such as"
             f" {_a_name(files)}."
         ) from None
     except (package.message.DecodeError, TypeError) as error:
         raise OptionError(
-            f"The descriptors do not parse ({str(error).partition(chr(10))[0]}); give what protoc"
-            " --include_imports --descriptor_set_out has written."
+            f"The descriptors do not parse ({str(error).partition(chr(10))[0]}); give the output of"
+            " protoc --include_imports --descriptor_set_out."
         ) from None
     raise OptionError(
-        "The descriptors are empty; give what protoc --include_imports --descriptor_set_out has"
-        " written."
+        "The descriptors are empty; give the output of protoc --include_imports"
+        " --descriptor_set_out."
     )
 
 

@@ -1,4 +1,4 @@
-"""Schema registries: client of the REST API, and Confluent's wire format."""
+"""Schema registries: a client of Confluent's REST API, and Confluent's wire format."""
 
 import re
 import ssl
@@ -20,48 +20,51 @@ if TYPE_CHECKING:
 _RETRIES: Final = 2
 _WAIT_MS: Final = 300
 _UNKNOWN_FOR_S: Final = 60.0
-"""Time for which an id unknown to the registry is not requested again (s)."""
+"""Time for which an id that the registry does not know is not requested again (s)."""
 
 _MOST_UNKNOWN: Final = 10_000
 
 _NOT_FOUND: Final = (40401, 40402, 40403)
-"""The registry's error codes of a missing subject, version or schema."""
+"""Error codes with which the registry reports a missing subject, version or schema."""
 
 HEADER_BYTES: Final = 5
-"""Size of a header with an id: a byte 0 and four bytes."""
+"""Size of a wire format header with a schema id (bytes): a byte 0 and a 4-byte id."""
 
 GUID_HEADER_BYTES: Final = 17
-"""Size of a header with a GUID, used by Confluent since 8.1: a byte 1 and 16 bytes."""
+"""Size of a wire format header with a GUID (bytes): a byte 1 and a 16-byte GUID, as written by
+Confluent 8.1 and later."""
 
 _SIZES: Final = {b"\x00": HEADER_BYTES, b"\x01": GUID_HEADER_BYTES}
 
 VALUE_SCHEMA_ID: Final = "__value_schema_id"
-"""Record header with the schema's id or GUID, for values without the prefix."""
+"""Name of the record header with the id or GUID of the value's schema, if the value itself has no
+wire format header."""
 
 NO_ID: Final = (
-    "it is not of a schema registry's wire format (0, then an id), and no header"
-    f" {VALUE_SCHEMA_ID} names its schema"
+    "it is not in a schema registry's wire format (a byte 0, then an id), and no header"
+    f" {VALUE_SCHEMA_ID} has the id of its schema"
 )
-"""Reason of a rejected value without a schema id."""
+"""Reason for the rejection of a value without a schema id."""
 
 
 def unknown_id(identity: int | UUID | str) -> str:
-    """Return the reason of a rejected value whose schema is not in the registry."""
+    """Return the reason for the rejection of a value whose schema id the registry lacks."""
     return f"the schema registry does not know the id {identity}"
 
 
 _LAST_ID: Final = 2**31 - 1
-"""Largest valid id: the registry answers a larger id with an error, as if it had failed."""
+"""Largest valid schema id. The registry answers a request for a larger id with a server error."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema of a registry.
+    """A schema in a registry, with the schemas that it references.
 
     Attributes:
-        kind: ``AVRO``, ``PROTOBUF`` or ``JSON``.
+        kind: type of the schema: ``AVRO``, ``PROTOBUF`` or ``JSON``.
         text: the text of the schema.
-        references: the texts of referenced schemas, each after its own references.
+        references: the texts of the referenced schemas; each follows the schemas that it references
+            itself.
     """
 
     kind: str
@@ -71,26 +74,27 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """A schema registry, accessed by its REST API.
+    """Connection settings of a schema registry with Confluent's REST API.
 
-    Each process requests a schema once, because a schema never changes under its id. Plans, logs
-    and errors contain no secrets.
+    Each process requests each schema once, because the schema of an id never changes. Secrets are
+    not shown in plans, logs and errors.
 
     Args:
         url: ``http://host:port`` or ``https://...``, optionally with a path; or several URLs of one
-            registry, separated by commas. The next URL is tried if a server is unreachable or
-            answers 408, 429, 500, 502, 503 or 504.
-        user: user of HTTP basic authentication, with a password.
+            registry, separated by commas. If a server is unreachable or answers 408, 429, 500, 502,
+            503 or 504, the next URL is tried.
+        user: user name for HTTP basic authentication; needs a password.
         password: the user's password, or an API key's secret.
         token: a bearer token, instead of user and password.
-        ca_file: trusted certificates (PEM), on every machine. Default: the system's.
-        timeout_s: time limit of connecting, and of each part of an answer (s). Default: 5. Each
-            URL is tried three times; too low, a busy registry defers batches; too high, a
-            batch waits.
+        ca_file: path of a file with trusted certificates (PEM), on every machine. Default: the
+            system's certificates.
+        timeout_s: time limit for a connection, and for each part of an answer (s). Default: 5. Each
+            URL is tried three times. If the limit is too low, a busy registry defers batches; if it
+            is too high, batches wait long for an unreachable registry.
 
     Raises:
-        OptionError: a URL is invalid or contains a password, or both a password and a token are
-            given.
+        OptionError: a URL is invalid or contains a password; both a password and a token are given;
+            or only one of user and password is given.
     """
 
     url: str
@@ -105,8 +109,8 @@ class SchemaRegistry:
             _check_url(url)
         if (self.user is None) != (self.password is None) or (self.user and self.token):
             raise OptionError(
-                f"The schema registry {self.url} is given a part of what it asks for, or too much;"
-                " give user and password, or a token, or nothing."
+                f"The credentials of the schema registry {self.url} are incomplete or ambiguous;"
+                " give a user and a password, or a token, or none of these."
             )
         if not self.timeout_s > 0:
             raise OptionError(
@@ -114,11 +118,11 @@ class SchemaRegistry:
             )
 
     def schema(self, identity: int | UUID) -> RegisteredSchema | None:
-        """Return the schema of an id or a GUID, or None if the registry does not know it.
+        """Return the schema with an id or a GUID; None if the registry does not know it.
 
         Raises:
-            RegistryError: the registry is unreachable or refuses; with the note that a source was
-                being read.
+            RegistryError: the registry cannot be reached or refuses the request. The error has the
+                note that marks it as an error of reading a source.
             SetupError: the registry's client is not installed.
         """
         if isinstance(identity, int) and identity > _LAST_ID:
@@ -138,11 +142,11 @@ class SchemaRegistry:
         return None
 
     def newest(self, subject: str) -> RegisteredSchema:
-        """Return the newest schema of a subject, requested now.
+        """Request and return the newest schema of a subject.
 
         Raises:
-            OptionError: there is no such subject.
-            RegistryError: the registry is unreachable or refuses.
+            OptionError: the registry has no such subject.
+            RegistryError: the registry cannot be reached or refuses the request.
             SetupError: the registry's client is not installed.
         """
         registered = self._read(
@@ -151,7 +155,8 @@ class SchemaRegistry:
         )
         if registered is None:
             raise OptionError(
-                f"The schema registry {self.url} has no subject {subject!r}; name one that it has."
+                f"The schema registry {self.url} has no subject {subject!r}; name an existing"
+                " subject."
             )
         return registered
 
@@ -164,9 +169,9 @@ class SchemaRegistry:
     def _read(
         self, path: str, get: Callable[["SchemaRegistryClient"], "Schema"]
     ) -> RegisteredSchema | None:
-        """Return the schema at a path with its references; None if the registry has none there.
+        """Request a schema and its references; return None if the registry lacks the schema.
 
-        The client is a new one for each call. A kept client would cache "not found" answers and the
+        Each call creates a new client. A shared client would cache "not found" answers and the
         newest schema of a subject forever, and forked Spark workers would share its connections.
         """
         package = client_package()
@@ -180,7 +185,7 @@ class SchemaRegistry:
             status, is_there = error.http_status_code, schema is not None
             if status == 404 and error.error_code in _NOT_FOUND and not is_there:
                 return None
-            reason = f"answers {status} to GET {path}{', for a reference of it' * is_there}"
+            reason = f"answers {status} to GET {path}{', for a referenced schema' * is_there}"
         except Exception as error:  # noqa: BLE001  (the client may change its HTTP library)
             reason = _why_unread(error, path)
         raise self._error(reason)  # without the client's error, which may quote a secret
@@ -205,8 +210,8 @@ class SchemaRegistry:
 
     def _error(self, said: str) -> RegistryError:
         error = RegistryError(
-            f"The schema registry {self.url} {said}; see that it runs, and that its URL and what it"
-            " asks for are right."
+            f"The schema registry {self.url} {said}; check that it runs, and that its URL and the"
+            " credentials are right."
         )
         error.add_note(WHILE_READING)
         return error
@@ -217,7 +222,7 @@ _UNKNOWN_UNTIL: Final[dict[tuple[SchemaRegistry, int | UUID], float]] = {}
 
 
 def client_package(extra: str = "avro") -> "ModuleType":
-    """Import the client of schema registries, which the named extra installs.
+    """Import Confluent's registry client, which the extra ``extra`` installs.
 
     Raises:
         SetupError: the client is not installed.
@@ -230,22 +235,22 @@ def client_package(extra: str = "avro") -> "ModuleType":
 def _references(
     client: "SchemaRegistryClient", schema: "Schema", seen: set[tuple[str, int]]
 ) -> Iterator[str]:
-    """Yield the texts of a schema's references, each after its own references."""
+    """Yield the texts of referenced schemas; each follows its own references."""
     for reference in schema.references or ():
         subject, version = str(reference.subject), int(reference.version or 0)
         if (subject, version) not in seen:
             seen.add((subject, version))
-            # deleted=True, as in Confluent's deserializers: a reference may have been deleted.
+            # deleted=True, as in Confluent's deserializers: a referenced version may be deleted.
             referred = client.get_version(subject, version, deleted=True).schema
             yield from _references(client, referred, seen)
             yield _text(referred)
 
 
 def _text(schema: "Schema") -> str:
-    """Return a schema's text.
+    """Return the text of a schema from the registry's answer.
 
     Raises:
-        TypeError: the registry's answer has no schema.
+        TypeError: the answer has no schema.
     """
     if not isinstance(schema.schema_str, str):
         raise TypeError("there is no schema")
@@ -253,21 +258,24 @@ def _text(schema: "Schema") -> str:
 
 
 def _why_unread(error: Exception, path: str) -> str:
-    """Return a reason for the client's error, without its text, which may quote a secret."""
+    """Return the reason of a failed request, without the client's text.
+
+    The client's text may quote a secret.
+    """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
     if cause is not None:
         return f"cannot be reached ({cause or type(cause).__name__})"
-    return f"gives no answer to GET {path} that can be read ({type(error).__name__})"
+    return f"sent an unreadable answer to GET {path} ({type(error).__name__})"
 
 
 def _check_url(url: str) -> None:
     if "@" in url:
         host = re.split("[:/]", url.rpartition("@")[2])[0]
         raise OptionError(
-            f"The schema registry's URL of {host} has a user or a password in it;"
-            " give them as user= and password=."
+            f"The schema registry's URL of {host} contains a user or a password;"
+            " pass these as user= and password= instead."
         )
     try:
         parts = urlsplit(url)
@@ -277,12 +285,12 @@ def _check_url(url: str) -> None:
     if not is_good or re.search(r"[\s?#]", url):
         raise OptionError(
             f"The schema registry's URL is {url!r}; it must be like http://host:8081, with a port"
-            " from 1 to 65535, or several of these with commas."
+            " from 1 to 65535, or several URLs separated by commas."
         )
 
 
 def schema_id(value: bytes) -> int | UUID | None:
-    r"""Return the schema id or GUID of a value in Confluent's wire format; otherwise None.
+    r"""Return the schema id or GUID in the wire format header of a value; None without one.
 
     ::
 
@@ -298,13 +306,13 @@ def schema_id(value: bytes) -> int | UUID | None:
 
 
 def header_bytes(value: bytes) -> int:
-    """Return the size of a value's wire format header; 0 without a header."""
+    """Return the size of a value's wire format header (bytes); 0 without a header."""
     size = _SIZES.get(value[:1], 0)
     return size if len(value) >= size else 0
 
 
 def header_of(identity: int | UUID) -> bytes:
-    """Return the wire format header of values written with this schema."""
+    """Return the wire format header with this schema id or GUID."""
     if isinstance(identity, UUID):
         return b"\x01" + identity.bytes
     return b"\x00" + identity.to_bytes(HEADER_BYTES - 1, "big")

@@ -111,7 +111,7 @@ def test_a_query_that_is_stopped_on_purpose_is_no_incident_and_runs_the_batch_ag
     assert "Nothing is unresolved" in failures.stdout
     batches = invoke(ledger_url, "batches", width=160).stdout
     assert "interrupted" in batches
-    assert "it runs again at the next start" in batches
+    assert "the next start runs the batch again" in batches
     assert "failed" not in batches
     assert "cut off" in invoke(ledger_url, "batches", key).stdout  # the trace is kept
     assert [each["interrupted"] for each in told(ledger_url, "batches")] == [True]
@@ -166,7 +166,7 @@ def test_a_batch_that_the_next_start_does_not_run_has_failed_and_is_backfilled(
     listed = invoke(ledger_url, "failures", width=220)
     assert listed.exit_code == 3
     assert key[:8] in listed.stdout
-    assert "with another checkpoint; a backfill runs it (NotRunAgain)" in listed.stdout
+    assert "has another checkpoint; a backfill runs the batch (NotRunAgain)" in listed.stdout
     assert [batch.batch_key for batch in ledger.batches.failed("orders")] == [key]
 
 

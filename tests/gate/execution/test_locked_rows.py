@@ -95,7 +95,7 @@ def test_who_waits_for_a_batchs_row_lets_the_gate_go_in_between(
     with locked(url, THE_BATCH, key):
         again = threading.Thread(target=begin, args=(ledger, "orders", HERE))
         again.start()
-        wait_until(lambda: "locked by somebody else's transaction" in caplog.text)
+        wait_until(lambda: "locked by another client's transaction" in caplog.text)
         assert ledger.gates.next_sequence("orders") == 1
     again.join(60)
     found = stored(ledger, key)
@@ -108,7 +108,7 @@ def test_without_patience_it_is_raised_at_once(url: str, ledger: Ledger) -> None
     with (
         Ledger.open(f"{url}%20-c{SOON}") as impatient,
         locked(url, THE_BATCH, key),
-        pytest.raises(LedgerError, match=r"locked by somebody else's transaction.*idle in trans"),
+        pytest.raises(LedgerError, match=r"locked by another client's transaction.*idle in trans"),
     ):
         impatient.batches.succeed(key)
 

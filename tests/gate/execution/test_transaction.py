@@ -261,10 +261,10 @@ def roll_back_by_the_driver(connection: Connection, _batch: Batch) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Connection, Batch], object], str]] = {
-    "commit": (commit, "commit\\(\\) is called within.*the end of its `with`"),
-    "rollback": (lambda c, _: c.rollback(), "rollback\\(\\) or close\\(\\) is called within"),
-    "close": (lambda c, _: c.close(), "rollback\\(\\) or close\\(\\) is called within"),
-    "of the transaction": (end_the_transaction, "commit\\(\\) is called within"),
+    "commit": (commit, "commit\\(\\) was called inside.*The end of the `with`"),
+    "rollback": (lambda c, _: c.rollback(), "rollback\\(\\) or close\\(\\) was called inside"),
+    "close": (lambda c, _: c.close(), "rollback\\(\\) or close\\(\\) was called inside"),
+    "of the transaction": (end_the_transaction, "commit\\(\\) was called inside"),
 }
 
 
@@ -277,7 +277,7 @@ REFUSED: dict[str, tuple[Callable[[Connection, Batch], object], str]] = {
         (swallow_around, "was not committed"),
         (within(leave_an_orphan), "(?i)foreign key"),
         (within(nest), "a second time.*begin_nested"),
-        (within(roll_back_by_the_driver), "ended within, as by a COMMIT that was executed"),
+        (within(roll_back_by_the_driver), "ended inside of .*an executed COMMIT"),
         *(pytest.param(within(end), words, id=name) for name, (end, words) in REFUSED.items()),
         *(
             pytest.param(swallowed(end), words, id=f"{name}, swallowed")
@@ -314,7 +314,7 @@ def test_a_transaction_that_a_statement_ends_is_found_at_its_end(
     scene.run(handler, "defer")
     status, _, message = scene.row
     assert status == "failed"
-    assert "ended within, as by a COMMIT that was executed" in (message or "")
+    assert "ended inside of the `with`, for example by an executed COMMIT" in (message or "")
 
 
 def test_a_commit_that_the_database_refuses_is_named_as_what_it_is(scene: Scene) -> None:
@@ -323,7 +323,7 @@ def test_a_commit_that_the_database_refuses_is_named_as_what_it_is(scene: Scene)
     assert type(raised) is LedgerError
     _, error, message = scene.row
     assert error == "headrace.errors.LedgerError"
-    assert re.search("(?i)refused what was written.*undone.*foreign key", message or "")
+    assert re.search("(?i)refused a write.*rolled back.*foreign key", message or "")
 
 
 def test_savepoints_are_the_handlers_to_use(scene: Scene) -> None:
@@ -407,7 +407,7 @@ def test_on_sqlite_the_ledger_refuses_to_be_written_by_a_thread_that_has_it_lock
         with batch.transaction() as connection:
             put(connection)
             if scene.url.startswith("sqlite"):
-                with pytest.raises(LedgerError, match="this thread has a transaction") as caught:
+                with pytest.raises(LedgerError, match="this thread is already in") as caught:
                     shared.batches.begin(planned("orders", OffsetRange("orders-topic", 0, 8, 9)))
                 refused.append(caught.value)
 

@@ -152,7 +152,8 @@ def test_a_ledger_that_is_lost_stops_the_stream_before_the_batch_is_read(
                 planner.begin(start, end)
             assert str(raised.value) == (
                 f"The ledger {tmp_path}/headrace.db was deleted or replaced while it was open; put"
-                " it back, unless you have restored a copy of it, and start this program again."
+                " the old file back, unless you replaced it with a backup on purpose, and restart"
+                " this program."
             )
         with pytest.raises(LedgerError):
             planner.advance(start, everything=False)

@@ -146,7 +146,7 @@ def test_a_checkpoint_that_reads_a_part_of_what_is_open_is_refused(ledger: Ledge
     (planned,) = ledger.batches.ranges(first)
     read = a_batch(OffsetRange("orders", 0, planned.offsets.until - 1, 2**63 - 1))
     cover = replace(read, checkpoint_id="another")
-    with pytest.raises(OptionError, match=f"begins anew within batch {first}"):
+    with pytest.raises(OptionError, match=f"begins within batch {first}"):
         ledger.batches.supersede(cover, "it is read again", "a query")
     assert {stored(ledger, key).status for key in (first, second)} == {Status.FAILED}
 

@@ -105,7 +105,7 @@ def test_a_waiting_dead_letter_is_resolved_once(
 
 def test_a_dead_letter_is_not_resolved_as_waiting(ledger: Ledger) -> None:
     letter = a_dead_letter(ledger, 1)
-    with pytest.raises(LedgerError, match="cannot be resolved as 'waiting'"):
+    with pytest.raises(LedgerError, match="cannot be resolved with the status 'waiting'"):
         ledger.dead_letters.resolve(letter.dead_letter_id, DeadLetterStatus.WAITING, "")
     assert ledger.dead_letters.oldest() == (letter,)
 

@@ -120,7 +120,7 @@ def test_setting_the_databases_clock_back_a_little_takes_no_batch_from_its_owner
 
 def test_a_lease_longer_than_one_can_be_is_refused(hosts: Hosts) -> None:
     key = hosts.right.batches.begin(a_batch()).batch_key
-    with pytest.raises(LedgerError, match="60001 ms is longer than a lease can be; give 60000 ms"):
+    with pytest.raises(LedgerError, match="60001 ms is too long; choose at most 60000 ms"):
         hosts.right.batches.attach(key, 1, owner="me", lease_ms=LONGEST_LEASE_MS + 1)
     found = hosts.right.batches.get(key)
     assert found is not None

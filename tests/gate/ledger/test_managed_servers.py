@@ -101,7 +101,7 @@ def test_a_function_that_does_not_answer_is_waited_for(
 def test_what_is_wrong_with_the_function_is_said(with_password: str, name: str, told: str) -> None:
     said = refused(f"{with_password}&password_from={name}")
     assert told in said
-    assert "see that its server runs" not in said
+    assert "check that its server runs" not in said
 
 
 RECIPES = [

@@ -88,7 +88,7 @@ def test_waiting_is_logged_when_it_begins_and_when_it_is_over(
 ) -> None:
     Retries("L", patient(time)).wait_out(away_until(time, 3))
     assert lines(caplog) == [
-        "WARNING The ledger L cannot be reached: refused. It is tried again for up to 600 s.",
+        "WARNING The ledger L cannot be reached: refused. Headrace retries for up to 600 s.",
         "INFO The ledger L is reachable again after 3.1 s.",
     ]
 
@@ -115,7 +115,7 @@ def test_after_the_timeout_the_last_error_is_raised_with_the_time_that_was_waite
         Retries("L", patient(time, patience_s)).wait_out(away_until(time, 1_000))
     assert type(caught.value) is LedgerError
     assert str(caught.value) == (
-        f"The ledger L cannot be reached: refused; it was waited for {patience_s:.0f} s."
+        f"The ledger L cannot be reached: refused; Headrace gave up after {patience_s:.0f} s."
     )
     assert time.monotonic() == pytest.approx(patience_s)
 
@@ -154,15 +154,15 @@ def test_waiting_ends_with_what_it_is_for_and_the_error_says_so(time: ManualCloc
         Retries("L", patient(time)).wait_out(away_until(time, 1_000))
     assert type(caught.value) is LedgerError
     told = str(caught.value)
-    assert told.startswith("The ledger L cannot be reached: refused; it was waited for 3")
-    assert told.endswith(" s, until the query was stopped.")
+    assert told.startswith("The ledger L cannot be reached: refused; Headrace gave up after 3")
+    assert told.endswith(" s, because the query was stopped.")
     assert 30 <= time.monotonic() <= 30 + LONGEST_WAIT_S
 
 
 def test_one_try_is_made_however_late_it_is(time: ManualClock) -> None:
     with cancel_when(lambda: True, "it ended"):
         assert Retries("L", patient(time)).wait_out(lambda: "answer") == "answer"
-        with pytest.raises(LedgerError, match="it was waited for 0 s, until it ended"):
+        with pytest.raises(LedgerError, match="Headrace gave up after 0 s, because it ended"):
             Retries("L", patient(time)).wait_out(away_until(time, 1))
     assert time.monotonic() == 0
     assert Retries("L", patient(time)).wait_out(away_until(time, 1)) >= 1
@@ -250,7 +250,7 @@ def test_a_file_that_stays_locked_is_waited_for_until_the_timeout_with_the_time_
         closing(sqlite3.connect(path)) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerError, match=r"has been locked by .*; it was waited for 9 s\."):
+        with pytest.raises(LedgerError, match=r"locked by .*; Headrace gave up after 9 s\."):
             ledger.batches.begin(batch_number(0))
         assert ledger.batches.newest("orders") == ()
 
@@ -296,7 +296,7 @@ def test_a_file_without_room_is_waited_for(
         assert len(ledger.batches.newest("orders", limit=200)) == 100
     assert 60 < time.monotonic() < 63
     (warning, _) = lines(caplog)
-    assert "cannot grow, for its disk is full; make room there. It is tried again" in warning
+    assert "because its disk is full; free space on the disk. Headrace retries" in warning
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_who_is_locked_out_hears_of_it_after_the_ledgers_own_time(url: str) -> N
             partial(declare, ledger.gates, "orders"),  # one that writes
             lambda: ledger.batches.begin(batch_number(0)),  # a transaction
         ):
-            with pytest.raises(LedgerError, match="locked by somebody else's transaction"):
+            with pytest.raises(LedgerError, match="locked by another client's transaction"):
                 work()
 
 
@@ -143,7 +143,7 @@ def test_a_schema_that_the_pooler_does_not_take_from_the_url_is_refused(url: str
 def test_a_schema_that_the_pooler_ignores_is_refused(postgresql: str, name: str) -> None:
     with (
         PgBouncer(postgresql, "transaction", "ignore_startup_parameters = options") as pooler,
-        pytest.raises(LedgerError, match=r"search_path 'headrace', and a pooler .* ALTER ROLE"),
+        pytest.raises(LedgerError, match=r"search_path 'headrace', but a pooler .* ALTER ROLE"),
     ):
         Ledger.open(f"{pooler.url(name)}&options=-csearch_path%3Dheadrace", timeouts=OF_A_QUERY)
 
@@ -161,6 +161,6 @@ def test_a_server_that_is_away_behind_a_new_pooler_is_waited_for(
         own_postgresql.stop("fast")
         pooler.launch()
         gates = pool.submit(ledger.gates.all)
-        wait_until(lambda: "It is tried again" in caplog.text or gates.done())
+        wait_until(lambda: "Headrace retries" in caplog.text or gates.done())
         own_postgresql.start()
         assert gates.result() == ()

@@ -27,7 +27,7 @@ from headrace.testing import ManualClock
 GATES = ("a", "b", "c", "d")
 LEASE_MS = 60_000
 ERROR = ErrorReport("ValueError", "no", "")
-WAITS = "It is tried again for up to"
+WAITS = "Headrace retries for up to"
 
 WAYS_TO_GO: dict[str, Callable[[PostgresqlServer], None]] = {
     "stopped": lambda server: server.stop("fast"),

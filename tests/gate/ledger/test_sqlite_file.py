@@ -118,7 +118,7 @@ def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path) -> No
     with closing(sqlite3.connect(tmp_path / "rates.db")) as other:
         other.execute("CREATE TABLE rate (currency TEXT)")
     before = files(tmp_path)
-    with pytest.raises(LedgerSchemaError, match="has a table 'rate' that is not a ledger's"):
+    with pytest.raises(LedgerSchemaError, match="has a table 'rate' that Headrace did not create"):
         Ledger.open(f"sqlite:///{tmp_path}/rates.db")
     assert files(tmp_path) == before
 
@@ -129,7 +129,7 @@ def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
         begin_batches(ledger, 100)
     content = path.read_bytes()
     path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
-    with pytest.raises(LedgerError, match="is damaged; restore it from a copy"):
+    with pytest.raises(LedgerError, match="is damaged; restore it from a backup"):
         Ledger.open(f"sqlite:///{path}")
 
 

@@ -148,7 +148,7 @@ def test_a_server_that_does_not_run_is_named_with_the_reason() -> None:
     assert str(error).startswith(
         f"The ledger postgresql+psycopg://app:***@127.0.0.1:{port}/orders cannot be reached: "
     )
-    assert "Connection refused; see that its server runs" in str(error)
+    assert "Connection refused; check that its server runs" in str(error)
     assert "hunter2" not in everything_of(error)
 
 
@@ -163,7 +163,7 @@ def test_a_server_that_does_not_answer_is_waited_for_until_the_timeout(
         silent.listen()
         url = f"postgresql://app:hunter2@127.0.0.1:{silent.getsockname()[1]}/orders"
         error = refused(url + option, Timeouts(connect_s=default_s))
-    assert "cannot be reached: connection timeout expired; see" in str(error)
+    assert "cannot be reached: connection timeout expired; check" in str(error)
     assert "hunter2" not in everything_of(error)
 
 

@@ -233,7 +233,7 @@ def test_a_planner_whose_driver_has_ended_waits_no_longer(
     with locked(url, clock) as (gate_ledger, other):
         parent = os.getppid()
         monkeypatch.setattr(os, "getppid", lambda: 1 if clock.monotonic() > 20 else parent)
-        with pytest.raises(LedgerError, match="until the driver ended"):
+        with pytest.raises(LedgerError, match="because the driver ended"):
             begin(gate_ledger, 1)
         assert 20 < clock.monotonic() < 23
         other.rollback()

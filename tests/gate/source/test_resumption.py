@@ -481,7 +481,7 @@ def test_a_restart_within_a_batch_that_waits_is_refused_and_processes_nothing_tw
         stream.stop()
         stream.ledger.operator_limits.restart(GATE, "ops", "the table is built anew")
         world.lose_checkpoint()
-        with pytest.raises(OptionError, match="begins anew within batch"):
+        with pytest.raises(OptionError, match="begins within batch"):
             stream.run_batch()
         assert sink.values == []
         stream.source_options = everywhere

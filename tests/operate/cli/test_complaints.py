@@ -35,7 +35,7 @@ def nothing_of_it(letter):
 
 NO_GATE = "has no gate 'order'; the gates it has: orders."
 NO_TIME = "'; it must be a time such as"
-NO_LEDGER = "/none.db; a gated query makes it when it starts, and --ledger or HEADRACE_LEDGER names"
+NO_LEDGER = "/none.db; a gated query creates it at its start; to read another ledger, name it with"
 IN_ONE_WAY = "in one way"
 BACKFILL = "backfill --handler operator:is_"
 SEND = "dead-letters send"

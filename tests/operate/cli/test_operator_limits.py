@@ -96,7 +96,7 @@ def test_a_limit_ends_by_itself_or_when_it_is_taken_off(ledger_url: str) -> None
     ("arguments", "said"),
     [
         (("pause", "orders", "--flow", "shop:orders"), "Gates and --flow are both named"),
-        (("pause", "orders", "--by", ""), "Who does it has 0 characters; give 1 to 100"),
+        (("pause", "orders", "--by", ""), "The operator's name has 0 characters; give 1 to 100"),
         (("limit", "many", "orders"), "'many'; give a number of records/s above 0, or: off"),
         (("limit", "0", "orders"), "must be a finite number above 0"),
         (("limit", "off", "orders", "--for", "2h"), "leave --for out"),

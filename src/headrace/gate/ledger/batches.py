@@ -1,13 +1,13 @@
-"""The batches of a gate: plans, transitions and queries.
+"""The batches of a gate: their plans, their transitions and queries about them.
 
-The planner counts every batch that the engine asks for in the gate's row, beside the query that
-owns the gate. The handler takes the last batch that its own query has begun, if the count has moved
-since its last call. The status alone would not tell a finished batch from a batch of another
-checkpoint with the same number.
+The gate's row has the number of batches that Spark has requested, and the query that owns the gate.
+The handler runs the newest batch of its own query if the number has changed since its last call.
+The status alone could not distinguish a finished batch from a batch of another checkpoint with the
+same number.
 
-The owner of a batch renews a lease in the batch's row. The owner's name contains the machine, the
-process and the start time. So after a crash on the same machine, nobody waits for the lease to
-expire.
+The owner of a batch renews a lease in the batch's row. The owner's id contains the machine, the
+process and the process's start time. So after a crash, a process on the same machine need not wait
+for the lease to expire.
 """
 
 import json
@@ -67,36 +67,36 @@ _SQL: Final = statements("batch")
 
 
 class BatchStore(Store):
-    """Batches of a ledger.
+    """Batches in the ledger, and their transitions between statuses.
 
-    A method with a key and an owner changes nothing if the batch has another owner, or another
-    state than the transition needs. The return value reports this. An owner names one run of a
-    query or of a backfill. A lease is the time for which a batch belongs to its owner unless the
-    owner renews the lease.
+    A method with a key and an owner changes nothing if another owner has the batch, or its status
+    does not allow the transition. The return value reports this. An owner is one run of a query or
+    of a backfill. The batch belongs to its owner until its lease ends, unless the owner renews the
+    lease.
     """
 
     def begin(self, batch: PlannedBatch, *, query: str | None = None) -> BatchRecord:
         """Write the plan of a batch before any of its records are read.
 
         A new batch becomes ``in_progress`` (transition A): its row and the rows of its ranges are
-        written together. Its created time is above the created times of the gate's earlier batches,
-        even if the clock was set back. An engine that repeats its last planned batch after a crash
-        begins an existing batch again. An ``in_progress`` or ``failed`` batch then gets one more
-        attempt (B, C), and keeps its first plan. Any other status stays: the batch had finished
+        written together. Its created time is later than the created times of the gate's earlier
+        batches, even if the clock was set back. After a crash, Spark requests its last planned
+        batch again. An existing ``in_progress`` or ``failed`` batch then gets one more attempt (B,
+        C), and keeps its first plan. A batch with any other status is not changed: it finished
         before the crash (``success``), or belongs to a backfill.
 
         Args:
-            batch: The plan.
-            query: The query that must own the gate, if the caller has claimed the gate.
+            batch: The plan of the batch.
+            query: Owner that the gate must have. Default: None, no check.
 
         Returns:
-            The current row of the batch. The caller runs the batch only if the row is
+            The row of the batch. The caller must run the batch only if its status is
             ``in_progress``.
 
         Raises:
             GateInUseError: Another query owns the gate; nothing is changed.
             LedgerError: The gate is not declared, the batch has no offsets, or the ledger has other
-                ranges for this batch.
+                ranges for the batch's key.
         """
         if batch.records == 0:
             raise LedgerError(f"A batch of gate {batch.gate!r} has no offsets to read.")
@@ -118,7 +118,7 @@ class BatchStore(Store):
         return self._database.write(begin)
 
     def _planned(self, batch: PlannedBatch) -> dict[str, Any]:
-        """Return the values of a new row; every try of one call uses the same values."""
+        """Return the values of a batch's new row, computed once for all retries of a call."""
         return {
             "batch": batch.batch_key,
             "gate": batch.gate,
@@ -133,7 +133,10 @@ class BatchStore(Store):
         }
 
     def begin_checkpoint(self, start: PlannedBatch) -> None:
-        """Write where a checkpoint begins, as empty ranges; known partitions stay unchanged."""
+        """Record the start offsets of a checkpoint, given as empty ranges.
+
+        Partitions that the checkpoint already has are not changed.
+        """
 
         def begin(connection: Connection) -> None:
             with self._under(start.gate):
@@ -142,7 +145,7 @@ class BatchStore(Store):
         self._database.write(begin)
 
     def add_unknown(self, batch: PlannedBatch, error: ErrorReport, query: str) -> None:
-        """Add a ``dead`` batch for planned ranges whose rows are gone.
+        """Insert a ``dead`` batch for planned ranges whose batch row is missing.
 
         Raises:
             GateInUseError: Another query owns the gate; nothing is changed.
@@ -167,8 +170,8 @@ class BatchStore(Store):
         if stored != {planned.offsets for planned in batch.ranges if planned.offsets.count}:
             raise LedgerError(
                 f"The ledger {self._database.name} has other ranges for batch {batch.batch_key} of "
-                f"gate {batch.gate!r} than the batch itself, so its rows were changed or damaged; "
-                "restore it from a copy."
+                f"gate {batch.gate!r} than its plan, so the ledger's rows were changed or damaged; "
+                "restore the ledger from a backup."
             )
         execute(connection, BEGIN_AGAIN.statement, values)
         checkpoints.begin_again(connection, batch, batch.batch_key)
@@ -184,22 +187,23 @@ class BatchStore(Store):
         lease_ms: int = 0,
         gone: str | None = None,
     ) -> Attached | None:
-        """Record the engine's number of a batch, and the owner of the batch.
+        """Record Spark's number of a batch and the batch's owner; return data to run the batch.
 
-        This also counts a run of the gate's handler, which must be the gate's next run. A run that
-        waits for another run first is counted by `GateStore.next_sequence`.
+        The call also counts a run of the gate's handler, so this run must be the gate's next run.
+        For a run that must wait for another run, `GateStore.next_sequence` counts instead.
 
         Args:
-            batch_key: The batch.
-            query_batch_id: The engine's own number for the batch.
-            start_time_ms: Start of the run. Default: now.
-            owner: The new owner. It replaces another owner whose lease has expired.
+            batch_key: Key of the batch.
+            query_batch_id: Spark's number of the batch.
+            start_time_ms: Start time of the run (ms since the epoch). Default: now.
+            owner: The new owner. It replaces an owner whose lease has expired.
             lease_ms: Length of the lease (ms).
-            gone: An owner known to be dead, which is replaced at once.
+            gone: A previous owner whose process is known to have ended; it is replaced before its
+                lease expires.
 
         Returns:
-            The data that the owner needs to run the batch. None if the batch is not
-            ``in_progress``, or has another owner; nothing is changed then.
+            The row and the ranges of the batch, and the number of the run. None, with nothing
+            changed, if the batch is not ``in_progress`` or has another owner.
         """
         values = {
             "batch": batch_key,
@@ -222,7 +226,10 @@ class BatchStore(Store):
         return self._database.write(attach)
 
     def retry(self, batch_key: str, owner: str, lease_ms: int) -> bool:
-        """Count one more attempt of a batch that its owner runs again in place (transition B)."""
+        """Count one more attempt of a batch that its owner repeats (transition B).
+
+        The result is False if another owner has the batch.
+        """
         values = {"batch": batch_key, "by": owner, "call": new_call_id()}
         return self._changes(RETRY.statement, lambda: values | self._leased(lease_ms))
 
@@ -230,11 +237,11 @@ class BatchStore(Store):
         """Renew the lease of a batch for ``lease_ms`` from now.
 
         Returns:
-            Whether the batch still belongs to the owner, even with an expired lease. If not, no
-            outcome that the owner reports will count.
+            True if the batch still belongs to the owner, even with an expired lease. False if it
+            does not; outcomes that the owner reports then have no effect.
         """
         values = {"batch": batch_key, "by": owner}
-        # A lost renewal only makes the lease end one renewal earlier; the owner renews again.
+        # If a renewal is lost, the lease ends one renewal earlier; the owner renews it again.
         return self._changes(_SQL["renew"], lambda: values | self._leased(lease_ms), durable=False)
 
     def succeed(
@@ -242,8 +249,7 @@ class BatchStore(Store):
     ) -> bool:
         """Move a batch from ``in_progress`` to ``success`` (transition D).
 
-        The number of records is stored if the caller knows the number; a rate sample stores the
-        number too.
+        ``records`` is the number of processed records. None leaves the number to a rate sample.
         """
         return self._changes(SUCCEED.statement, self._ended(batch_key, owner, records))
 
@@ -257,19 +263,21 @@ class BatchStore(Store):
     ) -> bool:
         """Move a batch from ``in_progress`` to ``failed`` (transition E).
 
-        ``outcome_unknown`` says that the failed batch may be in its sink: the run did not raise by
-        itself, or the cause of its end is unknown.
+        ``outcome_unknown`` means that the batch's records may be in the sink, because the run was
+        interrupted, or the cause of the failure is unknown.
         """
         values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
         return self._changes(FAIL.statement, values)
 
     def keep_error(self, batch_key: str, error: BaseException | ErrorReport) -> bool:
-        """Store an error that was raised after the commit of a batch that is ``success``."""
+        """Store an error that was raised after the commit of a ``success`` batch."""
         values = {"batch": batch_key, **error_values(ErrorReport.of(error))}
         return self._changes(_SQL["keep_error"], values)
 
     def lend(self) -> AbstractContextManager[Connection]:
-        """Lend a connection to the ledger's database within a transaction, without a transition.
+        """Lend a connection to the ledger's database with one transaction for a handler's writes.
+
+        Unlike `transaction`, this changes the status of no batch.
 
         Raises:
             LedgerError: The database failed.
@@ -285,24 +293,23 @@ class BatchStore(Store):
         rejected: Callable[[], Sequence[DeadLetter]] = tuple,
         progress: Progress | None = None,
     ) -> AbstractContextManager[Connection]:
-        """Lend a connection to the ledger's database; its writes commit with ``success``.
+        """Lend a connection whose writes commit together with a batch's ``success``.
 
         At the end of the ``with``, the batch moves from ``in_progress`` (transition D) or
-        ``backfilling`` (G) to ``success`` in the same transaction. With ``progress``, the batch
-        instead stores the progress of one of its parts. ``rejected`` is called at that point, and
-        the returned records become dead letters. Either everything is durable, or nothing has
-        happened.
+        ``backfilling`` (G) to ``success``. With ``progress``, the batch instead stores the progress
+        of its parts. Then ``rejected`` is called, and the returned records become dead letters. All
+        of this is one transaction with the caller's writes.
 
-        An earlier commit, rollback or close of the connection is refused; savepoints
-        (``begin_nested``) are allowed. A SQLite file has one writer at a time: every other writer
-        waits until the end. In the same thread, writing methods of this ledger are refused until
-        then.
+        The caller must not commit, roll back or close the connection; savepoints (``begin_nested``)
+        are allowed. A SQLite file has one writer at a time, so all other writers wait until the end
+        of the ``with``. Writing methods of this ledger raise an error if the same thread calls them
+        before the end.
 
         Raises:
             UnknownCommitError: The answer to the commit was lost; `get` returns the outcome.
-            LedgerError: The batch no longer belongs to the owner, the transaction was ended within
-                the ``with``, or the database failed. Everything is undone then, and also when the
-                caller raises; the caller's exception is passed on unchanged.
+            LedgerError: The batch no longer belongs to the owner, the transaction was ended inside
+                of the ``with``, or the database failed. Everything is rolled back then. An
+                exception of the caller also rolls back everything, and is passed on unchanged.
         """
 
         def end(connection: Connection) -> None:
@@ -318,8 +325,8 @@ class BatchStore(Store):
             if not is_ours:
                 raise LedgerError(
                     f"Batch {batch_key} in the ledger {self._database.name} does not belong to "
-                    f"{owner!r} any more, so what was written for it is undone; whoever owns it "
-                    "now runs it."
+                    f"{owner!r} any more, so its transaction was rolled back; the new owner runs "
+                    "the batch."
                 )
             insert_letters(connection, batch_key, rejected(), self._clock())
 
@@ -328,13 +335,13 @@ class BatchStore(Store):
     def keep_progress(
         self, batch_key: str, owner: str, progress: Progress, *letters: DeadLetter
     ) -> bool:
-        """Store the finished parts of a batch, and its convicted records as dead letters.
+        """Store a batch's progress in parts, and dead letters of its convicted records.
 
-        One statement marks the next part as running and the previous part as finished, before the
-        handler is called. The progress is stored as the fewest possible parts.
+        Before the handler runs the next part, one statement marks the previous part as finished and
+        the next part as running. Finished parts are merged where possible.
 
         Returns:
-            Whether the batch still belongs to the owner; if not, nothing is changed.
+            True if the batch still belongs to the owner. False if not; nothing is changed then.
         """
 
         def keep(connection: Connection) -> bool:
@@ -347,14 +354,14 @@ class BatchStore(Store):
         return self._database.write(keep)
 
     def claim(self, batch_key: str, owner: str, lease_ms: int) -> BatchRecord | None:
-        """Move a batch from ``failed`` to ``backfilling`` (transition F).
+        """Move a batch from ``failed`` to ``backfilling`` (transition F), with a new owner.
 
-        A ``backfilling`` batch whose owner's lease has expired can be claimed too (H, then F). Its
-        interrupted backfill has failed and counts as an attempt. The error of the batch stays.
+        A ``backfilling`` batch with an expired lease can be claimed too (H, then F). Its
+        interrupted backfill counts as a failed attempt. The batch keeps its error.
 
         Returns:
-            The current row of the batch, or None if the batch cannot be claimed; nothing is changed
-            then.
+            The row of the claimed batch. None, with nothing changed, if the batch cannot be
+            claimed.
         """
         claimer = {"batch": batch_key, "by": owner, "call": new_call_id()}
 
@@ -380,13 +387,12 @@ class BatchStore(Store):
     ) -> Status | None:
         """Move a batch from ``backfilling`` to ``failed`` (transition H), or to ``dead`` (I).
 
-        This counts one more failed backfill. `headrace.gate.control.dead.why_dead` decides from the
-        row that the owner has claimed whether that backfill was the last: under the owner's lease
-        nobody else changes the count.
+        This counts one more failed backfill. ``is_dead`` is the decision of
+        `headrace.gate.control.dead.why_dead` on the claimed row. No other process changes the row
+        while the owner's lease is in force.
 
         Returns:
-            The new status, or None if the batch did not belong to the owner; nothing is changed
-            then.
+            The new status. None, with nothing changed, if the batch did not belong to the owner.
         """
         values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
         if is_dead:
@@ -394,31 +400,32 @@ class BatchStore(Store):
         return Status.FAILED if self._changes(RELEASE.statement, values) else None
 
     def put_back(self, batch_key: str, owner: str) -> bool:
-        """Move a batch with a finished part from ``backfilling`` to ``failed`` (transition J)."""
+        """Move a batch with a newly finished part from ``backfilling`` to ``failed`` (J)."""
         return self._changes(PUT_BACK.statement, self._ended(batch_key, owner, None))
 
     def mark_dead(self, batch_key: str, owner: str, error: BaseException | ErrorReport) -> bool:
-        """Move a batch from ``backfilling`` to ``dead`` (transition I), whatever its attempts."""
+        """Move a batch from ``backfilling`` to ``dead`` (transition I); its attempts stay."""
         return self._changes(MARK_DEAD.statement, self._failed(batch_key, owner, error))
 
     def supersede(self, cover: PlannedBatch, why: str, query: str) -> list[str]:
         """Resolve the open batches of a gate that its new checkpoint reads again (transition K).
 
-        A batch is resolved even if another owner runs the batch, and first fails for that owner (E,
-        H). A batch whose open offsets are all outside of the cover stays unchanged.
+        The new status of these batches is ``dead``, with ``why`` as their resolution. A batch that
+        another owner is running first fails for that owner (E, H). A batch is not changed if all
+        its open offsets are outside of ``cover``.
 
         Args:
-            cover: The ranges that the new checkpoint reads.
-            why: The reason, stored with each batch.
-            query: The query that must own the gate.
+            cover: Ranges that the new checkpoint reads.
+            why: Reason that is stored as the resolution of each batch.
+            query: Owner that the gate must have.
 
         Returns:
-            The resolved batches, earliest created first.
+            The keys of the resolved batches, earliest created first.
 
         Raises:
             GateInUseError: Another query owns the gate; nothing is changed.
-            OptionError: The cover has some of a batch's open offsets, but not all; a backfill would
-                process the covered offsets twice. Nothing is changed.
+            OptionError: ``cover`` contains some open offsets of a batch but not all, so a backfill
+                would process the covered offsets twice. Nothing is changed.
         """
 
         def supersede(connection: Connection) -> list[str]:
@@ -447,15 +454,15 @@ class BatchStore(Store):
     def resolve_abandoned(
         self, gate_name: str, *, but: str | None, unowned_before_ms: int
     ) -> list[str]:
-        """Move live batches that nobody runs any more to ``failed`` (transition E).
+        """Move ``in_progress`` batches that no process runs to ``failed`` (transition E).
 
-        These batches are ``in_progress``. Their owner's lease has expired, or they had no owner and
-        were created before ``unowned_before_ms``. A batch that a stop of the query interrupted, and
-        that the query's next start does not run, also counts as failed from now on. The batch
-        ``but`` stays unchanged, because the engine runs this batch again.
+        The owner's lease of such a batch has expired, or the batch has no owner and was created
+        before ``unowned_before_ms``. A batch that was interrupted by a stop of its query, and that
+        the next start did not run, gets the error `NOT_RUN_AGAIN`; a backfill can run it then. The
+        batch ``but`` is not changed, because Spark runs this batch again.
 
         Returns:
-            The moved batches, earliest created first.
+            The keys of the moved batches, earliest created first.
         """
         values = self._failed("", None, OWNER_GONE)
         left_behind = {
@@ -484,12 +491,12 @@ class BatchStore(Store):
         return self._database.write(resolve_abandoned)
 
     def isolated(self, gate_name: str, since_ms: int) -> dict[str, ErrorReport]:
-        """Return the batches planned since a time that have records on which the handler raised.
+        """Return a gate's batches with records on which the handler raised, and the errors.
 
-        The result is by key, the batch with the newest such record first. Each report is the
-        handler's error for the batch's newest record, without the trace. Batches whose parts all
-        passed do not count, nor do records that the handler rejected. Only the newest of very many
-        such records are read.
+        Only batches planned at ``since_ms`` or later count. For each key, the result has the
+        handler's error on the batch's newest such record, without the trace; the batch with the
+        newest record is first. Batches whose parts all passed, and records that the handler
+        rejected, do not count. At most the newest 1000 records are read.
         """
         bad = self._database.rows(
             _SQL["bad"], gate=gate_name, since_ms=since_ms, rejected=REJECTED, bad_value=BAD_VALUE
@@ -500,24 +507,23 @@ class BatchStore(Store):
         return reports
 
     def get(self, batch_key: str) -> BatchRecord | None:
-        """Return one batch; None if the ledger does not have the batch."""
+        """Return the batch with this key; None if the ledger does not have it."""
         return next(iter(self._select("batch", batch=batch_key)), None)
 
     def ranges(self, batch_key: str) -> tuple[PlannedRange, ...]:
-        """Return the ranges of a batch, by topic, partition and offset; ranges never change."""
+        """Return the ranges of a batch by topic, partition and offset. They never change."""
         return self._database.read(lambda connection: ranges_of(connection, batch_key))
 
     def servers(self, batch_key: str) -> str | None:
-        """Return the brokers with which a batch was planned, or None for an unknown batch."""
+        """Return the Kafka brokers with which a batch was planned; None for an unknown batch."""
         servers: str | None = self._database.scalar(_SQL["servers"], batch=batch_key)
         return servers
 
     def is_over(self, key: str) -> bool:
-        """Return whether the batch or part with this key will not be run any more.
+        """Return whether the batch or part with this key is finished, and never runs again.
 
-        A commit whose answer was lost may still be pending in the server, for example while the
-        server waits for a standby. The pending commit holds the row's lock, so this call waits for
-        its end.
+        The call waits for a pending commit, which locks the row. So it is also correct after a
+        commit whose answer was lost, for example while the server waited for a standby.
         """
         batch_key, path = part_of(key)
 
@@ -532,12 +538,12 @@ class BatchStore(Store):
         return batch.status in {Status.SUCCESS, Status.DEAD} or is_within(path, batch.parts.done)
 
     def open_batch(self, gate_name: str) -> BatchRecord | None:
-        """Return the newest ``in_progress`` batch of a gate's live stream, or None."""
+        """Return the newest ``in_progress`` batch of a gate; None if there is none."""
         newest = self._select("newest", gate=gate_name, status=Status.IN_PROGRESS, limit=1)
         return next(iter(newest), None)
 
     def live(self, gate_name: str, number: int | None = None) -> BatchRecord | None:
-        """Return a gate's newest live batch, or its newest batch with the engine's ``number``."""
+        """Return a gate's newest batch, or its newest batch with Spark's ``number``; else None."""
         newest = self._select("newest", gate=gate_name, number=number, limit=1)
         return next(iter(newest), None)
 
@@ -552,8 +558,8 @@ class BatchStore(Store):
     ) -> tuple[BatchRecord, ...]:
         """Return the newest batches of one gate or of all gates, newest first.
 
-        Only batches with one of ``statuses`` (default: every status), created at ``since_ms`` or
-        later and before ``until_ms``, are returned.
+        Only batches with one of ``statuses`` are returned (default: every status). Their created
+        time is at least ``since_ms`` and below ``until_ms``.
         """
         values = {
             "gate": gate_name,
@@ -576,9 +582,9 @@ class BatchStore(Store):
         return tuple(sorted(batches, key=lambda batch: -batch.created_time_ms)[:limit])
 
     def spans(self, gate_name: str, limit: int) -> list[tuple[int, int | None]]:
-        """Return the start and end times (ms) of a gate's newest live batches, newest first.
+        """Return the created and end times (ms) of a gate's newest batches, newest first.
 
-        The end of a running batch is None.
+        The end time of a running batch is None.
         """
         rows = self._database.rows(_SQL["spans"], gate=gate_name, limit=limit)
         return [(row.created_time_ms, row.end_time_ms) for row in rows]
@@ -586,11 +592,11 @@ class BatchStore(Store):
     def failed(
         self, gate_name: str | None = None, limit: int = 100, *, waits_ms: Sequence[int] = ()
     ) -> tuple[BatchRecord, ...]:
-        """Return the batches that a backfill could claim now, oldest first, of one gate or of all.
+        """Return the batches of one gate or all gates that a backfill can claim, oldest first.
 
-        These batches are ``failed``, or ``backfilling`` with an expired lease. ``waits_ms`` lists
-        the wait after the last run of a batch with 0, 1, 2 ... failed backfills; its last item also
-        applies to higher counts. Batches that still wait are left out.
+        Such a batch is ``failed``, or ``backfilling`` with an expired lease. ``waits_ms`` lists the
+        wait after the last run of a batch with 0, 1, 2 ... failed backfills; the last item also
+        applies to higher counts. A batch whose wait has not passed is left out.
         """
         return self._select(
             "claimable",
@@ -610,11 +616,11 @@ class BatchStore(Store):
         until_ms: int | None = None,
         error_class: str | None = None,
     ) -> tuple[BatchRecord, ...]:
-        """Return the failed, unresolved batches, oldest first, of one gate or of all.
+        """Return the failed batches of one gate or all gates that need attention, oldest first.
 
-        These batches are ``failed``, ``backfilling`` or ``dead``; dropped batches and dead letters
-        are not included. Only batches created at ``since_ms`` or later and before ``until_ms`` are
-        returned. ``error_class`` names the exception's class with or without its module.
+        Such a batch is ``failed``, ``backfilling`` or ``dead``, and was not dropped. Only batches
+        created at ``since_ms`` or later and before ``until_ms`` are returned. ``error_class`` is
+        the class of the exception, with or without its module.
         """
         return self._select(
             "unresolved",
@@ -628,7 +634,7 @@ class BatchStore(Store):
         )
 
     def with_prefix(self, prefix: str, limit: int = 2) -> tuple[BatchRecord, ...]:
-        """Return the batches whose keys begin with these hexadecimal digits, by key."""
+        """Return at most ``limit`` batches whose keys begin with ``prefix``, sorted by key."""
         above = prefix + "g"  # "g" sorts behind all hexadecimal digits.
         return self._select("with_prefix", prefix=prefix, above=above, limit=limit)
 
@@ -640,23 +646,24 @@ class BatchStore(Store):
 def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...]:
     """Return the ranges of a batch, by topic, partition and offset.
 
-    LedgerError is raised if two ranges share an offset, because each record could not be run once.
+    LedgerError is raised if two ranges share an offset, because its record would be processed
+    twice.
     """
     planned = tuple(
         range_from(row) for row in execute(connection, _SQL["ranges"], {"batch": batch_key})
     )
     if (shared := shared_offsets(planned_range.offsets for planned_range in planned)) is not None:
         raise LedgerError(
-            f"The ledger has two ranges of batch {batch_key} with the offsets {shared}, so the"
-            " batch is not run; restore the ledger from a copy."
+            f"Two ranges of batch {batch_key} in the ledger share the offsets {shared}, so the"
+            " batch is not run; restore the ledger from a backup."
         )
     return planned
 
 
 def _reads_all(cover: PlannedBatch, batch: BatchRecord, planned: Sequence[PlannedRange]) -> bool:
-    """Return whether a cover has all open offsets of a batch; False if the cover has none of them.
+    """Return True if a cover contains all open offsets of a batch, and False if none.
 
-    OptionError is raised if the cover has some of the open offsets.
+    OptionError is raised if the cover contains only some of the open offsets.
     """
     still_open = batch.open_ranges(planned)
     left = [
@@ -675,9 +682,9 @@ def _reads_all(cover: PlannedBatch, batch: BatchRecord, planned: Sequence[Planne
         return False
     waits = ", ".join(str(open_range.offsets) for open_range in still_open)
     raise OptionError(
-        f"Gate {batch.gate!r} begins anew within batch {batch.batch_key}, whose offsets wait for a"
-        f" backfill ({waits}) and would be processed twice; begin before them or behind them"
-        " (startingOffsets), with a new checkpoint once more."
+        f"The new checkpoint of gate {batch.gate!r} begins within batch {batch.batch_key}, whose"
+        f" offsets wait for a backfill ({waits}) and would be processed twice; set startingOffsets"
+        " before or after these offsets, and start with another new checkpoint."
     )
 
 

@@ -1,9 +1,8 @@
-"""Summary of each checkpoint that the ledger keeps beside its batches.
+"""Summary of each checkpoint: its start, its end and its number of planned offsets.
 
-A history has two ends: ranges that follow each other do not reveal a missing first or newest batch.
-So each begin of a batch also updates this summary in its transaction: the checkpoint's start and
-end in each partition, and its number of planned offsets. `verify` compares the batches with this
-summary, which outlives them.
+From the ranges of batches alone, nobody can see that the first or the newest batch is missing. So
+the transaction that begins a batch also updates the summary of its checkpoint in each partition.
+`verify` compares the batches with the summary, which is kept after the batches are pruned.
 """
 
 from collections import defaultdict
@@ -23,17 +22,18 @@ Offsets = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """A row of ``checkpoint``: the offsets of one topic that one checkpoint has planned.
+    """A row of ``checkpoint``: the offsets of one topic that a checkpoint has planned.
 
     Attributes:
-        checkpoint_id: The checkpoint's identity.
-        topic: The topic.
+        checkpoint_id: Id of the checkpoint.
+        topic: Name of the topic.
         topic_id: Id that distinguishes the topic from a recreated topic of the same name; None if
             unknown.
-        starts: Start of the first batch, by partition.
-        untils: End of the newest batch, by partition.
-        offsets: Number of offsets that the batches have planned.
-        begins: Number of the gate's requests for a batch at the engine's last request.
+        starts: Start offset of the checkpoint's first batch, by partition.
+        untils: End offset of the checkpoint's newest batch, by partition.
+        offsets: Number of offsets that the checkpoint's batches have planned.
+        begins: Number of batches that Spark had requested from the gate, as of the checkpoint's
+            last request.
     """
 
     checkpoint_id: str
@@ -49,14 +49,17 @@ _SQL: Final = statements("history")
 
 
 def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str) -> None:
-    """Add the plan of a batch to its checkpoint, after the batch was counted and inserted."""
+    """Add a new batch's plan to the summary of its checkpoint.
+
+    The batch must have been counted and inserted before.
+    """
     of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": batch_key}
     for row in planned_rows(batch):
         execute(connection, _SQL["plan"], row | of_batch)
 
 
 def record_unknown(connection: Connection, batch: PlannedBatch) -> None:
-    """Add the plan of a batch to its checkpoint; later batches stay the newest."""
+    """Add a batch without a row to its checkpoint's summary; end offsets never decrease."""
     of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": None}
     for row in planned_rows(batch):
         stands = offsets_in(execute(connection, _SQL["untils"], row | of_batch).scalar() or "{}")
@@ -69,9 +72,10 @@ def record_unknown(connection: Connection, batch: PlannedBatch) -> None:
 
 
 def record_start(connection: Connection, batch: PlannedBatch) -> None:
-    """Record where a checkpoint begins in partitions of which no batch has read anything yet.
+    """Record the start offsets of a checkpoint in partitions that no batch has read yet.
 
-    The batch's empty ranges are the starts; known partitions stay unchanged.
+    The empty ranges of ``batch`` are the start offsets. Partitions that the checkpoint already has
+    are not changed.
     """
     values = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": None}
     for row in planned_rows(batch, empty=True):
@@ -80,9 +84,9 @@ def record_start(connection: Connection, batch: PlannedBatch) -> None:
 
 
 def planned_rows(batch: PlannedBatch, *, empty: bool = False) -> list[dict[str, Any]]:
-    """Return the plan of a batch for its checkpoint, one row for each topic.
+    """Return the start, the end and the number of a batch's offsets, one row for each topic.
 
-    The rows contain the ranges with offsets, or with ``empty`` only the empty ranges.
+    Empty ranges are left out; with ``empty``, only the empty ranges are included.
     """
     hulls: dict[tuple[str, str], dict[int, OffsetRange]] = defaultdict(dict)
     offsets: dict[tuple[str, str], int] = defaultdict(int)
@@ -104,13 +108,13 @@ def planned_rows(batch: PlannedBatch, *, empty: bool = False) -> list[dict[str, 
 
 
 def begin_again(connection: Connection, batch: PlannedBatch, batch_key: str) -> None:
-    """Record that the engine has requested a batch once more."""
+    """Record in a checkpoint's summary that Spark has requested a batch again."""
     values = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "batch": batch_key}
     execute(connection, _SQL["begun_again"], values)
 
 
 def advance_position(connection: Connection, batch: PlannedBatch) -> None:
-    """Advance the gate's position to its checkpoint's end, in every topic with an id."""
+    """Move a gate's position to the end of its checkpoint, in every topic with a known id."""
     reached = {
         (planned.topic_id, planned.offsets.topic)
         for planned in batch.ranges
@@ -127,7 +131,7 @@ def advance_position(connection: Connection, batch: PlannedBatch) -> None:
 
 
 def checkpoint_from(row: Any) -> CheckpointRecord:
-    """Return the checkpoint of a row of `checkpoints`."""
+    """Convert a row of `checkpoints` to a `CheckpointRecord`."""
     return CheckpointRecord(
         checkpoint_id=row.checkpoint_id,
         topic=row.topic,

@@ -1,4 +1,4 @@
-"""Access to a ledger's database: the URL, the timeouts, and the retries during an outage."""
+"""Connections to a ledger's database: the URL, the timeouts, and retries in an outage."""
 
 import logging
 import re
@@ -19,28 +19,29 @@ from headrace.errors import LedgerError
 FORMS: Final = "sqlite:///headrace.db or postgresql://user:password@host/database"
 _SECRET_OPTION: Final = re.compile("pass|secret|token|key", re.IGNORECASE)
 PASSWORD_FROM: Final = "password_from"  # noqa: S105
-"""Option of the URL: a function of the program that returns the password of each login."""
+"""Option of the URL with the name of a function in the user's program; it returns the password for
+each login."""
 
 A_PASSWORD: Final = "the password as a text"  # noqa: S105
-"""Expected return value of the ``password_from`` function, in words for an error."""
+"""Description, for error messages, of the value that the ``password_from`` function must return."""
 
 _SHOWN_OPTIONS: Final = frozenset({PASSWORD_FROM, "passfile", "sslkey", "sslkeylogfile"})
-"""Options whose names look like secrets, but whose values name a function or a file."""
+"""URL options with names like secrets, whose values are only names of functions or files."""
 
 _HOST: Final = r"[\w.-]+(?::\d+)?"
 _HOSTS: Final = re.compile(
     rf"(postgresql(?:\+psycopg)?://(?:[^@/?#]*@)?)((?:{_HOST},)+{_HOST})(|[/?].*)",
     re.ASCII | re.DOTALL,
 )
-"""URL with several hosts, as PostgreSQL's own client accepts: text before the hosts, hosts, text
-after."""
+"""Pattern of a URL with several hosts, as libpq accepts. Its groups are the text before the hosts,
+the hosts, and the text after the hosts."""
 
 
 def parse_url(url: str) -> URL:
-    """Parse a ledger URL: a SQLite path becomes absolute, PostgreSQL gets the driver psycopg.
+    """Parse a ledger URL; make a SQLite path absolute, and set psycopg as PostgreSQL's driver.
 
-    LedgerError is raised for a URL that is not a ledger's. The message contains no part of a
-    password, even if a malformed URL does not show which part is the password.
+    LedgerError is raised if the URL is not a ledger URL. Its message contains no part of a
+    password, even for a malformed URL in which the password cannot be found.
     """
     parsed = _understood(url)
     if parsed is None:
@@ -55,16 +56,16 @@ def parse_url(url: str) -> URL:
 
 
 def normalize_url(url: str) -> str:
-    """Return a ledger URL in full, valid for a process in another folder.
+    """Return a complete ledger URL that is valid in any working directory.
 
-    The returned URL contains the password: use :func:`redact_url` for logs and errors. Like all
-    functions of this module, `normalize_url` raises `LedgerError` for a URL that is not a ledger's.
+    The returned URL contains the password: use :func:`redact_url` for logs and errors. LedgerError
+    is raised if the URL is not a ledger URL, as by all functions of this module.
     """
     return parse_url(url).render_as_string(hide_password=False)
 
 
 def redact_url(url: str | URL) -> str:
-    """Return a ledger URL with ``***`` for its password and for the secrets in its options.
+    """Replace the password and the secret options in a ledger URL by ``***``.
 
     >>> redact_url("postgresql://app:hunter2@db/orders?sslpassword=hunter3")
     'postgresql+psycopg://app:***@db/orders?sslpassword=***'
@@ -76,7 +77,7 @@ def redact_url(url: str | URL) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Return a ledger URL in full, but without its password and secret options.
+    """Remove the password and the secret options from a ledger URL.
 
     >>> without_secrets("postgresql://app:hunter2@db/orders?sslpassword=hunter3&sslmode=require")
     'postgresql+psycopg://app@db/orders?sslmode=require'
@@ -92,7 +93,7 @@ def without_secrets(url: str) -> str:
 
 
 def secrets_of(url: URL) -> tuple[str, ...]:
-    """Return the secrets of a URL: the password, and the values of secret options."""
+    """Return the password of a URL and the values of its secret options, without empty ones."""
     secrets = [url.password] if url.password else []
     for name, value in url.query.items():
         if _is_secret(name):
@@ -110,8 +111,8 @@ def _understood(url: str) -> URL | None:
     try:
         parsed = make_url(before + after) if "\0" not in url else None
     except (ArgumentError, ValueError):
-        # The text of these errors quotes the URL, and would stay the context of an exception
-        # raised here.
+        # The texts of these exceptions quote the URL. An exception raised here would show them as
+        # its context, so None is returned.
         return None
     if parsed is None or "," in (parsed.host or ""):
         return None
@@ -128,23 +129,24 @@ def _sqlite(url: URL) -> URL:
     path = url.database or ":memory:"
     if path == ":memory:" or path.startswith("file:"):
         raise LedgerError(
-            f"A ledger cannot be kept in {path!r}, for it is shared between processes; "
+            f"A ledger cannot be kept in {path!r}, because several processes share a ledger; "
             "write the path of a file: sqlite:///headrace.db."
         )
     return url.set(drivername="sqlite", database=str(Path(path).absolute()))
 
 
 def _postgresql(url: URL, text: str) -> URL:
-    if text.count("@") > 1:  # An error would show the end of the password as a machine's name.
+    if text.count("@") > 1:  # An error would show the end of the password as a host name.
         raise LedgerError(
-            "The ledger URL has more than one '@'; write one in its user or password as %40."
+            "The ledger URL has more than one '@'; if the user name or the password contains an "
+            "'@', write it as %40."
         )
     name = url.query.get(PASSWORD_FROM)
     if name is not None:
         if url.password or "password" in url.query or not isinstance(name, str):
             raise LedgerError(
-                f"The ledger URL has more than one password; leave {PASSWORD_FROM} or the other one"
-                " out."
+                f"The ledger URL has more than one password; keep either one {PASSWORD_FROM} or one"
+                " password."
             )
         if wrong := wrong_name(f"{PASSWORD_FROM} of the ledger URL", name, A_PASSWORD):
             raise LedgerError(wrong)
@@ -153,15 +155,16 @@ def _postgresql(url: URL, text: str) -> URL:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Timeouts of a ledger's database (s).
+    """Timeouts of a ledger's database, in seconds.
 
     Attributes:
-        retry_s: Wait for an unreachable database, each time; 0 for none. Default: 0.
-        lock_s: Wait for another client's transaction, if neither the URL nor the server sets
-            ``lock_timeout``. The ledger's own transactions take milliseconds. Default: 10.
-        connect_s: Wait for the answer of a PostgreSQL server, if the URL sets no
+        retry_s: Longest wait, in each call, until an unreachable database is reachable again; 0 for
+            no wait. Default: 0.
+        lock_s: Longest wait for another client's transaction, if neither the URL nor the server
+            sets ``lock_timeout``. The ledger's own transactions take milliseconds. Default: 10.
+        connect_s: Longest wait for a PostgreSQL server to accept a connection, if the URL sets no
             ``connect_timeout``. Default: 5.
-        clock: Clock of the waits.
+        clock: Clock that measures the waits; tests replace it.
     """
 
     retry_s: float = 0
@@ -173,27 +176,27 @@ class Timeouts:
 NO_RETRIES: Final = Timeouts()
 
 OF_A_QUERY: Final = Timeouts(retry_s=600)
-"""Timeouts of a running query. The wait is longer than a restart, a failover or an upgrade of a
-database server takes, so none of these ends a query. It is short enough that operators of a
-query learn the same morning that a database is gone for good."""
+"""Timeouts of a running query. A restart, a failover or an upgrade of a database server takes less
+than 600 s, so it does not end the query. If the database stays unreachable, the query fails after
+600 s, and its operators learn about it soon."""
 
 _BACKOFF: Final = Backoff(first_ms=100, most_ms=2_000)
-"""Waits between two tries. The first wait replaces a single cut connection; the longest is the
-delay until a database that is reachable again is noticed."""
+"""Waits between two attempts. The first wait is enough to replace a single cut connection. The
+longest wait bounds the time until a reachable database is noticed."""
 
 _LOG: Final = logging.getLogger("headrace.ledger")
 _Answer = TypeVar("_Answer")
 
 
 class OutageError(LedgerError):
-    """Error of a database that cannot be reached, or has cut the connection; waiting may help.
+    """Error of a database that cannot be reached or has cut the connection; a retry may help.
 
-    The outcome of a write is unknown then: its answer was lost.
+    The answer was lost, so a write may have taken effect or not.
     """
 
 
 def next_wait_s(tries: int, waited_s: float, retry_timeout_s: float) -> float | None:
-    """Return the wait before the next try (s), or None after the retry timeout.
+    """Return the wait before the next attempt (s); None once the retry timeout has passed.
 
     >>> [next_wait_s(tries, 10, 600) for tries in (1, 2, 5, 6, 60)]
     [0.1, 0.2, 1.6, 2.0, 2.0]
@@ -206,28 +209,29 @@ def next_wait_s(tries: int, waited_s: float, retry_timeout_s: float) -> float | 
 
 
 class Retries:
-    """Retries of all calls that use one database; from any thread.
+    """Retries of all threads that use one database.
 
-    However many threads wait, the log has one line for the begin of an outage and one for its end.
+    For each outage, the log has one line at its start and one line at its end, for any number of
+    waiting threads.
     """
 
     def __init__(self, ledger: str, timeouts: Timeouts) -> None:
-        """Prepare the retries of a ledger, which is named without its secrets."""
+        """Set up the retries; ``ledger`` is the ledger's name in messages, without secrets."""
         self._ledger: Final = ledger
         self._retry_timeout_s: Final = timeouts.retry_s
         self._clock: Final = timeouts.clock
         self._outage: Final = WarnOnce(_LOG, self._clock.monotonic)
 
     def __bool__(self) -> bool:
-        """Return whether failed calls are tried again at all."""
+        """Return whether failed calls are repeated: True with a retry timeout above 0."""
         return self._retry_timeout_s > 0
 
     def wait_out(self, attempt: Callable[[], _Answer]) -> _Answer:
-        """Call ``attempt`` until the database can be reached, or the retry timeout has passed.
+        """Call ``attempt`` until it raises no `OutageError`; return its result.
 
-        `OutageError` leads to another try; any other exception is passed on. After the timeout, or
-        a cancellation (see `cancel_when`), the last error is raised as a LedgerError. Its message
-        has the time waited and, if cancelled, the reason.
+        Other exceptions are passed on. After the retry timeout, or a cancellation (see
+        `cancel_when`), LedgerError is raised. Its message has the last error, the time waited and,
+        if cancelled, the reason.
         """
         try:
             return attempt()
@@ -243,13 +247,13 @@ class Retries:
                 wait_s = next_wait_s(tries, waited_s, self._retry_timeout_s)
                 cancelled = cancel is not None and cancel.is_requested()
                 if wait_s is None or cancelled:
-                    until = f", until {cancel.reason}" if cancel is not None and cancelled else ""
+                    why = f", because {cancel.reason}" if cancel is not None and cancelled else ""
                     raise LedgerError(
-                        f"{str(outage).removesuffix('.')}; it was waited for {waited_s:.0f} s"
-                        f"{until}."
+                        f"{str(outage).removesuffix('.')}; Headrace gave up after {waited_s:.0f} s"
+                        f"{why}."
                     ) from outage
                 self._outage.warn(
-                    "%s It is tried again for up to %g s.", outage, self._retry_timeout_s
+                    "%s Headrace retries for up to %g s.", outage, self._retry_timeout_s
                 )
                 self._clock.sleep(wait_s)
                 try:

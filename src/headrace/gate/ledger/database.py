@@ -57,20 +57,21 @@ from headrace.gate.ledger.transitions import new_call_id
 
 
 class UnknownCommitError(LedgerError):
-    """The error of a commit whose answer was lost: the transaction may be durable or undone."""
+    """The answer to a commit was lost, so the transaction may be committed or rolled back."""
 
 
 _SAVEPOINT: Final = "headrace_lent"
 
 _ABORTED: Final = "25P02"
-"""SQLSTATE of PostgreSQL: a statement failed, and so the whole transaction is aborted."""
+"""SQLSTATE of PostgreSQL: an earlier statement of the transaction has failed, so the transaction is
+aborted."""
 
 _NO_SAVEPOINT: Final = frozenset({"3B001", "25P01"})
-"""SQLSTATEs of PostgreSQL: the transaction has no such savepoint, or there is no transaction."""
+"""SQLSTATEs of PostgreSQL: the savepoint does not exist, or there is no open transaction."""
 
-_ENDED: Final = "it was ended within, as by a COMMIT that was executed"
+_ENDED: Final = "it was ended inside of the `with`, for example by an executed COMMIT"
 
-_ROLLED_BACK: Final = "a conflict that rolls back (INSERT OR ROLLBACK, RAISE(ROLLBACK))"
+_ROLLED_BACK: Final = "by a conflict that rolls back (INSERT OR ROLLBACK, RAISE(ROLLBACK))"
 
 _FORGET: Final = "; ".join(
     (
@@ -84,14 +85,16 @@ _FORGET: Final = "; ".join(
         "DISCARD TEMP",
     )
 )
-"""Equivalent of PostgreSQL's ``DISCARD ALL`` that can run in a transaction."""
+"""Statements that reset a PostgreSQL session, like ``DISCARD ALL``, but that can run in a
+transaction."""
 
 
 class Guard:
-    """Guard that keeps the borrower of a connection from ending the lent transaction.
+    """Guard that prevents a borrower from ending the transaction of a lent connection.
 
-    SQLAlchemy's own commit and rollback are refused at once. A COMMIT as a statement, or on the
-    driver's own connection, is detected at the end: the savepoint from the beginning is gone then.
+    ``commit()`` and ``rollback()`` of SQLAlchemy are refused at once. A COMMIT as an executed
+    statement, or on the driver's connection, is detected at the end: the savepoint that the guard
+    set at the beginning is gone then.
     """
 
     def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
@@ -109,7 +112,7 @@ class Guard:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Refuse, within the ``with``, every call that would end the transaction."""
+        """Refuse, within the ``with`` block, every SQLAlchemy call that ends the transaction."""
         self._lent = True
         try:
             yield
@@ -120,19 +123,19 @@ class Guard:
                 self._connection.invalidate()
 
     def check(self) -> None:
-        """Check that the transaction is still the original one and can be committed.
+        """Check that the lent transaction is still open, and can be committed.
 
-        On a server this also resets the session: after the commit, a pooler may give the session to
-        another client.
+        On PostgreSQL this also resets the session, because a pooler may give the session to another
+        client after the commit.
 
-        LedgerError is raised if the transaction was ended, or a failed statement was not undone.
-        The error is also raised after a refused attempt to end the transaction, even if the
-        borrower caught the refusal.
+        LedgerError is raised if the transaction was ended, or a failed statement was not rolled
+        back. It is also raised after a refused call, even if the borrower caught the refusal's
+        exception.
         """
         if self._refused is not None:
             self._refuse(self._refused)
         if not self._is_whole():
-            self._refuse("it was ended within")
+            self._refuse("it was ended inside of the `with`")
         end = f"RELEASE SAVEPOINT {_SAVEPOINT}"
         if self._is_server:
             end = f"{end}; {_FORGET}; {KEEPALIVES}; {limit_locks(self._timeouts)}"
@@ -146,8 +149,8 @@ class Guard:
             state = getattr(error.orig, "sqlstate", None)
             if state == _ABORTED:
                 self._refuse(
-                    "a statement in it failed; let its exception pass, or run it within"
-                    " connection.begin_nested()"
+                    "a statement in it failed (do not catch the statement's exception, or run the"
+                    " statement in connection.begin_nested())"
                 )
             if state not in _NO_SAVEPOINT:
                 raise
@@ -159,11 +162,11 @@ class Guard:
 
     def _on_commit(self, _connection: Connection) -> None:
         if self._lent:
-            self._refuse("commit() is called within")
+            self._refuse("commit() was called inside of the `with`")
 
     def _on_rollback(self, _connection: Connection) -> None:
         if self._lent:
-            self._refuse("rollback() or close() is called within")
+            self._refuse("rollback() or close() was called inside of the `with`")
 
     def _on_statement(self, _connection: Connection, *_others: Any) -> None:
         if self._lent and self._is_server:
@@ -175,25 +178,25 @@ class Guard:
     def _refuse(self, what: str) -> NoReturn:
         self._refused = what
         raise LedgerError(
-            f"A transaction lent by batch.transaction() is not committed, for {what}. It is"
-            " committed at the end of its `with`, together with the batch's success; to undo it,"
-            " let an exception leave the `with`."
+            f"The transaction of batch.transaction() is not committed, because {what}. The end of"
+            " the `with` commits the transaction together with the batch's success; to roll it"
+            " back, raise an exception that leaves the `with`."
         )
 
 
 def restore_session(connection: Connection) -> None:
-    """Undo an open transaction and reset the settings of its session after lending.
+    """Roll back a lent connection's open transaction, and reset its session.
 
-    A session that cannot be restored is closed, so that it is not lent again.
+    If this fails, the connection is closed, so that no other caller gets it.
     """
     if connection.closed or connection.invalidated:
         return
     try:
         if connection.dialect.name == "sqlite":
             connection.rollback()
-            # No statement undoes all pragmas, so the connection is closed. Another connection opens
-            # the file first: with the last connection SQLite deletes the log, by which readers know
-            # that the file is in use.
+            # No statement resets all pragmas, so the connection is closed. Another connection opens
+            # the file first, because SQLite deletes the log when the last connection closes, and
+            # readers treat a file without a log as not in use.
             with connection.engine.connect() as another:
                 another.exec_driver_sql("PRAGMA user_version")
                 connection.invalidate()
@@ -212,16 +215,18 @@ _Answer = TypeVar("_Answer")
 class Database:
     """A SQLite file or a PostgreSQL database that several processes share.
 
-    Methods can be called from any thread. Any error of the database becomes a :class:`LedgerError`
-    that names the database; neither the message nor its causes contain a secret of the URL.
+    Methods can be called from any thread. Every error of the database becomes a
+    :class:`LedgerError` whose message names the database. Neither the message nor its causes
+    contain a secret of the URL.
 
-    `read`, `alone`, `change` and `write` wait while the database cannot be reached, and repeat
-    their statements. A repeated statement may have been executed before, with only the answer lost.
+    `read`, `alone`, `change` and `write` wait while the database cannot be reached, and then repeat
+    their statements. The first execution of a repeated statement may have taken effect, if only its
+    answer was lost.
 
-    A write with ``durable=False`` is atomic and visible to everybody, but PostgreSQL answers before
-    its log is synced. A crash of the server may lose the write, but no later durable write. Use
-    ``durable=False`` for data that the writer repeats or learns again. SQLite syncs no commit of
-    this kind.
+    A write with ``durable=False`` is atomic and visible to all clients, but PostgreSQL answers
+    before it has synced its log. A crash of the server may lose the write, but no later durable
+    write. Use ``durable=False`` for data that the writer repeats or learns again. SQLite has no
+    such difference: every commit is synced.
     """
 
     def __init__(
@@ -233,11 +238,11 @@ class Database:
         timeouts: Timeouts,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        """Prepare to open a ledger's database; a SQLite file is created unless ``must_exist``.
+        """Prepare to open a ledger's database, without connecting.
 
-        ``read_only`` refuses all writes, and the ledger must exist then. ``clock`` replaces the
-        database's own clock (ms since the epoch). LedgerError is raised for a URL that is not a
-        ledger's.
+        A missing SQLite file is created unless ``must_exist`` or ``read_only``. ``read_only``
+        refuses all writes. ``clock`` replaces the database's own clock (ms since the epoch).
+        LedgerError is raised if the URL is not a ledger URL.
         """
         parsed = parse_url(url)
         self.name: Final = redact_url(parsed)
@@ -258,10 +263,12 @@ class Database:
         event.listen(self._engine, "checkin", self._close_late)
         if clock is not None:
             take_time_from(self._engine, clock)
-        # A single statement is its own transaction, which saves PostgreSQL two round trips.
+        # In autocommit, each statement is its own transaction; this saves PostgreSQL two round
+        # trips.
         self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._unawaited = self._alone.execution_options(**{DURABLE: False})
-        # Lock a SQLite file at the beginning: a reader that writes later would fail, not wait.
+        # Lock a SQLite file at the beginning: a transaction that first reads and then writes would
+        # fail instead of waiting for the lock.
         self._begin_writing = (
             "BEGIN IMMEDIATE"
             if self.is_sqlite
@@ -269,7 +276,7 @@ class Database:
         )
 
     def read(self, work: Callable[[Connection], _Answer]) -> _Answer:
-        """Execute statements that only read, each in its own transaction; return the result."""
+        """Execute reading statements, each in its own transaction; return what ``work`` returns."""
         return self._retrying(self._alone.connect, work)
 
     def rows(self, statement: Statement, **values: Any) -> Sequence[Row[Any]]:
@@ -281,9 +288,9 @@ class Database:
         return self.read(lambda connection: execute(connection, statement, values).scalar())
 
     def alone(self, work: Callable[[Connection], _Answer], *, durable: bool = True) -> _Answer:
-        """Execute one statement that writes; return its result once the write is durable.
+        """Execute one writing statement; return the result of ``work`` once the write is durable.
 
-        With ``durable=False`` the write may become durable later.
+        With ``durable=False`` the method returns before the write is durable.
         """
         self._refuse_to_write()
         lend = (self._alone if durable else self._unawaited).connect
@@ -292,30 +299,31 @@ class Database:
     def change(
         self, statement: Statement, values: Mapping[str, Any], *, durable: bool = True
     ) -> int:
-        """Run one statement that writes, as `alone` does; return the number of changed rows."""
+        """Execute one writing statement, as `alone` does; return the number of changed rows."""
         return self.alone(
             lambda connection: changed_rows(connection, statement, values), durable=durable
         )
 
     def write(self, work: Callable[[Connection], _Answer], *, durable: bool = True) -> _Answer:
-        """Execute writes within one transaction: durable when this returns, or undone.
+        """Execute statements in one transaction; return the result of ``work`` after the commit.
 
-        `make_durable` makes a transaction that began with ``durable=False`` durable after all.
+        An exception rolls back the transaction. With ``durable=False`` the commit may become
+        durable later, unless ``work`` calls `make_durable`.
         """
         self._refuse_to_write()
         return self._retrying(partial(self._transaction, durable=durable), work, writes=True)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Lend a connection for reading statements, each its own transaction; without retries."""
+        """Lend a connection for reads, each in its own transaction. There are no retries."""
         with self._explained(), self._alone.connect() as connection:
             yield connection
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Lend a connection whose reads all see the moment of the first statement.
+        """Lend a connection on which all reads see the database as of the first statement.
 
-        Rows are streamed, so a result may be larger than the memory; there are no retries.
+        Rows are streamed, so a result may be larger than the memory. There are no retries.
         """
         begin = f"{REPEATABLE_READ}; {KEEPALIVES}; {limit_locks(self._timeouts)}"
         with self._explained(), self._engine.connect() as connection:
@@ -324,9 +332,9 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Lend a connection within one transaction: durable at the end, undone by an exception.
+        """Lend a connection with one transaction, committed at the end of the ``with``.
 
-        There are no retries.
+        An exception rolls the transaction back. There are no retries.
         """
         self._refuse_to_write()
         with self._explained(), self._transaction() as connection:
@@ -334,15 +342,15 @@ class Database:
 
     @contextmanager
     def lend(self, end: Callable[[Connection], None]) -> Iterator[Connection]:
-        """Lend a connection, within one transaction, for the caller's statements.
+        """Lend a connection with one transaction for statements of a user's handler.
 
-        The call waits for an unreachable database before the transaction begins; later the caller
-        repeats failed statements. An exception of the caller undoes everything and is passed on
+        Before the transaction begins, the method waits for an unreachable database; afterwards it
+        repeats nothing. An exception of the caller rolls back everything and is passed on
         unchanged. Statements that would end the transaction are refused while it is lent;
-        savepoints are allowed. ``end`` runs last within the transaction.
+        savepoints are allowed. ``end`` is called last, within the transaction.
 
-        UnknownCommitError is raised if the answer to the commit was lost, and LedgerError if the
-        database refused the commit; everything is undone then.
+        UnknownCommitError is raised if the answer to the commit was lost. LedgerError is raised if
+        the database refused the commit, which rolls back everything.
         """
         self._refuse_to_write()
         thread = threading.get_ident()
@@ -364,10 +372,10 @@ class Database:
                     raise
 
     def use_write_ahead_log(self) -> None:
-        """Switch a SQLite file to a write-ahead log, so that readers and the writer do not block.
+        """Switch a SQLite file to a write-ahead log, so that readers do not block the writer.
 
-        The file keeps the mode. LedgerError is raised if the file is not a SQLite database, or if
-        its file system does not support the mode.
+        The setting is stored in the file. LedgerError is raised if the file is not a SQLite
+        database, or if its file system does not support write-ahead logs.
         """
         mode = self.read(partial(write_ahead_mode, timeouts=self._timeouts))
         if mode != "wal":
@@ -377,12 +385,15 @@ class Database:
             )
 
     def shorten_log(self) -> int:
-        """Empty a SQLite file's log unless a reader needs it; return the bytes that remain."""
+        """Truncate a SQLite file's ``-wal`` unless a reader needs it; return its size (bytes).
+
+        The size is 0 for PostgreSQL.
+        """
         if not self.is_sqlite:
             return 0
 
         def shorten(connection: Connection) -> None:
-            # Wait for no lock: during a wait no other process could write.
+            # Do not wait for a lock: no other process could write during the wait.
             connection.exec_driver_sql("PRAGMA busy_timeout = 0")
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.invalidate()
@@ -392,7 +403,7 @@ class Database:
         return log.stat().st_size if log.exists() else 0
 
     def close(self) -> None:
-        """Close every connection; a connection in use by another thread is closed at its return."""
+        """Close every connection; a connection in use is closed when its thread returns it."""
         self._closed = True
         self._engine.dispose()
 
@@ -402,7 +413,7 @@ class Database:
             entry.invalidate()
 
     def _begin(self, stack: ExitStack) -> tuple[Connection, Guard]:
-        """Begin a transaction that is undone at the end of the stack unless it was committed."""
+        """Begin a guarded transaction that is rolled back when the stack ends without a commit."""
         with self._explained(retrying=True), ExitStack() as opened:
             connection = opened.enter_context(self._engine.connect())
             opened.callback(restore_session, connection)
@@ -440,8 +451,8 @@ class Database:
             raise LedgerError(f"The ledger {self.name} was opened for reading only.")
         if self.is_sqlite and threading.get_ident() in self._lent_in:
             raise LedgerError(
-                f"The ledger {self.name} has one writer at a time, and this thread has a"
-                " transaction of it open; end the `with` of batch.transaction() first."
+                f"The ledger {self.name} has one writer at a time, and this thread is already in"
+                " batch.transaction(); end the `with` of batch.transaction() first."
             )
 
     @contextmanager
@@ -458,7 +469,10 @@ class Database:
             waits = retrying and self._retries and is_outage(error)
             text = self._sentence(error)
             if writes and not self._retries and was_cut(error):
-                text = f"{text.removesuffix('.')}; look whether it was done before you repeat it."
+                text = (
+                    f"{text.removesuffix('.')}; check whether the write took effect before you"
+                    " repeat it."
+                )
             explained = (OutageError if waits else kind)(text)
             try:
                 raise explained from error
@@ -475,25 +489,25 @@ class Database:
         if self.is_sqlite and is_busy(driver_error) and self._lent_in:
             return (
                 f"The ledger {self.name} has been locked by a handler of this process that is"
-                " within batch.transaction(); keep that `with` short, and read and compute before"
-                " it."
+                " in batch.transaction(); keep its `with` block short: read and compute before the"
+                " block."
             )
         reason = sqlite_reason(driver_error, self._timeouts)
         if reason is not None:
             return f"The ledger {self.name} {reason}."
         if is_locked_by_others(driver_error):
             return (
-                f"Rows of the ledger {self.name} have been locked by somebody else's transaction"
-                f" for {self._timeouts.lock_s:g} s; find it in pg_stat_activity, where it may be"
-                " idle in transaction, and end it."
+                f"Rows of the ledger {self.name} have been locked by another client's transaction"
+                f" for {self._timeouts.lock_s:g} s; find that transaction in pg_stat_activity (its"
+                " state may be 'idle in transaction'), and end it."
             )
         message = str(driver_error or error.args[0]).strip().partition("\n")[0].rstrip(".")
         for secret in self._secrets:
             message = message.replace(secret, "***")
         if isinstance(error, IntegrityError):
             return (
-                f"The ledger {self.name} has refused what was written, and everything in"
-                f" the transaction is undone: {message}."
+                f"The ledger {self.name} has refused a write, and the whole transaction was rolled"
+                f" back: {message}."
             )
         return f"The ledger {self.name} cannot be {described(error, message)}."
 
@@ -503,31 +517,31 @@ def changed_rows(
     statement: Statement,
     values: Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> int:
-    """Run a statement that writes; return the number of changed rows."""
+    """Execute a writing statement; return the number of changed rows."""
     return execute(connection, statement, values, counted=True).rowcount
 
 
 def make_durable(connection: Connection) -> None:
-    """Make the commit of a transaction durable that was begun with ``durable=False``."""
+    """Make a transaction that began with ``durable=False`` wait for the sync at its commit."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL synchronous_commit TO DEFAULT")
 
 
 def lease(lease_ms: int | None) -> dict[str, Any]:
-    """Return the value of ``:lease_ms``; None for no lease.
+    """Return the value of the statements' parameter ``:lease_ms``; None means no lease.
 
     LedgerError is raised for a lease above `LONGEST_LEASE_MS`.
     """
     if lease_ms is not None and lease_ms > LONGEST_LEASE_MS:
         raise LedgerError(
-            f"A lease of {lease_ms} ms is longer than a lease can be; give {LONGEST_LEASE_MS} ms or"
-            " less, and renew it."
+            f"A lease of {lease_ms} ms is too long; choose at most {LONGEST_LEASE_MS} ms, and renew"
+            " the lease before it ends."
         )
     return {"lease_ms": lease_ms}
 
 
 class Store:
-    """Base class of the stores: a database, and the clock for the times of batches."""
+    """Base class of the stores, with the database and the clock for the times of batches."""
 
     def __init__(self, database: Database, clock: WallClock) -> None:
         self._database = database
@@ -540,20 +554,23 @@ class Store:
         statement: Statement,
         values: dict[str, Any] | list[dict[str, Any]],
     ) -> int:
-        """Insert rows that belong to a gate; return their number."""
+        """Insert rows that refer to a gate; return their number.
+
+        LedgerError is raised if the gate is not declared.
+        """
         with self._under(gate_name):
             return changed_rows(connection, statement, values)
 
     @contextmanager
     def _under(self, gate_name: str) -> Iterator[None]:
-        """Raise a `LedgerError` that explains an insert for an undeclared gate."""
+        """Convert the foreign-key error of an undeclared gate to a `LedgerError`."""
         try:
             yield
         except IntegrityError as error:
             # The only foreign key of these tables is the gate.
             raise LedgerError(
                 f"Gate {gate_name!r} is not declared in the ledger {self._database.name}; "
-                "declare it first."
+                "start its query, which declares the gate."
             ) from error
 
     def _changes(
@@ -563,9 +580,9 @@ class Store:
         *,
         durable: bool = True,
     ) -> bool:
-        """Run a statement that changes at most one row; return whether a row changed.
+        """Execute a statement that changes at most one row; return whether a row changed.
 
-        Callable values are called anew for each try, so that a lease begins with the try.
+        If ``values`` is callable, each attempt calls it, so that a lease begins at the attempt.
         """
 
         def change(connection: Connection) -> int:

@@ -1,7 +1,7 @@
 """Dead letters of the ledger: records that cannot be processed, kept until they are resolved.
 
-A record that cannot be processed belongs to a batch that is ``success``. Passed, rejected and lost
-offsets together are all planned offsets.
+The batch of such a record is a ``success`` nevertheless. Its processed, rejected and lost offsets
+together are all of its planned offsets.
 """
 
 import json
@@ -26,7 +26,8 @@ from headrace.gate.ledger.transitions import new_call_id
 Headers = tuple[tuple[str, bytes | None], ...]
 
 CLAIM_MS: Final = 120_000
-"""Lease of a dead letter that is being sent (ms); brokers store a record in much less time."""
+"""Lease of a dead letter while it is being sent (ms). A broker stores a record in much less
+time."""
 
 _SQL: Final = statements("dead_letter")
 
@@ -35,10 +36,10 @@ RESOLVE: Final = _SQL["resolve"]
 
 @dataclass(frozen=True, slots=True)
 class ClaimedLetters:
-    """Dead letters that one sender has claimed.
+    """Ids of the dead letters that one sender has claimed.
 
     Attributes:
-        call: Id of the claim.
+        call: Random id of the claim.
     """
 
     call: str
@@ -46,9 +47,9 @@ class ClaimedLetters:
 
 
 def rejected_ranges(connection: Connection, gate_name: str) -> list[Rejected]:
-    """Return the ranges of a gate's dead letters, by run, topic, partition and offset.
+    """Return the ranges of a gate's dead letters, by checkpoint, topic, partition and offset.
 
-    Neighbouring letters of one batch with one reason are joined.
+    Dead letters with consecutive offsets, the same batch and the same error form one range.
     """
     ranges: list[Rejected] = []
     for row in execute(connection, _SQL["rejected"], {"gate": gate_name}):
@@ -67,10 +68,10 @@ def rejected_ranges(connection: Connection, gate_name: str) -> list[Rejected]:
 
 
 class DeadLetterStore(Store):
-    """Records that cannot be processed, with their reasons and resolutions."""
+    """Dead letters in the ledger, with their errors and resolutions."""
 
     def count_rejected(self, batch_keys: Collection[str]) -> Mapping[str, int]:
-        """Return the number of dead letters of each batch that has some, by key."""
+        """Return the number of dead letters by batch key; a batch without any has no entry."""
         return {
             row.batch_key: row.number
             for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE)
@@ -91,7 +92,10 @@ class DeadLetterStore(Store):
         return self._database.read(count)
 
     def fit_counts(self, gate_name: str, limit: int) -> tuple[FitCount, ...]:
-        """Return the undecodable records of each of a gate's newest successful live batches."""
+        """Return the count of undecodable records in each of a gate's newest successful batches.
+
+        The result has at most ``limit`` batches, newest first.
+        """
         rows = self._database.rows(
             _SQL["fit_counts"], gate=gate_name, bad_value=BAD_VALUE, limit=limit
         )
@@ -110,9 +114,10 @@ class DeadLetterStore(Store):
     ) -> tuple[DeadLetterRecord, ...]:
         """Return the dead letters of one gate or of all gates, oldest first.
 
-        The letters have one of ``statuses`` (default: every status), and were kept at ``since_ms``
-        or later and before ``until_ms``. Their ids are above ``after``, the last id of the previous
-        page. ``error_class`` names the exception's class with or without its module.
+        The letters have one of ``statuses`` (default: every status). They were created at
+        ``since_ms`` or later and before ``until_ms``. Their ids are above ``after``, the last id of
+        the previous page. ``error_class`` is the class of the exception, with or without its
+        module.
         """
         values = {
             "gate": gate_name,
@@ -138,21 +143,21 @@ class DeadLetterStore(Store):
         return tuple(sorted(letters, key=lambda letter: letter.dead_letter_id)[:limit])
 
     def get(self, dead_letter_id: int) -> DeadLetterRecord | None:
-        """Return one dead letter; None if it is not in the ledger."""
+        """Return the dead letter with this id; None if it is not in the ledger."""
         rows = self._database.rows(_SQL["letter"], letter=dead_letter_id)
         return next((letter_from(row._mapping) for row in rows), None)
 
     def values_of(self, numbers: Collection[int]) -> Mapping[int, bytes | None]:
-        """Return the values of these dead letters, by number."""
+        """Return the Kafka values of the dead letters with these ids, by id."""
         rows = self._database.rows(_SQL["values"], letters=numbers)
         return {row.dead_letter_id: row.value for row in rows}
 
     @contextmanager
     def claimed(self, dead_letter_ids: Iterable[int]) -> Iterator[ClaimedLetters]:
-        """Claim waiting dead letters, within the ``with``, to send them again.
+        """Claim waiting dead letters for a new send; release them at the end of the ``with``.
 
-        Letters that are resolved, or that another process is sending, are not claimed. A claim ends
-        with the ``with``. If its process has died, the claim expires after two minutes.
+        Letters that are resolved, or that another process is sending, are not claimed. If the
+        claiming process dies, the claim expires after two minutes.
         """
         call = new_call_id()
         wanted, values = sorted(set(dead_letter_ids)), {"call": call, "claim_ms": CLAIM_MS}
@@ -182,27 +187,28 @@ class DeadLetterStore(Store):
         *,
         sent_value: bytes | None = None,
     ) -> bool:
-        """Record that a waiting dead letter was ``sent`` again or is ``dropped``.
+        """Set the status of a waiting dead letter to ``sent`` or ``dropped``.
 
         Args:
-            dead_letter_id: The letter.
-            status: Its new status.
-            resolution: The target, or the reason.
-            claim: Claim of the sender. Default: None, which resolves a letter that nobody is
-                sending.
-            sent_value: The value that was sent instead of the letter's value, stored beside it.
+            dead_letter_id: Id of the letter.
+            status: The new status.
+            resolution: For a sent letter, the target; for a dropped letter, the reason.
+            claim: The sender's claim. None: resolve a letter that no process is sending. Default:
+                None.
+            sent_value: Value that was sent in place of the letter's own value, and is stored with
+                the letter. Default: None, the own value was sent.
 
         Returns:
-            Whether the letter was waiting and not claimed by another sender; if not, nothing is
-            changed.
+            True if the status was set. False, with nothing changed, if the letter was not waiting,
+            or another sender has claimed it.
 
         Raises:
             LedgerError: The status is ``waiting``.
         """
         if status is DeadLetterStatus.WAITING:
             raise LedgerError(
-                f"Dead letter {dead_letter_id} cannot be resolved as 'waiting'; "
-                "it is either 'sent' or 'dropped'."
+                f"Dead letter {dead_letter_id} cannot be resolved with the status 'waiting'; "
+                "the status must be 'sent' or 'dropped'."
             )
         values = {
             "letter": dead_letter_id,
@@ -218,7 +224,7 @@ class DeadLetterStore(Store):
 def insert_letters(
     connection: Connection, batch_key: str, letters: Sequence[DeadLetter], now_ms: int
 ) -> None:
-    """Insert a batch's dead letters in the caller's transaction; each record once."""
+    """Insert the dead letters of a batch in the caller's transaction, one row per record."""
     if letters:
         gate = execute(
             connection, statements("batch")["gate_of"], {"batch": batch_key}
@@ -245,7 +251,7 @@ def _letter_row(letter: DeadLetter, gate: str, batch_key: str, now_ms: int) -> V
 
 
 def letter_from(row: Mapping[Any, Any]) -> DeadLetterRecord:
-    """Return the dead letter of a row."""
+    """Return a row of ``dead_letter`` as a `DeadLetterRecord`."""
     letter = DeadLetter(
         topic=row["topic"],
         partition=row["partition"],

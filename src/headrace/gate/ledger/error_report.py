@@ -1,4 +1,4 @@
-"""Report of an error in the ledger: its class, its message, its trace and its root cause."""
+"""The report of a batch's error as the ledger stores it: class, message and trace."""
 
 import re
 from dataclasses import dataclass
@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 from headrace.errors import READ, NotProcessedError
 
 MAX_MESSAGE_LENGTH: Final = 4_000
-"""Maximum stored length of an exception's message (characters), from its beginning."""
+"""Maximum stored length of an exception's message (characters); the end of a longer message is
+cut."""
 
 QUERY_STOPPED: Final = "QueryStopped"
-"""Error class of a batch whose query was stopped on purpose while the batch ran."""
+"""Error class of a batch that was interrupted because its query was stopped."""
 
 REJECTED: Final = "Rejected"
 """Error class of a record that the handler rejected."""
@@ -20,8 +21,8 @@ BAD_VALUE: Final = "BadValue"
 """Error class of a record that was rejected because its value could not be decoded."""
 
 MAX_TRACE_LENGTH: Final = 16_000
-"""Maximum stored length of an exception's trace (characters), up to its end, which has the
-cause."""
+"""Maximum stored length of an exception's trace (characters); the beginning of a longer trace is
+cut, because the end has the cause."""
 
 
 _FROM_SPARK: Final = {
@@ -44,9 +45,10 @@ class RootCause(NamedTuple):
 
 
 def root_cause(error_class: str, text: str) -> RootCause | None:
-    r"""Return the exception of a Python worker behind PySpark's, or the last of Java's causes.
+    r"""Extract the root cause from the text of an exception of PySpark or Py4J.
 
-    None if the exception's class does not wrap other exceptions, or the text names no cause.
+    The result is the Python worker's exception if the text has one, else the last of Java's causes.
+    It is None if the exception's class does not wrap other exceptions, or the text has no cause.
 
     >>> text = "An error occurred while calling o1.save.\n: a.B: no\n\tat x\nCaused by: c.D: full\n"
     >>> root_cause("py4j.protocol.Py4JJavaError", text)
@@ -78,7 +80,7 @@ def _of_java(text: str) -> RootCause | None:
 
 
 def _message_up_to_trace(first: str | None, following: list[str]) -> str:
-    """Return a message, which may have several lines, without the trace behind it."""
+    """Join the first and the following lines of a message, up to the beginning of a trace."""
     lines = [first or ""]
     for line in following:
         if line.startswith(_MESSAGE_ENDS):
@@ -88,7 +90,7 @@ def _message_up_to_trace(first: str | None, following: list[str]) -> str:
 
 
 def storable(text: str) -> str:
-    r"""Escape characters that UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot store.
+    r"""Escape lone surrogates, which UTF-8 cannot encode, and NUL, which PostgreSQL refuses.
 
     >>> print(storable("a\x00b\ud800"))
     a\x00b\ud800
@@ -97,20 +99,20 @@ def storable(text: str) -> str:
 
 
 _OPEN_TOO_LONG: Final = frozenset({"25P03", "25P04", "57P05"})
-"""SQLSTATEs of PostgreSQL for a session idle in a transaction, a transaction, or an idle session
-that lasted longer than a setting allows."""
+"""SQLSTATEs of PostgreSQL for a closed connection: the transaction was idle or open, or the session
+was idle, for longer than a timeout of the server."""
 
 _OPEN_TOO_LONG_CLASSES: Final = frozenset(
     {"IdleInTransactionSessionTimeout", "TransactionTimeout", "IdleSessionTimeout"}
 )
-"""Classes of psycopg and psycopg2 for the same errors; the text of a failed task has only the
-class."""
+"""Exception classes of psycopg and psycopg2 for the SQLSTATEs in `_OPEN_TOO_LONG`. The text of a
+failed task contains only the class."""
 
 READ_BEFORE: Final = "The transaction was open too long; read and compute before it"
 
 
 def sqlstate_of(error: BaseException | None) -> str | None:
-    """Return the SQLSTATE of an error of a PostgreSQL driver; None if the error has none."""
+    """Return the SQLSTATE of a PostgreSQL driver's exception; None for other exceptions."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     return state if isinstance(state, str) else None
 
@@ -125,12 +127,13 @@ def was_open_too_long(error: BaseException | None) -> bool:
 
 
 FAILS_AS_A_WHOLE: Final = "The batch fails as a whole, and all of its parts pass"
-"""Beginning of the message stored with a batch that succeeded only in parts."""
+"""Beginning of the message stored with a batch whose run as a whole failed, and whose parts all
+succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """Error of a batch, as text of bounded length that every database can store."""
+    """Error of a batch or a record, as text of bounded length that every database can store."""
 
     error_class: str
     message: str
@@ -138,10 +141,10 @@ class ErrorReport:
 
     @classmethod
     def of(cls, error: "BaseException | ErrorReport") -> "ErrorReport":
-        """Describe an exception and its causes; a report is returned unchanged.
+        """Return the report of an exception and its causes; return a report unchanged.
 
-        Class and message are from the root cause if Spark only wraps the cause. For a
-        `NotProcessedError`, both are from the handler's exception.
+        If Spark's exception only wraps another exception, class and message are from the root
+        cause. For a `NotProcessedError`, class and message are from the handler's exception.
         """
         if isinstance(error, ErrorReport):
             return error
@@ -162,13 +165,13 @@ class ErrorReport:
 
     @property
     def line(self) -> str:
-        """The error in short: its class, and the first line of its message."""
+        """The error in one line: its class, and the first line of its message."""
         first_line = self.message.strip().partition("\n")[0]
         return f"{self.error_class}: {first_line}" if first_line else self.error_class
 
     @property
     def is_of_whole(self) -> bool:
-        """Whether the whole batch raised the error, and all of its parts passed."""
+        """Whether the batch failed when it ran as a whole, and all of its parts succeeded."""
         return self.message.startswith(FAILS_AS_A_WHOLE)
 
     def __post_init__(self) -> None:
@@ -185,7 +188,7 @@ _PASSWORD: Final = re.compile(
 
 
 def without_passwords(text: str) -> str:
-    """Replace passwords in the text of a handler's error by ``***``.
+    """Replace the passwords in a text by ``***``.
 
     >>> without_passwords("postgresql://app:hunter2@db refused password=hunter2, user=app")
     'postgresql://app:***@db refused password=***, user=app'
@@ -195,19 +198,20 @@ def without_passwords(text: str) -> str:
 
 OWNER_GONE: Final = ErrorReport(
     "OwnerGone",
-    "The process that ran this batch is gone: it ended, or stopped renewing its lease, before it "
-    "reported the outcome.",
+    "The process that ran this batch ended, or stopped renewing its lease, before it reported the "
+    "outcome of the batch.",
     "",
 )
-"""Error of an abandoned batch."""
+"""Error of a batch whose owner ended or lost its lease without reporting an outcome."""
 
 NOT_RUN_AGAIN: Final = ErrorReport(
     "NotRunAgain",
-    "The query was stopped while this batch ran, and has been started again without it, as with "
-    "another checkpoint; a backfill runs it.",
+    "The query was stopped while this batch ran, and the restarted query did not run the batch "
+    "again, for example because it has another checkpoint; a backfill runs the batch.",
     "",
 )
-"""Error of a batch that was interrupted by a stop and not run again."""
+"""Error of a batch that was interrupted when its query was stopped, and that the restarted query
+did not run again."""
 
 
 def query_stopped(error: BaseException) -> ErrorReport:
@@ -215,12 +219,12 @@ def query_stopped(error: BaseException) -> ErrorReport:
 
     The trace is from the handler's error.
     """
-    message = "The query was stopped while this batch ran; it runs again at the next start."
+    message = "The query was stopped while this batch ran; the next start runs the batch again."
     return ErrorReport(QUERY_STOPPED, message, ErrorReport.of(error).trace)
 
 
 def error_values(error: ErrorReport | None) -> dict[str, str | None]:
-    """Return the error columns of ``batch``; None clears them."""
+    """Return the values of ``batch``'s error columns; for None, values that clear the columns."""
     if error is None:
         return dict.fromkeys(("error_class", "error_message", "error_trace"))
     return {

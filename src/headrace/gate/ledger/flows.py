@@ -1,4 +1,4 @@
-"""Rows of the stages of a flow: their signals, and their attempts to write a topic."""
+"""Signals and states of the stages of a flow, and the stages' writes to topics."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.statements import execute, offsets_in, offsets_text, statements
 
 REMEMBERED_MS: Final = 24 * 3_600_000
-"""Time for which a flow's rows are kept unless they are removed, renewed or withdrawn (ms)."""
+"""Time after which old rows of a flow are deleted if no stage has removed or renewed them (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSignal:
-    """A stage's text in the ledger; a longer text is cut after 4097 characters.
+    """Text of a stage: a signal or a published state. A longer text is cut to 4097 characters.
 
-    The age is by the database's clock, and may be negative after that clock was set back.
+    The age is measured by the database's clock. It is negative if that clock was set back.
     """
 
     stage: str
@@ -30,38 +30,38 @@ _SQL: Final = statements("flow")
 
 
 class SignalStore(Store):
-    """The signals between the stages of a flow, and the state that each stage publishes."""
+    """Signals between the stages of a flow, and the published state of each stage."""
 
     def send(self, flow: str, sender: str, receiver: str, text: str) -> None:
-        """Write a text for a stage; it replaces an unread text of the same sender."""
+        """Store a signal for a stage; it replaces the sender's previous signal to that stage."""
         self._database.change(
             _SQL["send"], {"flow": flow, "receiver": receiver, "sender": sender, "text": text}
         )
 
     def sent_to(self, flow: str, receiver: str) -> tuple[StoredSignal, ...]:
-        """Return the signals for a stage; signals stay until they are removed."""
+        """Return all signals for a stage; reading a signal does not remove it."""
         return self._read("sent_to", flow=flow, receiver=receiver)
 
     def remove(self, flow: str, sender: str, receiver: str, text: str) -> None:
-        """Remove a text that was read, unless a newer text has replaced it."""
+        """Remove a signal with this text; a newer signal with another text stays."""
         values = {"flow": flow, "sender": sender, "receiver": receiver, "text": text}
         self._database.change(_SQL["remove"], values)
 
     def publish(self, flow: str, stage: str, text: str) -> None:
-        """Publish the state of a stage; it replaces the stage's previous state."""
-        # A stage publishes again within a third of its lease, so a state need not be durable.
-        # A signal is sent once, so `send` waits until the signal is durable.
+        """Store the state of a stage; it replaces the stage's previous state."""
+        # A stage publishes its state again within a third of its lease, so the write need not be
+        # durable. A signal is sent only once, so `send` waits until the signal is durable.
         values = {"flow": flow, "stage": stage, "text": text}
         self._database.change(_SQL["publish"], values, durable=False)
 
     def published(self, flow: str) -> tuple[StoredSignal, ...]:
-        """Return the published states of a flow's stages, including stages that have ended."""
+        """Return the published states of a flow's stages, including states of ended stages."""
         return self._read("published", flow=flow)
 
     def secret(self, flow: str) -> bytes:
-        """Return the secret of a flow, which the first call creates.
+        """Return the random secret of a flow; the first call creates the secret.
 
-        Every process that can read the ledger knows the secret.
+        Every process that can read the ledger can read the secret.
         """
         new = {"flow": flow, "secret": token_hex(32)}
         self._database.change(_SQL["new_secret"], new)
@@ -69,15 +69,18 @@ class SignalStore(Store):
         return bytes.fromhex(text)
 
     def flows(self) -> tuple[str, ...]:
-        """Return the flows that have a published state, by name."""
+        """Return the names of all flows with a published state, sorted."""
         return tuple(row.flow for row in self._database.rows(_SQL["flows"]))
 
     def withdraw(self, flow: str, stage: str, text: str) -> None:
-        """Delete the published state of a stage, unless another process has replaced it."""
+        """Delete a stage's published state if it equals ``text``.
+
+        If another process has published a newer state of the stage, that state stays.
+        """
         self._database.change(_SQL["withdraw"], {"flow": flow, "stage": stage, "text": text})
 
     def prune(self, flow: str) -> None:
-        """Delete this flow's rows that nobody has removed, renewed or withdrawn for a day."""
+        """Delete a flow's signals and states that are older than a day (`REMEMBERED_MS`)."""
         values = {"flow": flow, "remembered_ms": REMEMBERED_MS}
         for forget in ("forget_signals", "forget_states"):
             self._database.change(_SQL[forget], values)
@@ -89,25 +92,25 @@ class SignalStore(Store):
 
 DONE: Final = "done"
 SLACK_MS: Final = 60_000
-"""Time after the end of its lease for which a batch still counts as run (ms), because clocks
-differ."""
+"""Time after the end of a batch's lease for which the attempt to write the batch still counts as
+running (ms), because the clocks of processes differ."""
 
 Starts = Mapping[int, int]
-"""End offsets of a topic's partitions at the start of an attempt, by partition."""
+"""End offsets of a topic's partitions at the start of an attempt to write a batch, by partition."""
 
 
 class OutputStore(Store):
-    """The attempts to write batches into topics. Topics are identified by their ids."""
+    """Attempts of stages to write batches into topics; topics are identified by their ids."""
 
     def begin(self, topic_id: str, batch_key: str, attempt: str, starts: Starts) -> bool:
-        """Record that a new attempt is about to write a batch, and abort every other attempt.
+        """Record that a new attempt begins to write a batch, and abort all other attempts.
 
-        The attempt's name must be new. ``starts`` are the end offsets of the topic's partitions
+        ``attempt`` must be a new name. ``starts`` are the end offsets of the topic's partitions
         before this call.
 
         Returns:
-            Whether there is anything to write: False if an attempt has finished, or the batch is
-            final.
+            True if the attempt must write the batch. False if an earlier attempt has finished, or
+            the batch is ``success`` or ``dead``.
         """
         values = {
             "topic": topic_id,
@@ -134,10 +137,10 @@ class OutputStore(Store):
         return self._database.write(begin)
 
     def finish(self, topic_id: str, batch_key: str, attempt: str) -> bool:
-        """Record that all records of an attempt are in the topic.
+        """Record that an attempt has written all records of its batch to the topic.
 
         Returns:
-            Whether the attempt has written the batch; False if it was aborted meanwhile.
+            True if the attempt counts; False if another process has aborted it meanwhile.
         """
         values = {"topic": topic_id, "batch": batch_key, "by": attempt}
 
@@ -148,18 +151,21 @@ class OutputStore(Store):
         return self._database.write(finish)
 
     def abort(self, topic_id: str, attempt: str) -> None:
-        """Record that readers must skip an attempt's records, unless the attempt has finished."""
+        """Mark an attempt as aborted, so that readers skip its records.
+
+        A finished attempt is not changed.
+        """
         self._database.change(_SQL["abort"], {"topic": topic_id, "by": attempt})
 
     def written(self, topic_id: str, keys: Iterable[str]) -> set[str]:
-        """Return the batches of ``keys`` that are known to be in a topic."""
+        """Return the keys of those batches in ``keys`` that a finished attempt has written."""
         return {key for key in keys if self._database.rows(_SQL["done"], topic=topic_id, batch=key)}
 
     def unfinished(self, topic_id: str) -> tuple[Starts, ...]:
-        """Return the start offsets of the attempts whose outcome is not known yet.
+        """Return the start offsets of the attempts that are neither finished nor aborted.
 
-        This first aborts attempts of batches that nobody runs, and attempts whose owner's lease
-        expired more than `SLACK_MS` ago. An aborted attempt stays aborted.
+        This first aborts the attempts of batches that no process is running. A batch counts as
+        running until `SLACK_MS` after the end of its lease. An aborted attempt stays aborted.
         """
         values = {"topic": topic_id, "lately_ms": self._clock() - SLACK_MS}
 
@@ -176,7 +182,7 @@ class OutputStore(Store):
         )
 
     def aborted(self, topic_id: str) -> tuple[tuple[str, str, Starts], ...]:
-        """Return the aborted attempts: their batches, their names, and their start offsets."""
+        """Return the batch key, the name and the start offsets of each aborted attempt."""
         return tuple(
             (row.batch_key, row.attempt, offsets_in(row.starts))
             for row in self._database.rows(_SQL["aborted"], topic=topic_id)

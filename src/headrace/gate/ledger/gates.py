@@ -1,10 +1,10 @@
-"""Gates: their declarations, the query that owns each, and their throttles.
+"""Gates: their declarations, their owning queries and their throttles.
 
-A gate has one query: of two queries, both would process every record. The query's planner claims
-the gate with a lease before planning, and each batch begins under the lease in the same statement.
-So a query that has lost its gate begins no batch.
+Only one query may own a gate, because two queries would each process every record. The planner of
+the query claims the gate with a lease before planning. The statement that begins a batch also
+checks the lease. So a query that has lost its gate begins no batch.
 
-Times are the database's own, so that planners on several machines need no clock in common.
+All times are from the database's clock, so the clocks of the planners' machines may differ.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,18 +25,19 @@ from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import new_call_id
 
 Begun = tuple[int, BatchRecord]
-"""Number of calls of a gate's `begin`, and the batch of the last call, whatever its outcome."""
+"""Number of calls of a gate's `begin` so far, and the batch of the newest call, whatever its
+outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateClaim:
-    """A query that claims a gate, and the gate's declaration.
+    """A query's claim of a gate, with the declaration of the gate.
 
     Attributes:
-        owner: Name of the planner's run.
-        driver: Name of the process of the query's program; None if unknown.
-        read: The reader of the gate from which the query was made; None without a `Gate`.
-        described: The query's program, for messages.
+        owner: Id of the planner that claims the gate; a restarted planner has another id.
+        driver: Id of the process that runs the query's program; None if unknown.
+        read: Id of the gate's reader that made the query; None if no `Gate` made the query.
+        described: Description of the query's program, for messages.
         estimator: Settings of the rate estimator, as text.
     """
 
@@ -49,18 +50,19 @@ class GateClaim:
     source: str
     estimator: str
     keeps_interval: bool = False
-    """Whether an existing interval stays, as an ``auto`` interval does."""
+    """Whether a stored interval is kept, as for the interval ``auto``."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateQuery:
-    """The query that owns a gate: see `GateClaim`. Times are by the database's clock.
+    """The query that owns a gate. Times are by the database's clock (ms).
 
     Attributes:
-        checkpoint: Path of the query's checkpoint, once the query's program has reported the path.
-        checkpoint_id: Identity of the checkpoint, once the query has begun a batch.
-        until_ms: End of the query's lease unless it is renewed.
-        begins: Number of calls of the gate's `begin` when the query claimed the gate.
+        checkpoint: Path of the query's checkpoint; None until the query's program has reported the
+            path.
+        checkpoint_id: Id of the checkpoint; None until the query has begun a batch.
+        until_ms: Time at which the query's lease ends if it is not renewed.
+        begins: Number of calls of the gate's `begin` at the time when the query claimed the gate.
     """
 
     owner: str
@@ -75,31 +77,31 @@ class GateQuery:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the query's planner or program, on this machine, is known to have ended."""
+        """Whether the planner or the program of the query ran on this machine and has ended."""
         return is_gone(self.owner) or (self.driver is not None and is_gone(self.driver))
 
 
 _SQL: Final = statements("gate")
 
 _QUERY: Final = tuple(field.name for field in fields(GateQuery))
-"""Columns of the query that owns a gate, without their prefix ``query_``."""
+"""Columns of ``gate`` about the query that owns it, without their prefix ``query_``."""
 
 _THROTTLE: Final = ("throttle_per_s", "throttled_by", "throttle_level", "throttle_origin_per_s")
 _OF_OPERATORS: Final = ("at_ms", "last_action", "hold_action", "limit_action", "stop_action")
 _THROTTLES: Final = ("per_s", "by", "level", "origin_per_s")
-"""Names of the throttle's values, in the order of the fields of `RateLimit`."""
+"""Parameters of the throttle statement, in the order of the fields of `RateLimit`."""
 
 
 def gate_names(connection: Connection) -> list[str]:
-    """Return the names of all gates, in order."""
+    """Return the names of all declared gates, sorted."""
     return list(execute(connection, _SQL["names"]).scalars())
 
 
 class GateStore(Store):
-    """The gates of a ledger."""
+    """Declarations, claims and throttles of gates in the ledger."""
 
     def declare(self, name: str, *, interval_ms: int, source: str, estimator: str) -> None:
-        """Declare a gate, or replace its declaration; its rate and its history stay."""
+        """Declare a gate, or replace its declaration without changing its rate and history."""
         values = {
             "gate": name,
             "interval_ms": interval_ms,
@@ -111,7 +113,7 @@ class GateStore(Store):
         self._database.change(_SQL["declare"], values)
 
     def all(self) -> tuple[GateRecord, ...]:
-        """Return all gates, by name."""
+        """Return all declared gates, sorted by name."""
         return tuple(GateRecord(**row._asdict()) for row in self._database.rows(_SQL["gates"]))
 
     def get(self, name: str) -> GateRecord | None:
@@ -120,7 +122,9 @@ class GateStore(Store):
         return GateRecord(**rows[0]._asdict()) if rows else None
 
     def next_sequence(self, gate_name: str) -> int:
-        """Count one more run of a gate's handler; return a number above all earlier numbers.
+        """Count a new run of a gate's handler; return its sequence number.
+
+        The number is above all earlier sequence numbers of the gate.
 
         Raises:
             LedgerError: The gate is not declared.
@@ -136,7 +140,7 @@ class GateStore(Store):
         if number is None:
             raise LedgerError(
                 f"Gate {gate_name!r} is not declared in the ledger {self._database.name}; "
-                "declare it first."
+                "start its query, which declares the gate."
             )
         return number
 
@@ -146,12 +150,12 @@ class GateStore(Store):
         """Make a query the owner of a gate, and declare the gate with the query's settings.
 
         The claim succeeds if no query owns the gate, the owner has released the gate, or the
-        owner's lease has expired. An owner that is ``gone``, which means known to have ended, is
-        replaced at once.
+        owner's lease has expired. It also succeeds, before the lease expires, if the owner is
+        ``gone``: an owner whose process is known to have ended.
 
         Returns:
-            None if the gate belongs to the query now; else the owning query, and nothing is
-            changed.
+            None if the query owns the gate now. Otherwise the query that owns the gate; nothing is
+            changed then.
         """
         values = {
             "gate": claim.gate,
@@ -180,13 +184,13 @@ class GateStore(Store):
         return self._database.write(claimed)
 
     def renew(self, gate_name: str, owner: str, lease_ms: int) -> bool:
-        """Renew the lease of a gate; return whether the gate still belongs to the owner."""
+        """Renew an owner's lease of a gate. Return False if the owner has lost the gate."""
         values = {"gate": gate_name, "by": owner, "lease_ms": lease_ms}
-        # A lost renewal only makes the lease end one renewal earlier; the owner renews again.
+        # If a renewal is lost, the lease ends one renewal earlier; the owner renews it again.
         return self._changes(_SQL["renew"], values, durable=False)
 
     def release(self, gate_name: str, owner: str) -> bool:
-        """Free a gate for the next query; return whether the gate belonged to the owner."""
+        """Release a gate for another query. Return False if the owner did not own the gate."""
         return self._changes(_SQL["release"], {"gate": gate_name, "by": owner})
 
     def end(
@@ -197,10 +201,11 @@ class GateStore(Store):
         error: str | None = None,
         owner: str | None = None,
     ) -> bool:
-        """Record how the query of this program has ended; the gate is free then.
+        """Record how a program's query ended, and release the gate; return True if recorded.
 
-        ``error`` is the error that ended the query, or who stopped it. Returns False, and changes
-        nothing, if the gate belongs to another program's query or to another ``owner``.
+        ``error`` is the error that ended the query, or the person who stopped the query. The result
+        is False, and nothing is changed, if another program's query or another ``owner`` owns the
+        gate.
         """
         values = {"gate": gate_name, "driver": driver, "how": how.value, "owner": owner}
         return self._changes(
@@ -208,29 +213,32 @@ class GateStore(Store):
         )
 
     def set_checkpoint(self, gate_name: str, owner: str, checkpoint: str) -> None:
-        """Record the path of the checkpoint of the query that owns a gate."""
+        """Record the checkpoint path of the query that owns a gate."""
         values = {"gate": gate_name, "by": owner, "checkpoint": storable(checkpoint)}
         self._database.change(_SQL["set_checkpoint"], values)
 
     def query(self, gate_name: str) -> GateQuery | None:
-        """Return the query that owns a gate; None if there is none or its lease has expired."""
+        """Return the query that owns a gate; None if no query owns it or the lease has expired."""
         return self.begun_and_query(gate_name)[1]
 
     def last_queries(
         self, names: Collection[str] | None = None
     ) -> Mapping[str, tuple[GateQuery, bool]]:
-        """Return the query that has not released each gate, and whether its lease is in force."""
+        """Return, by gate, the newest query, and whether its lease is still in force.
+
+        Gates whose query has released the gate have no entry. ``names`` of None means all gates.
+        """
         rows = self._database.rows(_SQL["last_queries"], names=names)
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
 
     def last_begun(self, gate_name: str) -> Begun | None:
-        """Return the last call of a gate's `begin`; None before the first call."""
+        """Return the newest call of a gate's `begin`; None before the first call."""
         return self.begun_and_query(gate_name)[0]
 
     def begun_and_query(self, gate_name: str) -> tuple[Begun | None, GateQuery | None]:
-        """Return the answers of `last_begun` and `query` from one consistent read.
+        """Return the results of `last_begun` and `query` from one consistent read.
 
-        The owner of the gate at that moment had begun that batch, or none yet.
+        The query owned the gate at the moment when the returned batch was the newest.
         """
         rows = self._database.rows(_SQL["begun_and_query"], gate=gate_name)
         if not rows:
@@ -242,14 +250,14 @@ class GateStore(Store):
         )
 
     def now(self, gate_name: str) -> GateMoment | None:
-        """Return one gate at this moment, with all limits of its next batch, or None.
+        """Return the current state of one gate, with all limits of its next batch.
 
         The result is None if the gate is not declared.
         """
         return next(iter(self.all_now(gate_name)), None)
 
     def all_now(self, gate_name: str | None = None) -> tuple[GateMoment, ...]:
-        """Return all gates, or one gate, at one moment, by name, with a single statement."""
+        """Return the current state of all gates or of one gate, from one statement, by name."""
 
         def now(connection: Connection) -> tuple[GateMoment, ...]:
             rows = execute(connection, _SQL["gates_now"], {"gate": gate_name}).all()
@@ -259,14 +267,14 @@ class GateStore(Store):
         return self._database.read(now)
 
     def ceiling(self, gate_name: str) -> str | None:
-        """Return the largest batch that a gate's handler takes, as text; None if unknown."""
+        """Return the text of a gate's `SizeCeiling`; None if no size limit was learnt."""
         text: str | None = self._database.scalar(_SQL["ceiling"], gate=gate_name)
         return text
 
     def change_ceiling(self, gate_name: str, before: str | None, after: str | None) -> bool:
-        """Replace a gate's ceiling.
+        """Replace the text of a gate's `SizeCeiling` if it equals ``before``.
 
-        Return False, and change nothing, if the ceiling is not ``before``.
+        The result is False, and nothing is changed, if another text is stored.
         """
         return self._changes(
             _SQL["change_ceiling"], {"gate": gate_name, "before": before, "after": after}
@@ -275,10 +283,10 @@ class GateStore(Store):
     def throttle(
         self, gate_name: str, limit: RateLimit | None, lease_ms: int, pressures: str
     ) -> None:
-        """Throttle a gate for the time of a lease; None as its limit ends the throttle.
+        """Limit the rate of a gate for ``lease_ms``; a limit of None ends the throttle.
 
-        A later call replaces an earlier one. The text ``pressures`` is stored and returned by
-        `pressures`. An undeclared gate is not throttled; a later call may find the gate declared.
+        A later call replaces an earlier call. `pressures` returns the text ``pressures`` of the
+        newest call. For an undeclared gate the call has no effect and raises no error.
         """
         limits = (None,) * 4 if limit is None else astuple(limit)
         values = dict(zip(_THROTTLES, limits, strict=True))
@@ -288,7 +296,7 @@ class GateStore(Store):
         )
 
     def pressures(self, gate_name: str) -> str | None:
-        """Return the text of the last call of `throttle`; None before the first call."""
+        """Return the text ``pressures`` of the newest call of `throttle`; None before the first."""
         text: str | None = self._database.scalar(_SQL["pressures"], gate=gate_name)
         return text
 
@@ -309,17 +317,20 @@ def _now_from(row: Row[Any], operator: OperatorLimits) -> GateMoment:
 
 
 def refuse_but(connection: Connection, gate_name: str, query: str) -> None:
-    """Raise `GateInUseError`, which undoes the transaction, unless this query owns the gate."""
+    """Raise `GateInUseError`, which rolls back the transaction, unless ``query`` owns the gate."""
     owner = query_behind(connection, gate_name)
     if owner is None or owner.owner != query:
         raise GateInUseError(
             f"The gate {gate_name!r} was taken over by another query"
-            f"{f' ({owner.described})' if owner is not None else ''}, for this one gave no sign of"
-            " life until its lease had run out; start this query again once that one has ended."
+            f"{f' ({owner.described})' if owner is not None else ''}, because this query did not"
+            " renew its lease in time; start this query again once the other query has ended."
         )
 
 
 def query_behind(connection: Connection, gate_name: str) -> GateQuery | None:
-    """Return the query that owns a gate, or owned the gate until its lease expired."""
+    """Return the query that claimed a gate last, even if its lease has expired.
+
+    The result is None if no query has claimed the gate, or the last query has released it.
+    """
     row = execute(connection, _SQL["query"], {"gate": gate_name}).one_or_none()
     return None if row is None else _query_from(row)

@@ -1,4 +1,4 @@
-"""Losses of gates, ranges that their batches have read, and the pruning of both."""
+"""Lost offsets of gates, the ranges that gates have planned, and the pruning of old batches."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _LOCK: Final = statements("gate")["lock"]
 
 
 class HistoryStore(Store):
-    """Losses and coverage of gates."""
+    """Losses, planned ranges and checkpoints of gates, and the pruning of old rows."""
 
     def record_losses(
         self,
@@ -39,14 +39,13 @@ class HistoryStore(Store):
     ) -> None:
         """Record offsets that were gone from the source before a batch read them.
 
-        A loss is identified by its topic, its first position, and the batch that could not read the
-        offsets. Tasks run twice, and handlers read their DataFrame twice; a loss that is recorded
-        again counts once, up to the highest reported offset. A loss has no batch if the offsets
-        were gone before a batch was planned. The topics' ids, by name, distinguish topics from
-        earlier and later topics of the same names.
+        A loss is identified by its topic, its first offset, and the batch that could not read the
+        offsets. If a task or a handler records the same loss again, the loss counts once, up to the
+        highest reported offset. ``batch_key`` is None if the offsets were gone before a batch was
+        planned. ``topic_ids``, by name, distinguish a topic from a deleted topic of the same name.
 
         Raises:
-            LedgerError: The gate is not declared, or has no such batch in this ledger.
+            LedgerError: The gate is not declared, or the ledger has no such batch of the gate.
         """
         key = {"gate": gate_name, "time_ms": self._clock(), "batch_key": batch_key or ""}
         rows = [
@@ -56,10 +55,10 @@ class HistoryStore(Store):
         ]
 
         def record(connection: Connection) -> None:
-            # Lock first: `count_losses` must include the losses of every other process.
+            # Lock first, so that `count_losses` includes the losses of all other processes.
             execute(connection, _LOCK, {"gate": gate_name})
-            # The batch must be in this ledger: on another machine, a SQLite file of the same name
-            # is another ledger.
+            # Check that the batch is in this ledger: on another machine, the same SQLite path is
+            # another ledger.
             if (
                 batch_key is not None
                 and gate_name
@@ -70,7 +69,7 @@ class HistoryStore(Store):
                 raise LedgerError(
                     f"The ledger {self._database.name} has no batch {batch_key} of gate"
                     f" {gate_name!r}, so it is not the ledger that the gate uses; give every"
-                    " machine the same one."
+                    " machine the URL of the same ledger."
                 )
             self._insert_under(gate_name, connection, _SQL["record_loss"], rows)
             execute(connection, _SQL["count_losses"], {"gate": gate_name})
@@ -81,7 +80,7 @@ class HistoryStore(Store):
     def withdraw_loss(
         self, gate_name: str, tp: TopicPartition, topic_id: str | None, position: int
     ) -> None:
-        """Delete the losses after this position that were recorded before a batch was planned."""
+        """Delete the loss that begins at ``position``, if it has no batch."""
 
         def withdraw(connection: Connection) -> None:
             execute(connection, _LOCK, {"gate": gate_name})
@@ -101,9 +100,9 @@ class HistoryStore(Store):
         self._database.write(withdraw)
 
     def latest_seen(self, gate_name: str) -> dict[tuple[TopicPartition, str | None], int]:
-        """Return the highest end of each partition in the gate's plans, by partition and topic id.
+        """Return the highest log end that a gate's plans have seen, by partition and topic id.
 
-        The ends are lower bounds: the log may have grown since, and pruned batches do not count.
+        The log may be longer by now. Pruned batches do not count.
         """
         return {
             (TopicPartition(row.topic, row.partition), row.topic_id): row.latest
@@ -115,7 +114,7 @@ class HistoryStore(Store):
         return tuple(map(_loss_from, self._database.rows(_SQL["losses"], gate=gate_name)))
 
     def losses_of(self, batch_keys: Collection[str]) -> Mapping[str, tuple[Loss, ...]]:
-        """Return the losses of batches, by key; batches without a loss are left out."""
+        """Return the losses of batches, by batch key; a batch without a loss has no entry."""
         by_batch: dict[str, list[Loss]] = defaultdict(list)
         for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE):
             for row in self._database.rows(_SQL["losses_of_batches"], batches=keys):
@@ -123,10 +122,10 @@ class HistoryStore(Store):
         return {key: tuple(losses) for key, losses in by_batch.items()}
 
     def coverage(self, gate_name: str) -> Iterator[Covered]:
-        """Yield every range of a gate's batches, by run, topic, topic id, partition and offset.
+        """Yield all planned ranges of a gate, by checkpoint, topic, topic id, partition, offset.
 
-        Pruned ranges are included, with neighbouring ranges joined. All rows are as of the moment
-        of the first row.
+        Ranges of pruned batches are included, but neighbouring ranges are joined. All rows are read
+        in one snapshot.
         """
         with self._database.snapshot() as connection:
             for row in execute(connection, statements("proof")["coverage"], {"gate": gate_name}):
@@ -139,7 +138,7 @@ class HistoryStore(Store):
                 )
 
     def checkpoints(self, gate_name: str) -> tuple[CheckpointRecord, ...]:
-        """Return the plans of each checkpoint of a gate, by checkpoint id and topic."""
+        """Return the planned offsets of each checkpoint of a gate, by checkpoint id and topic."""
         rows = self._database.rows(_SQL["checkpoints"], gate=gate_name)
         return tuple(map(checkpoint_from, rows))
 
@@ -151,24 +150,26 @@ class HistoryStore(Store):
         without: Collection[str] = (),
         keeps_last: bool = True,
     ) -> tuple[Processed, ...]:
-        """Return each gate's progress in each of these partitions, by gate and partition.
+        """Return the first offset that each gate still needs, by gate and partition.
 
-        A gate needs every batch that is neither ``success`` nor dropped as a whole, and every batch
-        with an unresolved dead letter. A gate needs the unread offsets of its newest run, and, with
-        ``keeps_last``, its last batch: the engine may request that batch again after a crash. Once
-        a run has begun in a partition, the gate needs no lower offsets for new batches. Offsets
-        reported as done stay so, unless a fresh checkpoint, or an old copy of a checkpoint, begins
-        below. Gates in ``without`` are left out. The result is empty if no gate has read the topic
-        or journal.
+        A gate needs all batches that are neither ``success`` nor dropped, and all batches with a
+        waiting dead letter. It also needs the unread offsets of its newest checkpoint. With
+        ``keeps_last``, it needs its last batch too, because Spark may request that batch again
+        after a crash. Once a checkpoint has begun in a partition, new batches need no lower
+        offsets.
 
-        The cost grows with the open and dead batches, not with the history.
+        An offset that was returned as processed stays processed, with one exception: a query that
+        starts below it, with a new checkpoint or an old copy of a checkpoint. Gates in ``without``
+        are left out. The result is empty if no gate has read the topic or journal.
+
+        The cost grows with the number of open and dead batches, not with the length of the history.
         """
         wanted = sorted(set(partitions))
 
         def processed(connection: Connection) -> tuple[Processed, ...]:
             of_topic = {"topic_id": topic_id}
-            # Read the positions before the batches. A batch that ends in between had begun before;
-            # a batch that begins in between starts at a position, or above.
+            # Read the positions before the batches. A batch that ends between the two reads had
+            # begun before. A batch that begins between them starts at a read position or above.
             rows = execute(connection, _SQL["positions"], of_topic)
             positions = {row.gate: offsets_in(row.until_offsets) for row in rows}
             return tuple(
@@ -182,9 +183,9 @@ class HistoryStore(Store):
         return self._database.read(processed)
 
     def reached(self, topic_id: str) -> dict[int, int]:
-        """Return the highest offset that a gate has begun to read, by partition of a topic id.
+        """Return, by partition, the highest end offset of all gates' batches of a topic id.
 
-        For a gate that restarted with a fresh checkpoint, only the fresh checkpoint counts.
+        Of a gate with several checkpoints, only the newest checkpoint counts.
         """
         highest: dict[int, int] = {}
         for row in self._database.rows(_SQL["positions"], topic_id=topic_id):
@@ -193,17 +194,17 @@ class HistoryStore(Store):
         return highest
 
     def prune(self, before_ms: int, *, rows_at_once: int = ROWS_AT_ONCE) -> tuple[int, int]:
-        """Delete batches and rate samples that ended before a time; return both numbers.
+        """Delete old batches and rate samples; return the number of each.
 
-        A batch is deleted with its dead letters, once the batch is ``success`` or dropped and all
-        its letters are resolved. Open batches are never deleted, whatever their age. A gate's
-        newest batch stays: an engine that repeats a forgotten batch after a crash would process it
-        twice. A batch that overlaps with another batch of its run stays too, so that the overlap
-        stays visible.
+        A batch that ended before ``before_ms`` is deleted, with its dead letters, if it is
+        ``success`` or dropped, and all its dead letters are resolved. Open batches are never
+        deleted. A gate's newest batch is kept: if Spark repeated a deleted batch after a crash, the
+        batch would be processed twice. A batch that overlaps with another batch of its checkpoint
+        is kept too, as evidence of the overlap.
 
-        Losses are kept, and so are the ranges of deleted batches. Each transaction is short, so
-        that no batch waits for the pruning. If the answer of a transaction is lost in an outage,
-        its deleted rows are not counted.
+        Losses and the ranges of deleted batches are kept. Each transaction is short, so that no
+        batch waits for the pruning. If the answer to a transaction is lost in an outage, its
+        deleted rows are not counted.
         """
         batches = rates = 0
         for gate_row in self._database.rows(statements("gate")["gates"]):
@@ -213,7 +214,7 @@ class HistoryStore(Store):
 
 
 def lost_records(losses: Iterable[Loss]) -> int:
-    """Count the lost offsets; offsets in several rows, as tasks may write them, count once."""
+    """Count the lost offsets; an offset that several losses contain counts once."""
     by_topic: dict[str | None, list[OffsetRange]] = defaultdict(list)
     for loss in losses:
         by_topic[loss.topic_id].append(loss.offsets)
@@ -230,7 +231,7 @@ def _processed_by_gate(
     *,
     keeps_last: bool,
 ) -> Iterator[Processed]:
-    """Yield the progress of one gate in each partition."""
+    """Yield the first offset that one gate still needs, for each partition."""
     progress = {
         partition: Processed(gate_name, partition, positions.get(partition, 0))
         for partition in partitions

@@ -30,7 +30,7 @@ _SQL: Final = statements("ledger")
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
-# Arbitrary unique number of the lock under which PostgreSQL's schema changes.
+# Key of the PostgreSQL advisory lock for schema changes: an arbitrary, unique number.
 _MIGRATION_LOCK: Final = 0x48_45_41_44_47_41_54_45
 
 # Alembic keeps its state in globals.
@@ -40,22 +40,22 @@ _one_upgrade_at_a_time = threading.Lock()
 class Ledger:
     """Database of gates, batches, dead letters, receivers and signals that processes share.
 
-    Every method of the stores is one transaction (``history.prune`` is several): durable when it
-    returns, without effect when it raises. A method raises :class:`LedgerError` when the database
-    cannot be read or written. Methods can be called from any thread, and from several processes at
-    once.
+    Every method of the stores runs one transaction; ``history.prune`` runs several. A transaction
+    is durable when the method returns, and has no effect when the method raises. A method raises
+    :class:`LedgerError` when the database cannot be read or written. Methods can be called from any
+    thread, and from several processes at once.
 
-    With a retry timeout, a ledger waits and then repeats a call if the database cannot be reached,
-    cuts the connection or is locked by another client. The result is the same, whether the first
-    call had no effect or only its answer was lost. `HistoryStore.coverage` is not repeated, nor are
-    the caller's statements in a `BatchStore.transaction`. After the timeout, or without one, a
-    write whose answer was lost may have had its effect.
+    If the database cannot be reached, cuts the connection or is locked by another client, a ledger
+    with a retry timeout waits and repeats the call. A repeated call gives the same result, even if
+    only the answer to the first call was lost. `HistoryStore.coverage` is not repeated, nor are the
+    caller's statements in a `BatchStore.transaction`. If the retry timeout passes, or there is
+    none, a write whose answer was lost may have taken effect.
 
     The status of a batch changes only by the transitions of
     :mod:`headrace.gate.ledger.transitions`, each by compare-and-set: if two callers try the same
     transition, only one gets True. A batch has one owner, for as long as the owner renews its
-    lease. Leases are measured by the database's clock alone, so the clocks of the processes may
-    differ. A lease that ends further ahead than a lease can be long has expired: it was written
+    lease. Only the database's clock measures leases, so the clocks of the processes may differ. A
+    lease that ends later than now plus the longest allowed lease counts as expired: it was written
     before the database's clock was set back.
 
     ::
@@ -67,19 +67,20 @@ class Ledger:
             ledger.rates.history("orders")  # the rates learnt from the batch
 
     Attributes:
-        batches: Planned batches of gates, and their outcomes.
-        operator_limits: Operators' settings in force: pauses, limits, drains.
-        gates: Declared gates, the query that owns each, and their throttles.
-        rates: The rates in force, and the samples from which they were learnt.
+        batches: Planned batches of gates, and the outcomes of the batches.
+        operator_limits: The pauses, rate limits and drains that operators have set on gates.
+        gates: Declared gates, and for each gate its owning query and its throttle.
+        rates: For each gate, the rate in force, and the samples from which its rates were learnt.
         dead_letters: Records that cannot be processed.
         history: Losses, coverage, checkpoints, and the pruning of old rows.
         receivers: The receivers of each gate.
-        signals: The signals between the stages of a flow.
-        sink_outages: Outages of the sinks for which gates wait.
+        signals: The throttle signals between the stages of a flow.
+        sink_outages: The sink outages during which gates hold their batches.
         outputs: The attempts to write batches into topics.
-        proofs: The proof of each gate, and its lost or skipped offsets.
-        repairs: Operators' actions on failures.
-        moments: All gates at one moment, and the history of one gate.
+        proofs: For each gate, the check that it leaves no offset out, and its lost and skipped
+            offsets.
+        repairs: Operators' actions on failed batches and dead letters, such as a retry or a drop.
+        moments: Consistent snapshots of all gates, and the history of one gate.
     """
 
     def __init__(self, database: Database, clock: WallClock) -> None:
@@ -108,22 +109,23 @@ class Ledger:
         database_clock: WallClock | None = None,
         timeouts: Timeouts = NO_RETRIES,
     ) -> Self:
-        """Open a ledger. Several processes may open, and create, the same ledger at once.
+        """Open a ledger. Several processes may open or create the same ledger at once.
 
         Args:
             url: ``sqlite:///file.db`` (its folder must exist) or ``postgresql://...``.
-            create: Create the ledger if there is none, and upgrade an older one. If False, nothing
-                is ever written, and the right to read is enough.
-            clock: Clock for the times of batches.
+            create: Create a missing ledger, and upgrade an older ledger. If False, nothing is ever
+                written, and read permission on the database is enough.
+            clock: Clock for the times of batches (ms since the epoch).
             database_clock: Replacement for the database's own clock, which measures leases; for
                 tests.
             timeouts: Timeouts of each call, and of opening.
 
         Raises:
-            LedgerError: The URL is not a ledger's, the database cannot be reached or used, or, with
-                ``create=False``, holds no ledger.
-            LedgerSchemaError: The ledger has a newer Headrace's schema, or another program's
-                tables; with ``create=False``, also an older Headrace's schema.
+            LedgerError: The URL is not a ledger URL, the database cannot be reached or used, or the
+                database holds no ledger and ``create`` is False.
+            LedgerSchemaError: A newer Headrace has created the ledger, or another program's tables
+                are in the database. With ``create=False``, also if an older Headrace has created
+                the ledger.
         """
         database = Database(url, read_only=not create, timeouts=timeouts, clock=database_clock)
         return cls._prepared(database, clock, create=create)
@@ -159,7 +161,10 @@ class Ledger:
         return now_ms
 
     def shorten_log(self) -> int:
-        """Empty a SQLite file's ``-wal``; return the bytes that another process still reads."""
+        """Truncate the ``-wal`` file of a SQLite ledger; return its remaining size (bytes).
+
+        The size is 0 for PostgreSQL. Above 0, another process still needs the file.
+        """
         return self._database.shorten_log()
 
     def close(self) -> None:
@@ -177,10 +182,10 @@ class Ledger:
 
 
 def _prepare(database: Database) -> None:
-    """Create or upgrade the tables; one process at a time, the others wait.
+    """Create or upgrade the tables; other processes wait meanwhile.
 
     LedgerError is raised if the database cannot be read or written, and LedgerSchemaError if a
-    newer Headrace or another program made the tables.
+    newer Headrace or another program created the tables.
     """
     version = _found_version(database)
     if database.is_sqlite:
@@ -203,22 +208,22 @@ def _prepare(database: Database) -> None:
 def _check(database: Database) -> None:
     """Check that the tables have this version's schema, without changing anything.
 
-    LedgerError is raised if the database cannot be read or holds no ledger, and LedgerSchemaError
-    for another version, or the tables of another program.
+    LedgerError is raised if the database cannot be read or holds no ledger. LedgerSchemaError is
+    raised if the tables are another version's or another program's.
     """
     version = _found_version(database)
     if version is None:
         raise NoLedgerError(f"There is no ledger in {database.name}; {OTHER_LEDGER}.")
     if version != SCHEMA_VERSION:
         raise LedgerSchemaError(
-            f"The ledger {database.name} has schema {version}, and this Headrace reads schema "
-            f"{SCHEMA_VERSION}; start a gated query with it, which brings the ledger up to date."
+            f"The ledger {database.name} has schema {version}, but this version of Headrace needs "
+            f"schema {SCHEMA_VERSION}; start a gated query with this version to upgrade the ledger."
         )
 
 
 def _found_version(database: Database) -> str | None:
     def version(connection: Connection) -> str | None:
-        # Read the names of all tables at once: between two reads, another process could make a
+        # Read the names of all tables at once: between two reads, another process could create a
         # ledger.
         tables = inspect(connection).get_table_names()
         if VERSION_TABLE in tables:
@@ -235,17 +240,17 @@ def _refuse_strangers(database: Database, tables: Iterable[str]) -> None:
     taken = sorted(metadata.tables.keys() & tables)
     if taken:
         raise LedgerSchemaError(
-            f"The database {database.name} has a table {taken[0]!r} that is not a ledger's; use "
-            "another database, or with PostgreSQL a schema of its own: "
-            "?options=-csearch_path%3Dheadrace."
+            f"The database {database.name} has a table {taken[0]!r} that Headrace did not create; "
+            "use another database for the ledger, or with PostgreSQL another schema: add "
+            "?options=-csearch_path%3Dheadrace to the URL."
         )
 
 
 def _refuse_others(database: Database, found: str | None) -> None:
     if found is not None and found > SCHEMA_VERSION:
         raise LedgerSchemaError(
-            f"The ledger {database.name} has schema {found} of a newer Headrace, and this one "
-            f"knows schemas up to {SCHEMA_VERSION}; install that newer Headrace here too, or use "
+            f"The ledger {database.name} has schema {found} of a newer Headrace, but this version "
+            f"reads schemas up to {SCHEMA_VERSION}; install the newer Headrace here too, or use "
             "another ledger."
         )
 

@@ -1,7 +1,8 @@
-"""All gates at one moment, the changes since another moment, and totals of batches.
+"""Snapshots of all gates, the comparison of two snapshots, and totals of batches.
 
-Status, pages and metrics read these: a few statements, however many gates there are. The dashboard
-reads the revision twice a second, and only the changed gates after that.
+Status command, web pages and metrics use these queries: a fixed number of statements for any number
+of gates. The dashboard reads the revision twice a second, and then only the gates that have
+changed.
 """
 
 import json
@@ -29,37 +30,37 @@ from headrace.gate.ledger.transitions import Status
 _SQL: Final = statements("moment")
 
 Names = Collection[str] | None
-"""Names of gates; None for all of them."""
+"""Names of gates; None for all gates."""
 
 OpenBatches = Mapping[tuple[str, Status], tuple[int, int]]
-"""Number of a gate's batches with one status, and the oldest created time (ms), by gate and
-status."""
+"""For each gate and status: the number of batches, and the time at which the oldest was planned
+(ms)."""
 
 
 BUCKETS_MS: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
-"""Upper bounds of the buckets of a batch's duration (ms); longer durations are one more bucket."""
+"""Upper bounds (ms) of the buckets of batch durations. Longer durations are in one more bucket."""
 
 
 Kind = tuple[str, str, int]
-"""Group of batches: their status, their reason, and the index in `BUCKETS_MS` of their duration,
-or -1 without a duration."""
+"""Key of a group of batches: status, reason, and the index of their duration's bucket in
+`BUCKETS_MS` (-1 without a duration)."""
 
 Sums = tuple[int, ...]
-"""Totals of a group of batches: batches, records (offsets if records were not counted), dead
-letters, repeated runs, and duration of the batches with a bucket (ms)."""
+"""Totals of a group of batches: number of batches, records (or planned offsets if records were not
+counted), dead letters, repeated attempts, and total duration (ms)."""
 
 Counts = dict[Kind, Sums]
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """State of all gates, for comparison with the previous state.
+    """Values that change whenever a gate changes, for a comparison with an earlier revision.
 
     Attributes:
-        gates: Value of each gate, by name, that differs after every change of the gate.
-        unresolved: Unresolved failures of each gate; gates with none are left out.
-        elsewhere: Value that differs after each report of a receiver or of a flow's stage.
-        acted: Number of the newest action of an operator; None before the first.
+        gates: For each gate, a tuple that differs after every change of the gate.
+        unresolved: Unresolved failures by gate; a gate without failures has no entry.
+        elsewhere: Tuple that differs after each report of a receiver or of a flow's stage.
+        acted: Id of the newest operators' action; None if there is none.
     """
 
     gates: Mapping[str, tuple[Any, ...]]
@@ -70,15 +71,16 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class SeriesPoint:
-    """Activity of a gate in one time bucket.
+    """Activity of a gate in one period: totals and extremes of the batches planned in it.
 
     Attributes:
-        time_ms: Time of the first batch's plan (ms since the epoch).
-        lag: Highest lag of the batches; None if unknown.
-        duration_ms: Longest duration of a batch; None if none has ended.
-        rate_per_s: Lowest rate that was in force; None if there was none.
-        capacity_per_s: Processing rate (records/s); None if none was reported.
-        checkpoint_id: Identity of the batches' checkpoint; of several, one.
+        time_ms: Time at which the period's first batch was planned (ms since the epoch).
+        lag: Highest lag of the period's batches; None if unknown.
+        duration_ms: Longest duration of a batch of the period (ms); None if no batch has ended.
+        rate_per_s: Lowest rate that was in force in the period (records/s); None if there was none.
+        capacity_per_s: Average processing rate (records/s); None if no rate was reported.
+        checkpoint_id: Id of the batches' checkpoint; if there are several checkpoints, the smallest
+            id.
     """
 
     time_ms: int
@@ -93,13 +95,13 @@ class SeriesPoint:
 
 
 class MomentStore(Store):
-    """All gates of a ledger at one moment, and the history of one gate.
+    """Queries on all gates at one moment, and on the history of one gate.
 
-    A method's cost depends on the rows that it returns, not on the length of the history.
+    The cost of a method depends on the number of returned rows, not on the length of the history.
     """
 
     def revision(self) -> Revision:
-        """Read the revision of all gates, with four statements for any number of gates."""
+        """Return the revision of all gates, from four statements for any number of gates."""
         rows = self._database.rows(_SQL["revision"])
         elsewhere = tuple(self._database.rows(_SQL["elsewhere"])[0])
         return Revision(
@@ -112,9 +114,10 @@ class MomentStore(Store):
     def newest_batches(
         self, names: Names, limit: int
     ) -> Mapping[str, tuple[tuple[BatchRecord, ...], tuple[RateSample, ...]]]:
-        """Return the newest live batches and rate samples of each gate, newest first.
+        """Return the newest batches and rate samples of each gate, newest first.
 
-        This takes two statements for any number of gates. Gates without a batch are left out.
+        Each gate has at most ``limit`` of each. There are two statements for any number of gates. A
+        gate without a batch has no entry.
         """
         of = {"names": names, "skip": limit - 1}
         batches: dict[str, list[BatchRecord]] = defaultdict(list)
@@ -136,7 +139,10 @@ class MomentStore(Store):
         return {name: tuple(ranges) for name, ranges in by_gate.items()}
 
     def unresolved(self, names: Names) -> Mapping[str, Unresolved]:
-        """Return the numbers of unresolved batches and records of each gate that has some."""
+        """Return the numbers of failures that need attention, by gate.
+
+        A gate without such failures has no entry.
+        """
         counts = defaultdict[str, Counter[str]](Counter)
         for name in ("count_unresolved", "count_letters"):
             for row in self._database.rows(_SQL[name], names=names, query_stopped=QUERY_STOPPED):
@@ -151,20 +157,21 @@ class MomentStore(Store):
         }
 
     def isolating(self, names: Names) -> Mapping[str, BatchRecord]:
-        """Return the newest batch of each gate that is now run in parts, live or in a backfill.
+        """Return, by gate, the newest running batch that is run in parts.
 
-        A batch that a crash has interrupted counts too, until another process takes it over.
+        Batches of the live stream and of backfills count. A batch interrupted by a crash also
+        counts until its status changes.
         """
         rows = self._database.rows(_SQL["in_parts"], names=names)
         batches = [batch_from(row._mapping) for row in rows]
         return {batch.gate: batch for batch in sorted(batches, key=lambda it: it.created_time_ms)}
 
     def with_details(self, names: Names) -> set[str]:
-        """Return the gates that have ever lost a record, or kept a dead letter."""
+        """Return the names of the gates that have a loss or a dead letter."""
         return {row.name for row in self._database.rows(_SQL["with_details"], names=names)}
 
     def receivers(self, names: Names = None) -> tuple[ReceiverRecord, ...]:
-        """Return the receivers of gates, by journal and lane, even if not seen lately."""
+        """Return the receivers of gates, by journal and lane, including inactive receivers."""
         return receiver_records(
             self._database.rows(statements("receiver")["receivers"], names=names)
         )
@@ -172,13 +179,13 @@ class MomentStore(Store):
     def series(
         self, gate_name: str, since_ms: int, until_ms: int, bucket_ms: int
     ) -> tuple[SeriesPoint, ...]:
-        """Return a gate's activity between two times, oldest first; one point per used bucket.
+        """Return a gate's activity between two times, with one point per period that has batches.
 
         Args:
-            gate_name: The gate.
-            since_ms: Start (ms since the epoch).
-            until_ms: End, excluded.
-            bucket_ms: Length of a bucket (ms); 1 gives each batch its own point.
+            gate_name: Name of the gate.
+            since_ms: Start time (ms since the epoch).
+            until_ms: End time, excluded (ms since the epoch).
+            bucket_ms: Length of a period (ms); 1 gives each batch its own point.
         """
         values = {
             "gate": gate_name,
@@ -217,26 +224,26 @@ class MomentStore(Store):
         return tuple(points)
 
     def oldest_ms(self, gate_name: str, since_ms: int = 0) -> int | None:
-        """Return the created time of the oldest batch of a gate since a time, or None."""
+        """Return the created time of a gate's oldest batch since ``since_ms``, or None."""
         oldest: int | None = self._database.scalar(
             _SQL["oldest"], gate=gate_name, since_ms=since_ms
         )
         return oldest
 
     def open_batches(self) -> OpenBatches:
-        """Return the unfinished batches, counted by gate and status."""
+        """Return number and oldest created time of the unfinished batches, by gate and status."""
         rows = self._database.rows(_SQL["open_batches"])
         return {(row.gate, Status(row.status)): (row.number, row.oldest_ms) for row in rows}
 
     def waiting_letters(self) -> Mapping[str, int]:
-        """Return the number of waiting dead letters of each gate that has some."""
+        """Return the number of waiting dead letters by gate; a gate without any has no entry."""
         return {row.gate: row.number for row in self._database.rows(_SQL["count_letters"])}
 
     def counts(self, bounds: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, bool], Counts]:
-        """Return the counts of each gate's batches, for old batches (True) and newer ones (False).
+        """Return the totals of batches by gate, separately for old batches (True) and new ones.
 
-        ``bounds`` lists gates, each with the earliest created time to count, and the time before
-        which a batch is old (ms).
+        ``bounds`` has a tuple for each gate: its name, the earliest created time that counts, and
+        the time before which a batch is old (ms).
         """
         by_gate = defaultdict[tuple[str, bool], Counts](dict)
         for row in self._database.rows(_SQL["counts"], bounds=json.dumps(bounds)):
@@ -244,19 +251,19 @@ class MomentStore(Store):
         return by_gate
 
     def partitions(self) -> Sequence[Any]:
-        """Return the partitions that each gate's newest batch reads.
+        """Return one row for each partition that a gate's newest batch reads.
 
-        A row has the gate, the topic, the partition, the end of the batch's range, the log's end at
-        the time of the plan, and the topic id.
+        The columns are the gate, the topic, the partition, the end of the batch's range, the log
+        end offset at the plan, and the topic id.
         """
         return self._database.rows(_SQL["partitions"])
 
     def newest_at_ms(self, gate_name: str, checkpoint_id: str, limit: int) -> int:
-        """Return when the offset at which a gate continues was the newest of its log (ms).
+        """Return the time at which a gate's next offset was the newest of its log (ms).
 
-        That is the time of the last plan at which the log had no more offsets than have been
-        planned since. If the last ``limit`` batches of the checkpoint have no such plan, the result
-        is the time of the oldest of these batches: an upper bound.
+        This is the time of the newest plan whose lag is at most the number of offsets planned since
+        then. Without such a plan among the checkpoint's last ``limit`` batches, the result is the
+        time of the oldest of these batches: an upper bound.
         """
         values = {"gate": gate_name, "checkpoint_id": checkpoint_id, "limit": limit}
         row: Any = self._database.rows(_SQL["newest_at"], **values)[0]
@@ -265,9 +272,10 @@ class MomentStore(Store):
 
 
 def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) -> None:
-    """Add the counts of these batches to their gate's row, before the batches are deleted.
+    """Add the totals of batches to their gate's row, before the batches are deleted.
 
-    Without this, the totals of a gate would fall, and a monitoring system would see a restart.
+    Without this, the totals of a gate would fall after a deletion, and a monitoring system would
+    see a counter reset.
     """
     values = {"gate": gate_name, "keys": keys}
     totals_so_far = pruned_counts(execute(connection, _SQL["pruned_totals"], values).scalar())
@@ -279,12 +287,12 @@ def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) ->
 
 
 def pruned_counts(totals: str | None) -> Counts:
-    """Return the counts of deleted batches from their text."""
+    """Parse the stored text with the totals of deleted batches; None means no totals."""
     return _counts(json.loads(totals or "[]"))
 
 
 def add_up(counts: Counts, more: Counts) -> None:
-    """Add counts to the first counts, in place."""
+    """Add the totals ``more`` to the totals ``counts``, in place."""
     for kind, sums in more.items():
         before = counts.get(kind, (0,) * len(sums))
         counts[kind] = tuple(total + added for total, added in zip(before, sums, strict=True))

@@ -1,11 +1,12 @@
-"""Operators' actions on running gates, one row each; a gate's row refers to the actions in force.
+"""Operators' actions on running gates, such as a pause or a limit.
 
-A gate's planner reads the references in the query that reads its rate, and the few actions in force
-by key. No row is overwritten, so the history of operators' actions is complete. The planner records
-in an action's row that it has seen the action. Without this, a drain could not report when the
-query can be stopped: an earlier plan might still begin a batch.
+Each action is a row, and a gate's row refers to its actions in force. A planner reads these
+references together with the gate's rate, and then reads the few referenced actions by key. No row
+is overwritten, so the history of actions is complete. The planner marks each action that it has
+applied. Without this mark, a drain could not report when the query can be stopped, because an
+earlier plan might still begin a batch.
 
-Times are the database's own.
+All times are from the database's clock.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,15 +32,15 @@ MOST_BY: Final = 100
 """Maximum length of an operator's name (characters)."""
 
 MOST_WHY: Final = 500
-"""Maximum length of a reason (characters)."""
+"""Maximum length of an operator's reason (characters)."""
 
 _SQL: Final = statements("action")
 
 _CONTROLS: Final = statements("gate")["controls"]
 
 RESTART_LASTS_MS: Final = 86_400_000
-"""Time for which a `restart` waits for a start with a new checkpoint (ms). A forgotten restart
-must not read everything again when a checkpoint is lost months later."""
+"""Time within which a query must start with a new checkpoint to use a `restart` (ms). An older,
+forgotten restart must not make a query read everything again after its checkpoint is lost."""
 
 _PUT_IN_FORCE: Final = {
     OperatorActionKind.PAUSE: _SQL["hold"],
@@ -50,31 +51,34 @@ _PUT_IN_FORCE: Final = {
     OperatorActionKind.STOP: _SQL["stop"],
     OperatorActionKind.LIFT_CEILING: _SQL["lift_ceiling"],
 }
-"""Statements for the kinds of actions that a planner obeys at its next plan; other kinds are
-only recorded."""
+"""Statement for each kind of action that a planner applies at its next plan. Actions of other kinds
+are only recorded."""
 
 
 class OperatorLimitStore(Store):
-    """Operators' settings for each gate. A setting stays in force until an operator changes it.
+    """Operators' settings of gates; a setting stays in force until an operator changes it.
 
-    The gate's planner obeys a setting at its next plan, in any process, and after a restart too.
-    Batches that have begun, and backfills, are not affected. Each method that changes a setting
-    adds a row, even if nothing changes, and returns the settings then in force.
+    The gate's planner applies a setting at its next plan, also after a restart. Begun batches and
+    backfills are not affected. Each method that changes a setting adds a row, even if the setting
+    was in force already, and returns all settings in force.
 
-    A method raises `LedgerError` for an undeclared gate. It raises `OptionError` for a name or
-    reason that is too long, or a limit out of its range.
+    A method raises `LedgerError` if the gate is not declared. It raises `OptionError` if the name
+    or the reason is too long, or a limit is out of its range.
     """
 
     def pause(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
-        """Stop planning batches with records for a gate; a drain becomes a pause."""
+        """Make a gate plan no more batches with records until `resume`; this replaces a drain."""
         return self._do(gate_name, OperatorActionKind.PAUSE, by, why)
 
     def drain(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
-        """Plan no more batches with records, to stop the query when its begun batches end."""
+        """Make a gate plan no more batches with records, so that the query can be stopped.
+
+        Begun batches finish.
+        """
         return self._do(gate_name, OperatorActionKind.DRAIN, by, why)
 
     def resume(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
-        """End a pause or a drain; a limit stays."""
+        """End a gate's pause or drain; a rate limit stays in force."""
         return self._do(gate_name, OperatorActionKind.RESUME, by, why)
 
     def limit(
@@ -85,16 +89,17 @@ class OperatorLimitStore(Store):
         why: str = "",
         until_ms: int | None = None,
     ) -> OperatorLimits:
-        """Cap the rate of a gate; the cap replaces a limit that is in force.
+        """Limit the rate of a gate; this replaces a limit in force.
 
         Args:
-            gate_name: The gate.
-            records_per_s: The cap over all partitions (records/s); above 0. A cap below 1 counts as
-                1. The floor of each partition, ``minRatePerPartition``, takes precedence.
-            by: The operator.
-            why: The reason.
-            until_ms: End of the cap by the ledger's clock (`Ledger.database_time_ms`). An end in
-                the past has no effect. Default: None, until `unlimit` is called.
+            gate_name: Name of the gate.
+            records_per_s: Limit over all partitions (records/s); above 0. A limit below 1 counts as
+                1. ``minRatePerPartition`` takes precedence over the limit.
+            by: Name of the operator.
+            why: The operator's reason.
+            until_ms: Time at which the limit ends, by the ledger's clock
+                (`Ledger.database_time_ms`). A limit with a past time has no effect. Default: None,
+                no end before `unlimit`.
         """
         require_number("A limit", records_per_s, "records/s", above=True)
         if until_ms is not None:
@@ -109,72 +114,78 @@ class OperatorLimitStore(Store):
         )
 
     def unlimit(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
-        """End a limit before its time."""
+        """Remove a gate's rate limit."""
         return self._do(gate_name, OperatorActionKind.UNLIMIT, by, why)
 
     def stop(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
-        """End the query that owns a gate once the query's current batch is finished.
+        """Stop the query that owns a gate after the query's current batch.
 
-        The planner plans no further batch, and the query's process ends the query. The next query
-        is not affected.
+        The planner plans no further batch, and the query's process then ends the query. A query
+        that starts later is not affected.
         """
         return self._do(gate_name, OperatorActionKind.STOP, by, why)
 
     def to_stop(self, gate_names: Collection[str]) -> list[str]:
-        """Return the names of these gates whose query an operator has asked to end."""
+        """Return the names of those gates in ``gate_names`` whose query an operator has stopped."""
         return [row.name for row in self._database.rows(_SQL["to_stop"], names=gate_names)]
 
     def withdraw_stop(self, gate_name: str) -> None:
-        """Delete the stop of a query that has ended, before the next query starts.
+        """Remove the stop of a query that has ended, before the next query starts.
 
-        The planner also deletes the stop when it claims the gate, but the process looks for stops
-        earlier.
+        The planner also removes the stop when it claims the gate. But before that, the query's
+        process checks for a stop.
         """
         self._database.change(_SQL["withdraw_stop"], {"gate": gate_name})
 
     def lift_ceiling(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
-        """Remove the size ceiling that a gate learnt from failed batches; a limit stays."""
+        """Delete the batch size limit that a gate learnt from failures; a rate limit stays."""
         return self._do(gate_name, OperatorActionKind.LIFT_CEILING, by, why)
 
     def adopt(self, gate_name: str, target: str, by: str, why: str) -> OperatorLimits:
-        """Allow the next start to use a checkpoint of another or an older ledger, by its id."""
+        """Allow the next start to use the checkpoint ``target`` of another or an older ledger."""
         return self._do(gate_name, OperatorActionKind.ADOPT, by, why, target=target)
 
     def restart(self, gate_name: str, by: str, why: str) -> OperatorLimits:
-        """Make the next start with a new checkpoint, within a day, begin by ``startingOffsets``."""
+        """Make the next start with a new checkpoint, within a day, use ``startingOffsets``."""
         return self._do(gate_name, OperatorActionKind.RESTART, by, why)
 
     def continued(self, gate_name: str, why: str) -> None:
-        """Record that a query with a new checkpoint continues from the ledger's position."""
+        """Record that a query with a new checkpoint continues at the position in the ledger."""
         self._do(gate_name, OperatorActionKind.CONTINUED, "headrace", why[:MOST_WHY])
 
     def new_checkpoints(self, names: Collection[str] | None = None) -> Mapping[str, str]:
-        """Return the reason of the last `continued` of each gate with a new checkpoint."""
+        """Return, by gate, the reason of the newest `continued` action that no start has used."""
         rows = self._database.rows(_SQL["continued"], names=names)
         return {row.gate: row.why for row in rows}
 
     def for_the_start(self, gate_name: str) -> tuple[OperatorAction, ...]:
-        """Return the `adopt`, `restart` and `continued` actions that no start has seen yet."""
+        """Return a gate's `adopt`, `restart` and `continued` actions that no start has used yet.
+
+        A `restart` that is older than a day is left out.
+        """
         rows = self._database.rows(
             _SQL["for_the_start"], gate=gate_name, restart_lasts_ms=RESTART_LASTS_MS
         )
         return tuple(_action(row.gate, tuple(row)) for row in rows)
 
     def start_obeyed(self, gate_name: str) -> None:
-        """Record that a query has started, and needs no `adopt` any more."""
+        """Mark a gate's `adopt` and `continued` actions as used, because a query has started."""
         self._database.change(_SQL["start_obeyed"], {"gate": gate_name})
 
     def restarted(self, gate_name: str) -> None:
-        """Record that a query has begun a checkpoint by `restart`, so that no other query does."""
+        """Mark a gate's `restart` actions as used, because a query has started a new checkpoint."""
         self._database.change(_SQL["restarted"], {"gate": gate_name})
 
     def of(self, gate_name: str) -> OperatorLimits:
-        """Return the settings in force for a gate; none for a gate that is not declared."""
+        """Return the settings in force for a gate; for an undeclared gate, empty settings."""
         by_name = self._in_force(gate=gate_name)
         return by_name.get(gate_name) or OperatorLimits(gate_name, self._clock())
 
     def all(self, names: Collection[str] | None = None) -> Mapping[str, OperatorLimits]:
-        """Return the settings in force for these gates, by name, from one consistent read."""
+        """Return the settings in force by gate, from one consistent read.
+
+        ``names`` of None means all gates.
+        """
         return self._in_force(names=names)
 
     def _in_force(self, **values: Any) -> Mapping[str, OperatorLimits]:
@@ -187,18 +198,21 @@ class OperatorLimitStore(Store):
     ) -> tuple[OperatorAction, ...]:
         """Return the operators' actions on a gate, or on all gates, newest first.
 
-        With ``before``, only actions with a lower number are returned.
+        With ``before``, only actions with a lower id are returned.
         """
         rows = self._database.rows(_SQL["history"], gate=gate_name, before=before, limit=limit)
         return tuple(_action(row.gate, tuple(row)) for row in rows)
 
     def open_batches(self, gate_name: str) -> Mapping[Status, int]:
-        """Return the number of a gate's open batches, by status; dead batches are not open."""
+        """Return the number of a gate's unfinished batches, by status.
+
+        ``success`` and ``dead`` are not counted.
+        """
         rows = self._database.rows(_SQL["open_batches"], gate=gate_name)
         return {Status(row.status): row.number for row in rows}
 
     def mark_seen(self, gate_name: str, newest: int) -> None:
-        """Record that a gate's planner obeys its actions up to this number."""
+        """Mark a gate's actions up to the id ``newest`` as applied by its planner."""
         self._database.change(
             _SQL["mark_seen"], {"gate": gate_name, "newest": newest, "kinds": _PUT_IN_FORCE}
         )
@@ -217,7 +231,7 @@ class OperatorLimitStore(Store):
         values = {
             "gate": gate_name,
             "kind": kind,
-            "by_whom": operator_text("Who does it", by, 1, MOST_BY),
+            "by_whom": operator_text("The operator's name", by, 1, MOST_BY),
             "why": operator_text("The reason", why, 0, MOST_WHY),
             "records_per_s": records_per_s,
             "until_ms": until_ms,
@@ -226,11 +240,11 @@ class OperatorLimitStore(Store):
         }
 
         def do(connection: Connection) -> OperatorLimits:
-            # Lock first: of two concurrent calls, the later row must be in force.
+            # Lock first, so that of two concurrent calls the later row is in force.
             if execute(connection, statements("gate")["lock"], values).scalar() is None:
                 raise LedgerError(
                     f"Gate {gate_name!r} is not declared in the ledger {self._database.name};"
-                    " `headrace status` lists those that are."
+                    " `headrace status` lists the declared gates."
                 )
             number = execute(connection, _SQL["new"], values).scalar()
             # There is no number if this call was made before, and its answer was lost.
@@ -245,8 +259,8 @@ class OperatorLimitStore(Store):
 def in_force(connection: Connection, rows: Sequence[Row[Any]]) -> dict[str, OperatorLimits]:
     """Return the settings in force by gate, from rows of `controls` or `gates_now`.
 
-    Few gates have actions in force, so a second query reads the actions: as columns, the actions
-    would make each row twice as wide. LedgerError is raised for an action of an unknown kind.
+    Few gates have actions in force, so a second query reads the actions. As columns of the gate's
+    row, the actions would double its width. LedgerError is raised for an action of an unknown kind.
     """
     by_gate: dict[str, OperatorLimits] = {}
     numbers = {number for row in rows for number in _referred(row) if number is not None}
@@ -271,15 +285,15 @@ def _action(gate_name: str, values: Sequence[Any]) -> OperatorAction:
     number, of, kind, *details = values
     if kind not in set(OperatorActionKind):
         raise LedgerError(
-            f"Action {number} on gate {gate_name!r} is {kind!r}, which is none of"
-            f" {', '.join(OperatorActionKind)}, so its row was changed or damaged; restore the"
-            " ledger from a copy."
+            f"Action {number} on gate {gate_name!r} has the unknown kind {kind!r} (known:"
+            f" {', '.join(OperatorActionKind)}), so its row was changed or damaged; restore the"
+            " ledger from a backup."
         )
     return OperatorAction(number, of, OperatorActionKind(kind), *details)
 
 
 def operator_text(what: str, text: str, least: int, most: int) -> str:
-    """Return an operator's text on one line; raise `OptionError` for a wrong length."""
+    """Return an operator's text on one line; raise `OptionError` if its length is wrong."""
     text = " ".join(storable(text).split())
     if not least <= len(text) <= most:
         raise OptionError(f"{what} has {len(text)} characters; give {least} to {most}.")

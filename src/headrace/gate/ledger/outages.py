@@ -1,4 +1,4 @@
-"""Classification of both databases' errors: outages, which waiting may cure, and remedies."""
+"""Classification of database errors: outages, in which a retry helps, and their remedies."""
 
 import re
 import sqlite3
@@ -16,67 +16,70 @@ from sqlalchemy.exc import (
 from headrace.gate.ledger.connection import PASSWORD_FROM, Timeouts
 
 _REASONS: Final = {
-    "SQLITE_BUSY": "has been locked by another process for {lock_s:g} s; find out which program "
-    "holds a transaction open in it, and end that",
+    "SQLITE_BUSY": "has been locked by another process for {lock_s:g} s; find the program that "
+    "keeps a transaction open in the file, and end that program",
     "SQLITE_CANTOPEN": "cannot be opened; let this user read and write the file and its folder",
-    "SQLITE_CORRUPT": "is damaged; restore it from a copy, or start with a new file",
-    "SQLITE_FULL": "cannot grow, for its disk is full; make room there",
-    "SQLITE_IOERR": "cannot be read or written by its disk; see the system's log, and make room",
+    "SQLITE_CORRUPT": "is damaged; restore it from a backup, or start with a new file",
+    "SQLITE_FULL": "cannot grow, because its disk is full; free space on the disk",
+    "SQLITE_IOERR": "cannot be read or written because of a disk error; check the system's log, "
+    "and free space on the disk",
     "SQLITE_NOTADB": "is a file that is not a SQLite database; name another file",
     "SQLITE_READONLY": "cannot be written; let this user write the file and its folder",
 }
 
 _OF_AN_ADDRESS: Final = frozenset({"host", "hostaddr", "port", "dbname", "user", "connect_timeout"})
-"""Options of PostgreSQL's client that address a server and name a database and a user."""
+"""Options of libpq that name a server, a database and a user."""
 
 SET_FOR_THE_ROLE: Final = (
-    "take the options out of the URL and set them for the role, as ALTER ROLE headrace SET"
+    "remove the options from the URL and set them for the role, as in ALTER ROLE headrace SET"
     " search_path = headrace"
 )
-"""Advice for a pooler that rejects session options."""
+"""Remedy if a pooler refuses or ignores the session options of the URL."""
 
-SEE_SERVER: Final = "see that its server runs, and that the URL is right"
+SEE_SERVER: Final = "check that its server runs, and that the URL is right"
 
 SQLSTATES: Final = {
     "08": SEE_SERVER,
-    "25006": "let its URL lead to a server that can be written, as the primary after a failover",
-    "25P03": "see what holds its sessions up",
+    "25006": "name a server that accepts writes in its URL, such as the primary after a failover",
+    "25P03": "find out why its sessions were idle in a transaction",
     "25P04": "raise transaction_timeout for its role",
     "40": "",
     "53000": "give its server more resources",
-    "53100": "make room on its server's disk",
+    "53100": "free space on its server's disk",
     "53200": "give its server more memory",
-    "53300": "end connections of others, or raise max_connections",
+    "53300": "close other programs' connections, or raise max_connections",
     "55P03": "",
     "57014": "raise statement_timeout for its role, or end the transaction that holds the lock",
     "57P01": SEE_SERVER,
     "57P02": SEE_SERVER,
     "57P03": SEE_SERVER,
     "57P05": "raise idle_session_timeout for its role",
-    "58000": "see its server's log",
-    "58030": "see the disk of its server",
+    "58000": "check its server's log",
+    "58030": "check its server's disk",
 }
-"""Outages of PostgreSQL by the beginning of their SQLSTATE, each with its remedy; an error with
-any other state is permanent. https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+"""Outages of PostgreSQL: the beginning of their SQLSTATEs, and the remedy of each. An error with
+any other SQLSTATE is permanent. https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 
 _SQLITE_OUTAGES: Final = (
     *("SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR_READ", "SQLITE_IOERR_WRITE"),
     *("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_SHMSIZE"),  # SHMSIZE: no disk space to open a file
 )
-"""Outages of SQLite by the beginning of their name. https://www.sqlite.org/rescode.html"""
+"""Outages of SQLite: the beginning of the names of their result codes.
+https://www.sqlite.org/rescode.html"""
 
 _FULL_SERVER: Final = re.compile(
     "too many clients|too many connections|remaining connection slots|no more connections allowed"
 )
-"""Texts of state 53300 from PostgreSQL and PgBouncer during a login, where libpq hides the
-state."""
+"""Texts of PostgreSQL and PgBouncer for SQLSTATE 53300 during a login, because libpq does not
+report the SQLSTATE."""
 
 _REFUSED_BY_A_POOLER: Final = {
     "unsupported startup parameter": SET_FOR_THE_ROLE,
     "transaction blocks not allowed": "have the pooler lend its connections for transactions or"
     " sessions, as with PgBouncer's pool_mode = transaction",
 }
-"""Permanent errors of PgBouncer, each with its remedy; their SQLSTATEs alone look like outages."""
+"""Permanent errors of PgBouncer: a part of their text, and the remedy of each. Their SQLSTATEs are
+also used for outages."""
 
 _UNKNOWN: Final = frozenset({"40003"})
 
@@ -86,9 +89,10 @@ _CONNECTION_EXCEPTION: Final = "08"
 
 
 def is_outage(error: SQLAlchemyError) -> bool:
-    """Return whether waiting may cure an error: an unreachable, full, read-only or locked database.
+    """Return whether an error is an outage, so that a retry may succeed.
 
-    False if a reachable server refuses: a wrong password, a database that does not exist.
+    An outage is an unreachable, full, read-only or locked database. A wrong password or a missing
+    database is a permanent error.
     """
     if not isinstance(error, DBAPIError):
         return is_of_the_pool(error)
@@ -103,30 +107,31 @@ def is_outage(error: SQLAlchemyError) -> bool:
 
 
 def was_cut(error: SQLAlchemyError) -> bool:
-    """Return whether an established connection was lost; the statement may have taken effect."""
+    """Return whether an open connection was cut; its statement may have taken effect."""
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
 def is_of_the_pool(error: SQLAlchemyError) -> bool:
-    """Return whether the pool had no connection in time, or each new one was cut at once."""
+    """Return whether SQLAlchemy's pool had no usable connection in time."""
     return isinstance(error, PoolTimeoutError) or type(error) is InvalidRequestError
 
 
 def remedy(error: BaseException | None) -> str | None:
-    """Return the remedy of an outage of PostgreSQL, perhaps empty; None for other errors."""
+    """Return the remedy of a PostgreSQL outage, perhaps an empty text; None for other errors."""
     state = sqlstate_of(error) or ("53300" if _FULL_SERVER.search(str(error)) else "")
     return next((advice for key, advice in SQLSTATES.items() if state.startswith(key)), None)
 
 
 def advice_on_a_pooler(said: str) -> str | None:
-    """Return the remedy for a pooler's refusal; None for other texts."""
+    """Return the remedy for PgBouncer's permanent error in a text; None for other texts."""
     return next((advice for text, advice in _REFUSED_BY_A_POOLER.items() if text in said), None)
 
 
 def is_refusal(error: SQLAlchemyError) -> bool:
-    """Return whether the database answered a commit with an error and so undid everything.
+    """Return whether an error of a commit means that the transaction was rolled back.
 
-    False if the database ended the connection, or reports an unknown outcome of the commit.
+    The result is False if the database cut the connection, or reports that the outcome of the
+    commit is unknown.
     """
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
@@ -140,23 +145,23 @@ def is_refusal(error: SQLAlchemyError) -> bool:
 
 
 def is_locked_by_others(error: BaseException | None) -> bool:
-    """Return whether a driver's error reports too long a wait for another transaction."""
+    """Return whether the error of a driver is a lock timeout or a deadlock."""
     return is_busy(error) or sqlstate_of(error) in _LOCKED
 
 
 def sqlite_reason(error: BaseException | None, timeouts: Timeouts) -> str | None:
-    """Return a SQLite error's explanation with a remedy; None to show SQLite's own text."""
+    """Return the explanation and the remedy of a SQLite error; None if there is none."""
     reason = _REASONS.get(_sqlite_cause(error))
     return reason and reason.format(lock_s=timeouts.lock_s)
 
 
 def is_busy(error: BaseException | None) -> bool:
-    """Return whether another process kept a file locked for longer than SQLite waits."""
+    """Return whether an error means that another process kept the SQLite file locked too long."""
     return _sqlite_cause(error) == "SQLITE_BUSY"
 
 
 def _sqlite_cause(error: BaseException | None) -> str:
-    """Return SQLite's name of the cause, such as ``SQLITE_BUSY``; "" for any other error."""
+    """Return SQLite's primary result code, such as ``SQLITE_BUSY``; "" for other errors."""
     name = _sqlite_name(error) if isinstance(error, sqlite3.Error) else ""
     return "_".join(name.split("_")[:2])  # SQLITE_READONLY_DIRECTORY is a SQLITE_READONLY
 
@@ -167,15 +172,16 @@ def _sqlite_name(error: sqlite3.Error) -> str:
 
 
 def sqlstate_of(error: BaseException | None) -> str | None:
-    """Return the SQLSTATE of a PostgreSQL driver's error; None if the server sent no error."""
+    """Return the SQLSTATE of a PostgreSQL driver's error; None if the server sent none."""
     state: str | None = getattr(error, "sqlstate", None)
     return state
 
 
 def answers(options: Mapping[str, Any]) -> bool:
-    """Return whether a server accepts connections, as seen without a login.
+    """Return whether a server accepts connections, without a login.
 
-    The request has no condition on TLS, which the server's certificate may not meet, and no secret.
+    The request contains no secret, and does not require TLS, so the server's certificate is not
+    checked.
     """
     from psycopg import conninfo, pq  # noqa: PLC0415  (a server's driver)
 
@@ -185,14 +191,14 @@ def answers(options: Mapping[str, Any]) -> bool:
 
 
 def refuses(error: Any) -> bool:
-    """Return whether a server that cannot be connected to is running, and refuses the login.
+    """Return whether the server of a failed connection is running, and so refused the login.
 
-    libpq does not report the code of an error during a login, and its text may be in any language.
-    But libpq can ask a server, without a login, whether it accepts connections.
+    libpq does not report the SQLSTATE of an error during a login, and the error's text may be in
+    any language. But libpq can query whether a server accepts connections, without a login.
     """
     from psycopg import conninfo, pq  # noqa: PLC0415  (a server's driver)
 
-    if error.pgconn is None:  # There was a timeout, or no address, before any server answered.
+    if error.pgconn is None:  # No server answered: a timeout, or no address.
         return False
     # Leave out target_session_attrs: a standby that is not writable yet is part of a failover.
     options = {
@@ -212,7 +218,7 @@ def refuses(error: Any) -> bool:
 
 
 def described(error: SQLAlchemyError, said: str) -> str:
-    """Return the end of a message about an unreachable or unusable database, with a remedy."""
+    """Return the end of an error message, after "The ledger ... cannot be", with a remedy."""
     advice, is_lost = None, is_of_the_pool(error)
     if isinstance(error, DBAPIError):
         advice = remedy(error.orig)

@@ -1,4 +1,4 @@
-"""A ledger on a PostgreSQL server, perhaps behind a pooler: its engine and its sessions.
+"""A ledger on a PostgreSQL server, with or without a pooler: its engine and its sessions.
 
 Functions import the driver locally, because a ledger in a SQLite file needs no driver.
 """
@@ -27,7 +27,7 @@ from headrace.gate.ledger.connection import A_PASSWORD, PASSWORD_FROM, Timeouts
 from headrace.gate.ledger.outages import SET_FOR_THE_ROLE, answers, refuses, sqlstate_of
 
 UNUSED_S: Final = 15
-"""Time for which a second connection to a server is kept without a use (s)."""
+"""Time after which an additional, unused connection to a server is closed (s)."""
 
 _SILENCE: Final = {
     "keepalives_idle": 15,
@@ -35,8 +35,8 @@ _SILENCE: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""Keepalives that detect a dead PostgreSQL machine within half a minute; TCP alone would wait
-for hours. Settings of libpq, in s and ms; the URL's own settings override them."""
+"""Settings of libpq, in s and ms, that detect an unreachable PostgreSQL server within half a
+minute; TCP alone would take hours. The URL's own settings override them."""
 
 KEEPALIVES: Final = (
     "SELECT set_config('tcp_keepalives_idle', '15', true),"
@@ -44,32 +44,36 @@ KEEPALIVES: Final = (
     " set_config('tcp_keepalives_count', '3', true),"
     " set_config('tcp_user_timeout', '30s', true)"
 )
-"""Statement that makes PostgreSQL end the transaction of a vanished machine within half a
-minute, and unlock its rows; by default this takes hours. It applies until the transaction's end."""
+"""Statement that makes PostgreSQL detect a vanished client within half a minute, and unlock its
+rows; by default this takes hours. It applies to the current transaction."""
 
 UNAWAITED: Final = "SELECT set_config('synchronous_commit', 'off', true)"
-"""Statement that makes PostgreSQL answer this transaction's commit before its log is synced."""
+"""Statement that makes PostgreSQL answer the current transaction's commit before its log is
+synced."""
 
 READ_COMMITTED: Final = "SET transaction_isolation = 'read committed'"
-"""Statement that sets the isolation of this transaction, whatever the default is."""
+"""Statement that sets the current transaction's isolation level to read committed, independent of
+the default."""
 
 REPEATABLE_READ: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-"""Statement that makes all reads of this transaction see the moment of its first statement."""
+"""Statement for a read-only transaction in which all reads see the moment of the first
+statement."""
 
 DURABLE: Final = "headrace_durable"
-"""Option of a statement outside of a transaction: whether its commit waits for the log's sync."""
+"""Execution option of a statement in autocommit: whether its commit waits for the sync of the
+log."""
 
 _IDLE: Final = 0
-"""Status of PostgreSQL's driver: the connection has no open transaction, or no pipeline."""
+"""Status of psycopg: the connection has no open transaction, or no open pipeline."""
 
 _MOVED: Final = "25006"
 
 
 def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
-    """Return the engine of a server's database, without connecting.
+    """Return the engine of a PostgreSQL database, without connecting.
 
-    A pooler between the server and this process may give each transaction another session. So
-    nothing is left on a session: no setting, and no prepared statement.
+    A pooler between the server and this process may give each transaction another session. So no
+    setting and no prepared statement is left on a session.
 
     LedgerError is raised if the function named by ``password_from`` does not exist, and SetupError
     if the driver is not installed.
@@ -83,12 +87,12 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
     arguments: dict[str, Any] = {
         "application_name": "headrace",
         "prepare_threshold": None,
-        "client_encoding": "utf8",  # whatever PGCLIENTENCODING, the role or the database says
+        "client_encoding": "utf8",  # overrides PGCLIENTENCODING, and the role's and database's
     }
     arguments |= {name: value for name, value in settings.items() if name not in url.query}
     with needs_extra("postgresql", "A ledger in PostgreSQL"):
-        # LIFO lends the most recently used connection, so superfluous connections stay unused.
-        # Transactions are READ COMMITTED, whatever the default of the database is.
+        # LIFO lends the most recently used connection, so that additional connections stay unused.
+        # Transactions are READ COMMITTED, independent of the database's default.
         engine = sqlalchemy.create_engine(
             url,
             connect_args=arguments,
@@ -110,9 +114,9 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
 
 
 def _ask_for_passwords(engine: Engine, name: str) -> None:
-    """Fetch the password of each login from a function of the program.
+    """Call a function of the user's program for the password of each login.
 
-    A cloud's token is valid for minutes, and only needed while a connection is made.
+    A cloud provider's token is valid for minutes, so each new connection needs a new token.
     """
     setting, driver = f"{PASSWORD_FROM} of the ledger URL", engine.dialect.loaded_dbapi
     try:
@@ -134,10 +138,10 @@ def _ask_for_passwords(engine: Engine, name: str) -> None:
 
 
 def _wait_for_each_host(engine: Engine) -> None:
-    """Treat a refusal as an outage while one of several hosts is unreachable.
+    """Treat a refused login as an outage while one of several hosts is unreachable.
 
-    The unreachable host may accept the login later. The driver only raises the error of the last
-    host.
+    The unreachable host may be the primary, and accept the login later. The driver raises the error
+    of the last host only.
     """
     driver = engine.dialect.loaded_dbapi
 
@@ -155,9 +159,9 @@ def _wait_for_each_host(engine: Engine) -> None:
 
 
 def limit_locks(timeouts: Timeouts) -> str:
-    """Return the statement that sets ``lock_timeout`` of a transaction to ``lock_s``.
+    """Return a statement that sets ``lock_timeout`` for one transaction to ``lock_s``.
 
-    It applies until the transaction's end, unless the server or the URL sets another timeout.
+    The statement has no effect if the server or the URL sets another ``lock_timeout``.
     """
     return (
         f"SELECT set_config('lock_timeout', '{round(timeouts.lock_s * 1000)}ms', true)"
@@ -166,7 +170,7 @@ def limit_locks(timeouts: Timeouts) -> str:
 
 
 def _limit_statements_alone(engine: Engine, limit: str) -> None:
-    """Apply ``lock_s`` to each statement outside of a transaction, in the same round trip."""
+    """Apply the statement ``limit`` to each statement in autocommit, in the same round trip."""
     driver = engine.dialect.loaded_dbapi
 
     @event.listens_for(engine, "do_execute")
@@ -184,13 +188,13 @@ def _limit_statements_alone(engine: Engine, limit: str) -> None:
                     connection.execute(UNAWAITED)
                 engine.dialect.do_execute(cursor, statement, parameters, context)
             except (driver.Error, IndexError) as error:
-                # Otherwise the driver logs a second error when the pipeline of a cut connection
-                # ends.
+                # End the pipeline here; otherwise the driver logs a second error at the end of a
+                # cut connection's pipeline.
                 with suppress(driver.Error, IndexError):
                     sent.close()
                 if isinstance(error, IndexError):  # psycopg lost count of the answers.
                     connection.close()
-                    raise driver.OperationalError("the answers were cut off") from error
+                    raise driver.OperationalError("the connection was cut") from error
                 if connection.info.pipeline_status != _IDLE:
                     connection.close()  # The connection cannot leave the pipeline.
                 raise
@@ -198,9 +202,9 @@ def _limit_statements_alone(engine: Engine, limit: str) -> None:
 
 
 def _refuse_ignored_schema(engine: Engine, url: URL) -> None:
-    """Refuse a connection on which a pooler has ignored the schema of the URL's options.
+    """Refuse a connection if a pooler has ignored the ``search_path`` in the URL's options.
 
-    Headrace would read another ledger, or create one.
+    With another ``search_path``, Headrace would read or create another ledger.
     """
     options = str(url.query.get("options", ""))
     wanted = re.search(r"(?:-c\s*|--)search_path=((?:\\.|[^\s\\])*)", options)
@@ -214,15 +218,16 @@ def _refuse_ignored_schema(engine: Engine, url: URL) -> None:
         connection.rollback()
         if current != search_path:
             raise LedgerError(
-                f"The ledger's URL asks for the search_path {search_path!r}, and a pooler between"
-                f" here and the server has ignored it: it is {current!r}; {SET_FOR_THE_ROLE}."
+                f"The ledger's URL sets the search_path {search_path!r}, but a pooler has ignored"
+                f" the setting, and the search_path is {current!r}; {SET_FOR_THE_ROLE}."
             )
 
 
 def _refuse_other_encodings(engine: Engine) -> None:
-    """Refuse a connection to a database that cannot store every character.
+    """Refuse a connection to a database whose encoding is not UTF-8.
 
-    An error's or an operator's text may have any character, and the database would refuse the row.
+    The text of an error or of an operator may contain any character, and a database with another
+    encoding may refuse it.
     """
 
     @event.listens_for(engine, "connect")
@@ -233,15 +238,15 @@ def _refuse_other_encodings(engine: Engine) -> None:
             name = connection.info.dbname
             raise LedgerError(
                 f"The ledger's database {name!r} has the encoding {encoding}, which cannot store"
-                " every character; create one that can, as CREATE DATABASE headrace ENCODING"
-                " 'UTF8' TEMPLATE template0, and name it in the ledger's URL."
+                " every character; create a database with CREATE DATABASE headrace ENCODING"
+                " 'UTF8' TEMPLATE template0, and name that database in the ledger's URL."
             )
 
 
 def _close_unused(engine: Engine, clock: Clock) -> None:
-    """Close additional connections that were unused for `UNUSED_S`.
+    """Close additional connections that have been unused for `UNUSED_S`.
 
-    If the threads seldom meet, a single connection is always in use and stays open.
+    If threads seldom use the ledger at the same time, one connection does all work and stays open.
     """
     unused: dict[ConnectionPoolEntry, float] = {}
     changing = threading.RLock()  # Closing a connection calls `closed` in the same thread.
@@ -269,11 +274,11 @@ def _close_unused(engine: Engine, clock: Clock) -> None:
 
 
 def _replace_what_was_cut(engine: Engine) -> None:
-    """Replace a connection that a restart of the server has cut, before its next use.
+    """Replace a connection that the server has ended, before its next use.
 
-    SQLAlchemy's pre-ping asks the server before each use: eight more round trips for a batch. A
-    server that ends a connection sends its reason, so only a connection with unread input is
-    pinged.
+    SQLAlchemy's pre-ping queries the server before each use, which costs eight round trips for a
+    batch. A server that ends a connection sends its reason first, so only a connection with unread
+    input is pinged.
     """
 
     @event.listens_for(engine, "checkout")
@@ -286,14 +291,14 @@ def _replace_what_was_cut(engine: Engine) -> None:
 
 
 def has_spoken(connection: Any) -> bool:
-    """Return whether a server has sent unread data, such as the reason for ending a session."""
+    """Return whether a connection has unread data, such as the reason for a session's end."""
     waiting = select.poll()
     waiting.register(connection.fileno(), select.POLLIN)
     return bool(waiting.poll(0))
 
 
 def _leave_standbys(engine: Engine) -> None:
-    """Drop all connections after an error of a server that has become a standby."""
+    """Close all connections after the error of a server that has become a read-only standby."""
 
     @event.listens_for(engine, "handle_error")
     def leave(context: Any) -> None:

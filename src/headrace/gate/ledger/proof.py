@@ -1,12 +1,13 @@
-"""The proof that a gate leaves no offset out, from one moment of its ledger.
+"""The proof that a gate leaves no offset out, from one consistent snapshot of its ledger.
 
-A run is the batches of one checkpoint. Their ranges follow each other from the checkpoint's start
-to its end; a gap or an overlap between them is a defect. The database compares the ranges in window
-functions, and all rows are read as of one moment.
+A run is all batches of one checkpoint. Their ranges must follow each other from the checkpoint's
+start to its end; a gap or an overlap between them is a defect. The database compares the ranges in
+window functions, and all rows are read in one snapshot.
 
-Skipped and lost offsets are one account. A skip between two checkpoints follows from their rows, so
-nothing is written when it happens. Accepted ranges have a table of their own. So a loss that grows
-later is not accepted with its first offsets, and no count of losses changes.
+Lost offsets are rows, but nothing is written for skipped offsets: a skip between two checkpoints is
+computed from the rows of the checkpoints. The ranges that operators have accepted are rows of
+another table. So if a loss grows later, its new offsets are not accepted, and an acceptance changes
+no count of losses.
 """
 
 from collections import Counter, defaultdict
@@ -33,54 +34,58 @@ class FindingKind(StrEnum):
     """Kinds of findings about a range, the worst first."""
 
     GAP = "gap"
-    """No batch reads the range, though batches of the same run read offsets before and behind
-    it."""
+    """No batch reads the range, although batches of the same checkpoint read offsets before and
+    after it."""
     OVERLAP = "overlap"
-    """Two batches of one run read the range."""
+    """Two batches of one checkpoint read the range."""
     MISSING = "missing"
-    """The checkpoint has planned the range before or behind all batches in the ledger: a batch
-    is gone."""
+    """The checkpoint planned the range before or after all of its batches in the ledger, so the
+    ledger has lost a batch."""
     OPEN = "open"
-    """The range is not processed yet: ``in_progress``, ``failed`` or ``backfilling``."""
+    """The range is not processed yet; its batch is ``in_progress``, ``failed`` or
+    ``backfilling``."""
     DEAD = "dead"
-    """The range cannot be processed; the batch's error has the reason."""
+    """The range cannot be processed; the error of its ``dead`` batch gives the reason."""
     REJECTED = "rejected"
-    """The batch is ``success`` without the range: the handler rejected the records, and dead
-    letters keep them."""
+    """The range's batch is a ``success``, but the handler rejected these records; they are dead
+    letters."""
     LOST = "lost"
     """The range was gone from the source before a batch read it."""
     SKIPPED = "skipped"
-    """The range lies between the ranges of two runs, and neither reads it."""
+    """The range lies between the ranges of two checkpoints, and no batch of them reads it."""
     READ_AGAIN = "read again"
-    """Two runs read the range: the later run began with a checkpoint of its own."""
+    """Batches of two checkpoints read the range, because the later query started with a new
+    checkpoint."""
 
 
 _KINDS: Final = tuple(FindingKind)
 
 DEFECTS: Final = frozenset({FindingKind.GAP, FindingKind.OVERLAP, FindingKind.MISSING})
-"""Kinds that Headrace never causes, whatever fails. The ledger or the checkpoint is incomplete,
-or does not belong to the gate."""
+"""Kinds of findings that Headrace never causes, whatever fails. They mean that the ledger or the
+checkpoint is incomplete, or belongs to another gate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A statement about a range of one partition.
+    """Result of a verification for a range of one partition.
 
     Attributes:
-        checkpoint_id: Checkpoint of the range. If there are two, the one that begins at the higher
-            offset. None for a loss outside of the ranges of a single checkpoint.
-        batch_key: For a gap, the batch behind the gap; for an overlap, the batch that begins later;
-            for a loss, the batch that could not read the range. None if the batch was pruned, or
-            the range was gone before a batch was planned.
-        other: The batch before a gap or in an overlap, or the other run. None if that batch was
-            pruned, or is not a neighbour.
+        checkpoint_id: Checkpoint that planned the range; for two checkpoints, the one that begins
+            at the higher offset. None for a loss outside of all batches and gaps.
+        batch_key: Key of a batch: for a gap, of the batch after the gap; for an overlap, of the
+            batch that begins later; for a loss, of the batch that could not read the range. None if
+            the batch was pruned, or the range was gone before a batch was planned.
+        other: For a gap or an overlap, key of the batch that begins earlier; for two checkpoints,
+            id of the checkpoint that begins at the lower offset. None if that batch was pruned, or
+            is not a neighbour.
         error: Error of a dead, failed or rejected range, without the trace.
         topic_id: Id that distinguishes the topic from a recreated topic of the same name; None if
             unknown.
-        reason: Reason why a batch could not read the range.
+        reason: Reason why a batch could not read a lost range.
         accepted: Reason why a lost or skipped range need not be processed, with the operator's
-            name.
-        resolution: Reason why a dead batch need not be processed, with the operator's name.
+            name; None if nobody has accepted the range.
+        resolution: Reason why a dead batch need not be processed, with the operator's name; None if
+            nobody has dropped the batch.
     """
 
     kind: FindingKind
@@ -97,25 +102,27 @@ class Finding:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a stop of the query left the batch open; the query's next start runs it."""
+        """Whether the batch is open because its query was stopped; the next start runs it again."""
         return was_interrupted(self.status, self.error)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Range of a partition that one run has read, from its first to its last offset.
+    """Range of one partition from the first to the last offset in one checkpoint's batches.
 
-    Every count is a number of offsets. Without an overlap the counts add up to the count of
-    ``offsets``.
+    Every count is a number of offsets. If no batches overlap, the counts add up to the number of
+    offsets in ``offsets``.
 
     Attributes:
-        since_ms: Time of the plan of the run's first batch; None if all batches are pruned.
-        processed: In batches that succeeded, without lost and rejected offsets.
-        pruned: In batches deleted as old: ``success``, or ``dead`` and resolved.
-        open: In unfinished batches.
-        dead: In dead batches, or rejected by the handler.
-        lost: Gone before a batch read them.
-        missing: In no batch.
+        since_ms: Time at which the checkpoint's first batch was planned; None if all batches are
+            pruned.
+        processed: Offsets of successful batches, without lost and rejected offsets.
+        pruned: Offsets of batches whose rows were deleted as old: ``success``, or ``dead`` and
+            resolved.
+        open: Offsets of unfinished batches.
+        dead: Offsets of dead batches, and records rejected by the handler.
+        lost: Offsets that were gone from the source before a batch read them.
+        missing: Offsets that no batch reads.
         topic_id: Id that distinguishes the topic from a recreated topic of the same name; None if
             unknown.
     """
@@ -133,27 +140,29 @@ class Span:
 
 
 class Verdict(StrEnum):
-    """Overall result of the findings."""
+    """Overall result of a gate's verification."""
 
     PROVEN = "proven"
-    """Every offset from the first to the last is processed, or explained as dead or lost."""
+    """Every offset from the first to the last is processed, dead or lost, and all dead and lost
+    offsets are recorded."""
     OPEN = "open"
-    """There is neither a gap nor an overlap, but some batches are not finished."""
+    """No range is missing or overlaps another, but some batches are not finished."""
     SKIPPED = "skipped"
-    """Neither of two runs reads a range between them, and nobody has accepted the skip."""
+    """A range between two checkpoints was read by no batch, and nobody has accepted the skip."""
     BROKEN = "broken"
-    """There is a defect."""
+    """The ledger has a gap, an overlap or a missing range, or contradicts the checkpoint or the
+    source."""
     EMPTY = "empty"
     """The gate has begun no batch, so there is nothing to prove yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Verification of one gate.
+    """Spans and findings of one gate's verification.
 
-    Spans are by run (the earliest first), topic and partition. Findings are by kind (the worst
-    first), topic, partition, offset and run. A contradiction is a sentence about a difference
-    between the ledger and the checkpoint or the source.
+    Spans are ordered by run (the earliest first), topic and partition. Findings are ordered by kind
+    (the worst first), topic, partition, offset and run. A contradiction is a sentence about a
+    difference between the ledger and the checkpoint or the source.
     """
 
     spans: tuple[Span, ...]
@@ -162,7 +171,7 @@ class Verification:
 
     @property
     def verdict(self) -> Verdict:
-        """Overall result of the findings."""
+        """Overall result of all findings and contradictions."""
         kinds = {finding.kind for finding in self.findings}
         if kinds & DEFECTS or self.contradictions:
             return Verdict.BROKEN
@@ -175,12 +184,12 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Offsets that a gate will not read and nobody has accepted. A count is a number of offsets."""
+    """Lost and skipped offsets of a gate that no operator has accepted; counts are offsets."""
 
     lost: int = 0
     skipped: int = 0
     ranges: tuple[tuple[str | None, OffsetRange], ...] = ()
-    """All missed ranges, each with the topic's id."""
+    """All missed ranges, each with its topic's id (None if unknown)."""
 
     @property
     def offsets(self) -> int:
@@ -188,7 +197,7 @@ class Missed:
         return self.lost + self.skipped
 
 
-# A lane is a topic's id, or None, and a partition; a place is a checkpoint's id and a lane.
+# Keys of dictionaries: a topic's id (None if unknown) and a partition; the same with a checkpoint.
 _Lane = tuple[str | None, TopicPartition]
 _Place = tuple[str | None, str | None, TopicPartition]
 _Row = Any  # A row of a statement of this module; its attributes are the statement's labels.
@@ -200,13 +209,14 @@ _SQL: Final = statements("proof")
 
 
 class ProofStore(Store):
-    """The proofs of gates, and their missed offsets."""
+    """Verifications of gates, and the offsets that gates have missed."""
 
     def verify(self, gate_name: str) -> Verification:
-        """Prove the outcome of every offset that a gate has read.
+        """Check every offset that a gate has planned; return its spans and findings.
 
-        The right to read is enough. The gate may run meanwhile: all rows are read as of one moment.
-        Memory grows with spans and findings, not with the history.
+        Read permission on the database is enough. The gate may run meanwhile, because all rows are
+        read in one snapshot. Memory grows with the number of spans and findings, not with the
+        number of batches.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -215,13 +225,14 @@ class ProofStore(Store):
             return _proven(connection, {"gate": gate_name})
 
     def missed(self, gate_name: str) -> Missed:
-        """Return the missed offsets of one gate."""
+        """Return the lost and skipped offsets of one gate that nobody has accepted."""
         return self.all_missed(gate_name).get(gate_name, Missed())
 
     def all_missed(self, gate_name: str | None = None) -> Mapping[str, Missed]:
-        """Return the missed offsets of each gate, or of one; gates without any are left out.
+        """Return, by gate, the missed offsets of ``gate_name`` or of all gates.
 
-        The query does not read batches, so a long history takes no longer.
+        Gates without missed offsets have no entry. The query does not read batches, so its time
+        does not grow with their number.
         """
         losses, runs, acceptances = (
             _by_gate(self._database.rows(_SQL[name], gate=gate_name))
@@ -237,7 +248,7 @@ class ProofStore(Store):
 def extended(
     verification: Verification, findings: Iterable[Finding], contradictions: Iterable[str]
 ) -> Verification:
-    """Return a verification with the additional findings of a comparison outside of the ledger."""
+    """Return a verification with more findings and contradictions, in order of severity."""
     return replace(
         verification,
         findings=tuple(sorted((*verification.findings, *findings), key=_severity)),
@@ -284,7 +295,7 @@ def _proven(connection: Connection, values: Mapping[str, Any]) -> Verification:
 
 
 def _done_parts(connection: Connection, rows: _Rows) -> Mapping[str, _Cover]:
-    """Return the finished ranges of unfinished batches that are run in parts, by key."""
+    """Return the finished ranges by batch key, of unfinished batches that run in parts."""
     finished: dict[str, _Cover] = defaultdict(dict)
     for row in {row.batch_key: row for row in rows}.values():
         if row.progress is not None and row.status != Status.SUCCESS:
@@ -297,7 +308,7 @@ def _done_parts(connection: Connection, rows: _Rows) -> Mapping[str, _Cover]:
 
 
 def _uneven(rows: _Rows, done: Mapping[str, _Cover]) -> Iterator[Finding]:
-    """Yield the gaps and overlaps before these ranges, and the ranges' unprocessed offsets."""
+    """Yield the gap or overlap before each row's range, and the range's unprocessed offsets."""
     for row in rows:
         offsets, reached = _offsets(row), row.reached
         it = Finding(FindingKind.OPEN, offsets, row.checkpoint_id, row.batch_key)
@@ -324,7 +335,7 @@ def _uneven(rows: _Rows, done: Mapping[str, _Cover]) -> Iterator[Finding]:
 
 
 def _ends(runs: Iterable[Span], spans: Mapping[_Place, Span]) -> Iterator[Finding]:
-    """Yield the ranges that a checkpoint planned before and behind all batches of the ledger."""
+    """Yield planned ranges that lie before or after all batches of their checkpoint."""
     for run in runs:
         cover = [spans[_place(run)].offsets] if _place(run) in spans else []
         for rest in run.offsets.subtract(cover):
@@ -332,7 +343,7 @@ def _ends(runs: Iterable[Span], spans: Mapping[_Place, Span]) -> Iterator[Findin
 
 
 def _between(runs: Iterable[Span]) -> Iterator[Finding]:
-    """Yield the ranges skipped between runs, and the ranges read by two runs."""
+    """Yield the ranges skipped between two checkpoints, and the ranges read by both."""
     by_offset = sorted(runs, key=lambda run: (run.topic_id or "", run.offsets))
     for (topic_id, _), same in groupby(by_offset, key=_lane):
         so_far = RangeSequence()
@@ -349,7 +360,7 @@ def _between(runs: Iterable[Span]) -> Iterator[Finding]:
 
 
 def _explained(findings: Iterable[Finding], unread: _Merged) -> Iterator[Finding]:
-    """Yield the findings; ranges within losses become ``lost``."""
+    """Yield the findings; the lost offsets of a gap, skip or missing range become ``lost``."""
     for finding in findings:
         is_gap = finding.kind is FindingKind.GAP
         if not is_gap and finding.kind not in {FindingKind.MISSING, FindingKind.SKIPPED}:
@@ -364,7 +375,7 @@ def _explained(findings: Iterable[Finding], unread: _Merged) -> Iterator[Finding
 
 
 def _lost_outside(runs: Iterable[Span], unread: _Merged) -> Iterator[Finding]:
-    """Yield the losses before or behind all planned ranges."""
+    """Yield the losses before or after all planned ranges of their partition."""
     planned: dict[_Lane, OffsetRange] = {}
     for run in runs:
         planned[_lane(run)] = planned.get(_lane(run), run.offsets).hull(run.offsets)
@@ -399,7 +410,7 @@ def _not_processed(
 
 
 def _with_acceptance(findings: Iterable[Finding], acceptances: _Rows) -> Iterator[Finding]:
-    """Yield the findings, with the acceptance of accepted lost or skipped ranges."""
+    """Yield all findings; lost and skipped ranges get the reason of their acceptance, if any."""
     by_lane: dict[_Lane, list[_Row]] = defaultdict(list)
     for row in acceptances:
         by_lane[_topic_id(row), _offsets(row).topic_partition].append(row)
@@ -434,7 +445,7 @@ def _missed_from(losses: Sequence[_Row], runs: _Rows, acceptances: _Rows) -> Mis
 
 
 def _runs(rows: _Rows) -> Iterator[Span]:
-    """Yield the planned offsets of each checkpoint, from first to last, by partition."""
+    """Yield the range that each checkpoint has planned in each partition."""
     for row in rows:
         untils = offsets_in(row.until_offsets)
         for partition, start in offsets_in(row.start_offsets).items():
@@ -443,7 +454,7 @@ def _runs(rows: _Rows) -> Iterator[Span]:
 
 
 def _merged(rows: _Rows) -> _Merged:
-    """Return the merged ranges of the rows, in order, by topic id and partition."""
+    """Return the sorted, merged ranges of the rows, by topic id and partition."""
     by_topic: dict[str | None, list[OffsetRange]] = defaultdict(list)
     for row in rows:
         by_topic[_topic_id(row)].append(_offsets(row))

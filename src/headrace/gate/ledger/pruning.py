@@ -1,4 +1,4 @@
-"""The pruning of old history: batches that nobody needs any more, and rate samples."""
+"""Deletion of old batches and rate samples."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,14 +16,17 @@ _SQL: Final = statements("history")
 Key = TypeVar("Key")
 
 ROWS_AT_ONCE: Final = 100
-"""Maximum number of batches or rate samples that one transaction deletes, which takes some 10
-ms. Also the maximum number of keys in one statement; the databases' own limits are far higher."""
+"""Maximum number of batches or rate samples that one transaction deletes, in some 10 ms. Also the
+maximum number of keys in one statement; the databases allow far more."""
 
 _BEFORE_ALL_MS: Final = -(2**63)
 
 
 def prune_batches(database: Database, gate: str, before_ms: int, at_once: int) -> int:
-    """Delete the old batches of a gate in several transactions; return their number."""
+    """Delete a gate's batches that ended before ``before_ms``; return the number deleted.
+
+    Each transaction handles at most ``at_once`` batches.
+    """
     deleted, after_ms = 0, _BEFORE_ALL_MS
     while True:
         old = {"gate": gate, "before_ms": before_ms, "after_ms": after_ms, "limit": at_once}
@@ -35,10 +38,11 @@ def prune_batches(database: Database, gate: str, before_ms: int, at_once: int) -
 
 
 def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
-    """Delete some batches.
+    """Delete one group of old batches.
 
     Returns:
-        The number of deleted batches, and the last created time if there may be more.
+        The number of deleted batches, and the created time of the group's last batch; None if there
+        are no more batches.
     """
     execute(connection, statements("gate")["lock"], old)
     rows = execute(connection, _SQL["old_batches"], old).all()
@@ -63,13 +67,16 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
 
 
 def some_at_once(keys: Sequence[Key], at_once: int) -> Iterator[Sequence[Key]]:
-    """Yield the keys in groups of at most ``at_once``."""
+    """Split the keys into groups of at most ``at_once``."""
     for first in range(0, len(keys), at_once):
         yield keys[first : first + at_once]
 
 
 def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
-    """Return the batches that overlap with another batch, or with a pruned range (None)."""
+    """Return the keys of batches that overlap with another batch or with a pruned range.
+
+    The batch of a pruned range is None.
+    """
     overlapping: set[str | None] = set()
     at: list[Any] = []
     reached, last = 0, None
@@ -84,7 +91,7 @@ def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
 
 
 def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]) -> None:
-    """Replace the gate's pruned ranges by these ranges, with neighbours joined."""
+    """Replace the pruned ranges of a gate by ``ranges``, after joining neighbouring ranges."""
     rows: list[list[Any]] = []
     for *place, start, until in sorted(map(tuple, ranges)):
         if rows and rows[-1][:-2] == place and rows[-1][-1] == start:
@@ -96,7 +103,10 @@ def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]
 
 
 def prune_rates(database: Database, gate: str, before_ms: int, at_once: int) -> int:
-    """Delete the old rate samples of a gate in several transactions; return their number."""
+    """Delete a gate's rate samples before ``before_ms``; return the number deleted.
+
+    Each transaction deletes at most ``at_once`` samples.
+    """
     deleted = 0
     values = {"gate": gate, "before_ms": before_ms, "limit": at_once}
     while True:

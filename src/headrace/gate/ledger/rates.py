@@ -1,4 +1,4 @@
-"""Rate samples that the estimator derived from each batch, and the rate in force."""
+"""Rates of gates, rate samples of batches, and sink outages."""
 
 import math
 from collections import defaultdict
@@ -22,10 +22,10 @@ _SQL: Final = statements("rate")
 
 
 class RateStore(Store):
-    """The rates of gates, and the samples from which they were learnt."""
+    """The rate of each gate, and the samples from which the rates were learnt."""
 
     def current(self, gate_name: str) -> float | None:
-        """Return the gate's current rate, in records per second; None before a rate is learnt."""
+        """Return the gate's rate in force (records/s); None before a rate is learnt."""
         rate_per_s: float | None = self._database.scalar(_SQL["current"], gate=gate_name)
         return rate_per_s
 
@@ -39,22 +39,23 @@ class RateStore(Store):
         batch_cost: str | None = None,
         interval_ms: int | None = None,
     ) -> None:
-        """Store the engine's report of a finished batch, in one transaction.
+        """Store Spark's report of a finished batch, in one transaction.
 
-        A batch that is ``in_progress`` becomes ``success`` (transition D); a batch that the gate's
-        own handler has ended stays unchanged. Only this transition is durable when the call
-        returns: a crash of the database's server may lose the sample of one batch.
+        An ``in_progress`` batch becomes ``success`` (transition D). A batch that the gate's handler
+        has already ended stays unchanged. Only the transition is durable when the method returns. A
+        crash of the database server may lose the sample.
 
         Args:
-            batch_key: The batch.
-            query_batch_id: The engine's own number for the batch.
+            batch_key: Key of the batch.
+            query_batch_id: Spark's number of the batch.
             start_time_ms: Start of the batch (ms since the epoch).
-            sample: The result of a batch. Its new rate, unless None, is put in force. The batch
-                that the sample names gets its number of records, if any were read. A sample is
-                stored once: the same sample again changes nothing.
-            batch_cost: The new known cost of a batch, with a sample; None: no news.
-            interval_ms: The gate's interval from now on, with a sample; None leaves the interval
-                unchanged.
+            sample: Measurements of a batch. Its new rate, unless None, is put in force. Its number
+                of records, unless 0, is stored with the batch. A repeated call with the same sample
+                changes nothing.
+            batch_cost: Text of the new `SourceCost` of a batch; only used with a sample. None
+                leaves the cost unchanged.
+            interval_ms: New interval of the gate (ms); only used with a sample. None leaves the
+                interval unchanged.
 
         Raises:
             LedgerError: The rate is not a positive number, or the gate is not declared.
@@ -74,12 +75,12 @@ class RateStore(Store):
             if sample is not None:
                 status = self._publish(connection, sample, batch_cost, interval_ms)
                 if sample.batch_key == batch_key and status not in {None, Status.IN_PROGRESS}:
-                    return  # The usual case: the batch's handler has ended the batch.
+                    return  # The usual case: the handler has already ended the batch.
             execute(connection, statements("batch")["attach"], attached | self._leased(None))
             if changed_rows(connection, SUCCEED.statement, ended):
                 make_durable(connection)
 
-        # A lost sample is learnt again from the next batch; a lost end of a batch is not.
+        # The next batch replaces a lost sample, but nothing replaces the lost end of a batch.
         self._database.write(report, durable=False)
 
     def _publish(
@@ -89,7 +90,11 @@ class RateStore(Store):
         batch_cost: str | None,
         interval_ms: int | None,
     ) -> str | None:
-        """Put a sample's rate in force; return the status of its batch if records were counted."""
+        """Put a sample's rate in force, and store the sample.
+
+        The result is the status of the sample's batch; None if the sample has no batch or no
+        records.
+        """
         # Update the gate's row first: the lock makes the gate's next report wait for this one.
         values = _values(sample, batch_cost, interval_ms)
         execute(connection, _SQL["put_in_force"], values)
@@ -102,14 +107,14 @@ class RateStore(Store):
     def history(
         self, gate_name: str, limit: int = 100, *, before_ms: int | None = None
     ) -> tuple[RateSample, ...]:
-        """Return a gate's last rate samples, newest first; up to ``before_ms``, if it is set."""
+        """Return a gate's newest rate samples, newest first; none is newer than ``before_ms``."""
         rows = self._database.rows(_SQL["newest"], gate=gate_name, before_ms=before_ms, limit=limit)
         return tuple(RateSample(**row._asdict()) for row in rows)
 
     def reported_ms(self, batches: Iterable[BatchRecord]) -> dict[str, int]:
-        """Return the processing time of batches (ms), with plan and commit, by key.
+        """Return the processing time of batches (ms), including plan and commit, by batch key.
 
-        Batches that are not reported yet are left out.
+        A batch without a report has no entry.
         """
         by_gate = defaultdict[str, list[BatchRecord]](list)
         for batch in batches:
@@ -139,33 +144,33 @@ def _refuse_no_rate(sample: RateSample) -> None:
     new = sample.rate_per_s
     if new is not None and not (math.isfinite(new) and new > 0):
         raise LedgerError(
-            f"The rate of gate {sample.gate!r} cannot be {new}; an estimator answers a "
+            f"The rate of gate {sample.gate!r} cannot be {new}; its estimator must return a "
             "positive number of records per second, or None."
         )
 
 
 class SinkOutageStore(Store):
-    """Outages of the sinks for which gates wait, at most one per gate."""
+    """Outages of the sinks for which gates hold a batch, at most one per gate."""
 
     def get(self, gate_name: str) -> SinkOutage | None:
         """Return the outage of a gate's sink; None if no outage is known."""
         return SinkOutage.from_text(self._database.scalar(_SQL["outage"], gate=gate_name))
 
     def keep(self, gate_name: str, outage: SinkOutage) -> None:
-        """Store one more failed run; this clears an operator's request for a run."""
+        """Store a gate's outage after a failed run, and delete an operator's retry request."""
         text = storable(outage.to_text())
         self._database.change(_SQL["keep_outage"], {"gate": gate_name, "text": text})
 
     def end(self, gate_name: str, *, by_law: bool = False) -> float | None:
-        """End the outage. Return the gate's new rate (records/s), or None if the rate stays.
+        """End a gate's sink outage; return the new rate (records/s), or None if unchanged.
 
         Args:
-            gate_name: The gate.
-            by_law: Whether the gate's law sets the rate after the outage.
+            gate_name: Name of the gate.
+            by_law: Whether the gate's law computes a new rate.
         """
 
-        # The law computes the rate, and this transaction stores it with the end of the outage: the
-        # planner runs in another process, and must obey the rate even after a crash.
+        # The new rate and the end of the outage are stored in one transaction. The planner runs in
+        # another process, and must apply the rate even after a crash of this process.
         def end(connection: Connection) -> float | None:
             gone = execute(connection, _SQL["end_outage"], {"gate": gate_name}).one_or_none()
             if not by_law or gone is None or gone.rate_per_s is None:
@@ -177,5 +182,5 @@ class SinkOutageStore(Store):
         return self._database.write(end)
 
     def is_asked(self, gate_name: str) -> bool:
-        """Return whether an operator wants the waiting batch to be run at once."""
+        """Return whether an operator has asked to run the held batch at once."""
         return bool(self._database.scalar(_SQL["is_asked"], gate=gate_name))

@@ -1,4 +1,4 @@
-"""Receivers in the ledger: each has a lane, and sends a heartbeat with a report every second."""
+"""Receivers in the ledger. Each sends a heartbeat with a report every second."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,35 +11,37 @@ from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.statements import execute, offsets_in, statements
 
 PRESENT_MS: Final = 10_000
-"""Time without a heartbeat after which a receiver does not count (ms): it has died, or cannot
-reach the ledger."""
+"""Time after the last heartbeat for which a receiver counts as active (ms). Without a heartbeat it
+has died, or cannot reach the ledger."""
 
 REMEMBERED_MS: Final = 24 * 3_600_000
-"""Time for which the row of a receiver that ended without deregistering is kept (ms), for
-diagnosis."""
+"""Time for which the row of a receiver is kept after its last heartbeat (ms), for diagnosis. A
+receiver that deregisters deletes its row itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverReport:
-    """Report of a receiver about itself.
+    """State of a receiver, as the receiver reports it with each heartbeat.
 
     Attributes:
-        gate: Gate whose rate the receiver follows.
-        journal_id: The journal that the receiver writes.
-        lane: Lane of the journal; a lane has one receiver at a time.
-        journal: The journal's name, for people.
-        owner: The receiver's process; another process that takes over the lane is another owner.
+        gate: Name of the gate whose rate limits the receiver.
+        journal_id: Id of the journal that the receiver writes.
+        lane: Number of the journal's lane that the receiver writes; only one receiver writes a lane
+            at a time.
+        journal: Name of the journal for display.
+        owner: Id of the receiver's process. A process that takes over the lane has another id.
         started_ms: Start of the receiver (ms since the epoch).
-        limit_per_s: Highest rate that the receiver admits (records/s); None is no limit.
-        most_per_s: Highest rate that the receiver admits whatever its gate's rate is (records/s);
-            None for none.
-        records_per_s: Rate of records that the receiver has lately made durable (records/s).
-        records: Number of records made durable since the start.
-        bytes: Size of their keys, values and headers.
-        buffered_bytes: Memory of the records that are not durable yet.
-        waiting_records: Number of buffered records that wait for the limit.
-        refusing: Reason, in a sentence, why senders wait whatever the limit is; None if they need
-            not.
+        limit_per_s: Rate limit in force (records/s); None for no limit.
+        most_per_s: Configured upper bound of the rate limit, independent of the gate's rate
+            (records/s); None for no bound.
+        records_per_s: Current rate of durably written records (records/s).
+        records: Number of records written durably since the receiver's start.
+        bytes: Total size of the keys, values and headers of all records written durably since the
+            receiver's start (bytes).
+        buffered_bytes: Memory of the received records that are not durable yet (bytes).
+        waiting_records: Number of buffered records that wait because of the rate limit.
+        refusing: Reason, in a sentence, why the receiver accepts no records whatever the rate limit
+            is; None if it accepts records.
         rejected: Number of rejected requests and senders since the start, by kind, such as ``HTTP
             429``.
     """
@@ -63,29 +65,31 @@ class ReceiverReport:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverRecord(ReceiverReport):
-    """A row of ``receiver``.
+    """A row of ``receiver``: the newest report of a receiver, and its time.
 
     Attributes:
-        seen_ms: Time of the last heartbeat (ms since the epoch).
+        seen_ms: Time of the last heartbeat, by the receiver's clock (ms since the epoch).
     """
 
     seen_ms: int
 
     def is_present(self, now_ms: int) -> bool:
-        """Return whether the receiver counts among the receivers of its gate."""
+        """Return whether the last heartbeat is at most `PRESENT_MS` old."""
         return now_ms - self.seen_ms <= PRESENT_MS
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRate:
-    """State that the receivers of a gate share.
+    """Rate, interval and position of a gate, and its active receivers.
 
     Attributes:
-        rate_per_s: The gate's rate in force (records/s); None before a rate is learnt.
-        interval_ms: The gate's interval; None if the gate is not declared.
-        receivers: Active receivers.
-        begun: For each lane of one journal, the end offset of the newest batch that the gate began.
-        waits: Whether the gate waits for its sink, and admits nothing.
+        rate_per_s: The gate's rate in force (records/s); None before the first rate is learnt.
+        interval_ms: The gate's interval (ms); None if the gate is not declared.
+        receivers: Receivers of the gate with a recent heartbeat.
+        begun: For each lane of one journal, the end offset of the newest batch that the gate has
+            begun.
+        waits: Whether the gate holds its batch because its sink is away; receivers admit no records
+            then.
     """
 
     rate_per_s: float | None
@@ -99,13 +103,13 @@ _SQL: Final = statements("receiver")
 
 
 class ReceiverStore(Store):
-    """Receivers of gates. A gate need not be declared yet: receivers may start before its query.
+    """Receivers of gates. A receiver may start before the query that declares its gate.
 
-    The time of a receiver's heartbeat is compared with each process's own clock.
+    Heartbeats carry the receiver's clock, and each reader compares them with its own clock.
     """
 
     def heartbeat(self, report: ReceiverReport) -> None:
-        """Store a receiver's heartbeat and report; a receiver is the only one in its lane."""
+        """Store a receiver's heartbeat and report as the row of its lane."""
         values = asdict(report) | {"rejected": json.dumps(dict(report.rejected))}
 
         def heartbeat(connection: Connection) -> None:
@@ -118,12 +122,12 @@ class ReceiverStore(Store):
         self._database.write(heartbeat, durable=False)
 
     def deregister(self, report: ReceiverReport) -> None:
-        """Delete the row of a receiver that ends, unless another one has taken over the lane."""
+        """Delete a receiver's row when the receiver ends, unless another process owns the lane."""
         names = ("gate", "journal_id", "lane", "owner")
         self._database.change(_SQL["deregister"], {name: getattr(report, name) for name in names})
 
     def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
-        """Return the shared state of a gate's receivers, with its progress in this journal."""
+        """Return a gate's rate and active receivers, and its position in one journal."""
 
         def stream_rate(connection: Connection) -> StreamRate:
             since_ms = self._clock() - PRESENT_MS
@@ -140,7 +144,7 @@ class ReceiverStore(Store):
 
 
 def receiver_records(rows: Iterable[Row[Any]]) -> tuple[ReceiverRecord, ...]:
-    """Return the records of rows of ``receiver``."""
+    """Convert rows of ``receiver`` to `ReceiverRecord` objects."""
     return tuple(
         ReceiverRecord(**(row._asdict() | {"rejected": json.loads(row.rejected)})) for row in rows
     )

@@ -1,8 +1,9 @@
-"""Values that the ledger stores and returns. Times are ms since the epoch.
+"""Values that the ledger stores and returns. All times are ms since the epoch.
 
-A batch's key is a hash of its gate, its checkpoint id and its ranges. Every run of the same ranges
-has the same key, and no other batch has this key. So a sink that writes under the key writes once.
-The key includes the topic's id: the same offsets of a recreated topic are another batch.
+The key of a batch is a hash of its gate, its checkpoint id and its ranges. Every run of the same
+ranges has the same key, and no other batch has this key. So a sink that stores records under the
+key stores them once. The hash includes topic ids, so the same offsets of a recreated topic have
+another key.
 """
 
 import json
@@ -31,13 +32,13 @@ def batch_key(
 ) -> str:
     """Return the key of the batch of a gate that reads these ranges: 32 hexadecimal digits.
 
-    The function is pure, so every process that knows a batch's ranges finds its row in the ledger.
-    The planner knows the ranges from its plan, the listener from the offsets of a progress event.
+    The function is pure, so every process that knows a batch's ranges can compute the key. The
+    planner takes the ranges from its plan, and the listener from the offsets of a progress event.
     The order of the ranges makes no difference, and empty ranges are ignored.
 
-    A fresh ``checkpoint_id`` reads the same offsets again on purpose, as another batch.
-    ``topic_ids`` has the known ids of topics, by name: a recreated topic has the same offsets
-    again, in other batches.
+    A query with a new checkpoint has another ``checkpoint_id``, so the same offsets get another
+    key. ``topic_ids`` has the known topic ids by name. A recreated topic has another id, so its
+    offsets get other keys too.
     """
     read = sorted((r.topic, r.partition, r.start, r.until) for r in ranges if r.count)
     ids = sorted((topic, topic_ids[topic]) for topic in {r[0] for r in read} & topic_ids.keys())
@@ -47,9 +48,9 @@ def batch_key(
 
 
 def part_key(batch: str, path: str) -> str:
-    """Return the key of a part of a batch; the batch's own key for the whole.
+    """Return the key of a part of a batch; for an empty path, the key of the batch.
 
-    The separator is a point, because sinks also name folders after keys.
+    The separator is a point because sinks use keys as folder names.
 
     >>> part_key("5d41", ""), part_key("5d41", "01")
     ('5d41', '5d41.01')
@@ -58,20 +59,20 @@ def part_key(batch: str, path: str) -> str:
 
 
 def part_of(key: str) -> tuple[str, str]:
-    """Return the batch and the part of a key: the inverse of `part_key`."""
+    """Split a key into the batch's key and the part's path: the inverse of `part_key`."""
     batch, _, path = key.partition(".")
     return batch, path
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """A range of a batch, and its partition's data in the plan."""
+    """A range of a planned batch, and facts about its partition at the time of the plan."""
 
     offsets: OffsetRange
     latest: int | None = None
-    """The partition's latest offset when the batch was planned."""
+    """Latest offset of the partition when the batch was planned."""
     reason: str | None = None
-    """Limit that determined the partition's range."""
+    """Limit that determined the number of offsets in the range."""
     topic_id: str | None = None
     """Id that distinguishes the topic from a recreated topic of the same name; None if unknown."""
 
@@ -79,7 +80,7 @@ class PlannedRange:
 def without(
     planned: Sequence[PlannedRange], cover: Iterable[OffsetRange]
 ) -> tuple[PlannedRange, ...]:
-    """Return the offsets of planned ranges that are outside of a cover."""
+    """Subtract the ranges of ``cover`` from planned ranges; return the remaining ranges."""
     merged = merge(cover)
     return tuple(
         replace(planned_range, offsets=left)
@@ -92,26 +93,27 @@ def without(
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """A batch as planned, before any of its data is read."""
+    """Plan of a batch, made before any of the batch's data is read."""
 
     gate: str
     checkpoint_id: str
-    """Identity of the checkpoint: see :func:`headrace.gate.ledger.batch_key`."""
+    """Id of the query's checkpoint, which is part of the batch key: see
+    :func:`headrace.gate.ledger.batch_key`."""
     ranges: tuple[PlannedRange, ...]
     reason: str
-    """Limit that determined the size of the batch."""
+    """Limit that determined the number of offsets in the batch."""
     bootstrap_servers: str
-    """Brokers from which the ranges can be read again."""
+    """Kafka brokers from which a backfill can read the ranges again."""
     lag: int | None = None
-    """Unread offsets of all partitions before this batch."""
+    """Number of unread offsets in all partitions before this batch."""
     rate_per_s: float | None = None
-    """Rate that was in force."""
+    """Rate in force when the batch was planned (records/s); None before a rate was learnt."""
     bytes: int | None = None
-    """Approximate size of the batch; None if the records' sizes were not measured."""
+    """Approximate size of the batch (bytes); None if record sizes were not measured."""
 
     @property
     def batch_key(self) -> str:
-        """The key of the batch's row."""
+        """The key of the batch: see `batch_key`."""
         topic_ids = {
             planned.offsets.topic: planned.topic_id
             for planned in self.ranges
@@ -122,7 +124,10 @@ class PlannedBatch:
 
     @property
     def records(self) -> int:
-        """Offsets in all ranges: an upper bound of the records, because compaction leaves gaps."""
+        """Number of offsets in all ranges.
+
+        Compacted topics have fewer records than offsets, so this is an upper bound of the records.
+        """
         return sum(planned.offsets.count for planned in self.ranges)
 
 
@@ -135,51 +140,54 @@ class BatchRecord:
     checkpoint_id: str
     status: Status
     attempts: int
-    """Number of attempts begun."""
+    """Number of attempts to process the batch, including a running attempt."""
     created_time_ms: int
-    """Time of the plan; above the created time of the gate's previous batch."""
+    """Time at which the batch was planned. It is later than the time of the gate's previous
+    batch."""
     reason: str
     planned_records: int
     lag: int | None
     rate_per_s: float | None
     query_batch_id: int | None = None
-    """The engine's own number for the batch, once the engine has run the batch."""
+    """Spark's number of the batch; None until Spark has run the batch."""
     start_time_ms: int | None = None
-    """Start of the newest attempt."""
+    """Start time of the newest attempt."""
     end_time_ms: int | None = None
-    """End of the newest attempt that succeeded or failed."""
+    """End time of the newest attempt that succeeded or failed."""
     records: int | None = None
-    """Records processed, once they have been counted."""
+    """Number of processed records; None until they are counted."""
     error: ErrorReport | None = None
-    """Error of the newest attempt that failed."""
+    """Error of the newest failed attempt."""
     owner: str | None = None
-    """Owner that runs the batch: one run of a query, or of a backfill; None if there is no
+    """Id of the run of a query or a backfill that processes the batch; None if the batch has no
     owner."""
     lease_until_ms: int | None = None
     """End of the owner's lease; afterwards any process may claim the batch."""
     resolution: str | None = None
-    """Reason why a dead batch no longer needs attention."""
+    """Reason why a dead batch needs no more attention; None if the batch is not dead, or needs
+    attention."""
     backfills: int = 0
-    """Number of failed backfills of the batch; each also counts as an attempt."""
+    """Number of failed backfills of the batch; each backfill also counts as an attempt."""
     outcome_unknown: bool = False
-    """Whether a failed batch may be in its sink, because a crash or a stop interrupted one of
-    its runs. If False, every failed run has raised by itself."""
+    """Whether a crash or a stop has interrupted an attempt of a failed batch, so that its records
+    may be in the sink. If False, the handler raised an exception in every failed attempt."""
     planned_bytes: int | None = None
-    """Approximate planned size; None if the records' sizes were not measured."""
+    """Approximate size of the planned batch (bytes); None if record sizes were not measured."""
     retry_ms: int | None = None
-    """Time at which an operator asked for the next backfill at once. A time after the batch's
-    end is in force."""
+    """Time at which an operator asked for a backfill at once. The request is in force if this time
+    is later than the end of the newest attempt."""
     progress: str | None = None
-    """Finished and open parts (`Progress`), as text; None while the batch is run as a whole."""
+    """Text of the batch's `Progress`: its finished and open parts. None while the batch runs as a
+    whole."""
     done_records: int = 0
-    """Number of offsets finished according to ``progress``."""
+    """Number of offsets in the finished parts of ``progress``."""
 
     @property
     def parts(self) -> Progress:
-        """Progress of the batch's parts.
+        """The finished and open parts of the batch, parsed from ``progress``.
 
         Raises:
-            LedgerError: The text is not a progress, or belongs to another batch.
+            LedgerError: The text in ``progress`` is malformed, or belongs to another batch.
         """
         if self.progress is None:
             return Progress()
@@ -187,21 +195,21 @@ class BatchRecord:
 
     @property
     def records_left(self) -> int:
-        """Number of unfinished offsets."""
+        """Number of offsets that are not processed yet; 0 for a successful batch."""
         return 0 if self.status is Status.SUCCESS else self.planned_records - self.done_records
 
     def open_ranges(self, planned: Sequence[PlannedRange]) -> tuple[PlannedRange, ...]:
-        """Return the unfinished offsets of the batch's ranges.
+        """Subtract the finished parts from the planned ranges; return the remaining ranges.
 
         Raises:
-            LedgerError: The text of ``progress`` is not a progress.
+            LedgerError: The text in ``progress`` is malformed, or belongs to another batch.
         """
         offsets = [planned_range.offsets for planned_range in planned]
         return without(planned, (r for part in self.parts.done for r in ranges_of(offsets, part)))
 
     @property
     def interrupted(self) -> bool:
-        """Whether a stop of the query interrupted the batch; the query's next start runs it."""
+        """Whether the batch failed because its query was stopped; the next start runs it again."""
         return was_interrupted(self.status, self.error)
 
 
@@ -212,10 +220,10 @@ def was_interrupted(status: Status | None, error: ErrorReport | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """Data that the owner of a batch needs to run it, from one consistent read.
+    """A batch that an owner is about to run, with its ranges, from one consistent read.
 
-    Ranges are by topic, partition and offset. The sequence numbers this run of the gate's handler;
-    the number is above every earlier number.
+    Ranges are ordered by topic, partition and offset. ``sequence`` is the number of this run of the
+    gate's handler, and is above the number of every earlier run.
     """
 
     batch: BatchRecord
@@ -225,7 +233,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class GateRecord:
-    """A row of ``gate``: one gate, as declared, and its current rate."""
+    """A row of ``gate``: the declaration of a gate, its current rate and its last query."""
 
     name: str
     interval_ms: int
@@ -234,97 +242,102 @@ class GateRecord:
     estimator: str
     created_ms: int
     rate_per_s: float | None
-    """Newest learnt rate; None before the first."""
+    """Newest learnt rate (records/s); None before a rate is learnt."""
     rate_time_ms: int | None
-    """Time at which the rate was learnt."""
+    """Time at which the newest rate was learnt."""
     batch_cost: str | None = None
-    """Known cost of a batch (`SourceCost`), as text; None while it is unknown."""
+    """Text of the `SourceCost` of a batch; None while the cost is unknown."""
     size_ceiling: str | None = None
-    """Largest batch that the handler takes (`SizeCeiling`), as text; None if no batch has failed
-    because of its size."""
+    """Text of the `SizeCeiling`, the largest batch that the handler can process; None if no batch
+    has failed because of its size."""
     ended_ms: int | None = None
-    """End of the gate's last query, as its program reported; None while a query runs, or if no
-    query has reported an end."""
+    """Time at which the gate's last query ended, as the query's program reported; None while a
+    query runs, or if no end was reported."""
     ended: str | None = None
-    """How the last query ended: a `QueryEnd`."""
+    """`QueryEnd` of the gate's last query, as text."""
     ended_error: str | None = None
-    """First line of the error that ended the query; for a stopped query, who stopped it and why."""
+    """For a failed query, the first line of its error; for a stopped query, the person who stopped
+    it and the reason."""
     sink_outage: str | None = None
-    """State of the sink for which the gate's batch waits, as text."""
+    """Text of the `SinkOutage` during which the gate holds a batch; None without an outage."""
     gate_id: str = ""
-    """Random id of the row; a checkpoint stores it, and so knows the ledger of its query."""
+    """Random id of the row. Each checkpoint of the gate stores the id, so that a query can detect
+    another ledger."""
 
     @property
     def waits(self) -> SinkOutage | None:
-        """Outage of the gate's sink; None if no outage is known."""
+        """The sink outage during which the gate holds a batch; None if no outage is known."""
         return SinkOutage.from_text(self.sink_outage)
 
 
 class QueryEnd(StrEnum):
-    """Way in which a query ended, as its program reported."""
+    """How a query ended, as the query's program reported."""
 
     FINISHED = "finished"
-    """The query ended by itself: its trigger ends once all available records are read, such as
-    ``availableNow``."""
+    """The query processed all available records and ended, as with the trigger ``availableNow``."""
     STOPPED = "stopped"
-    """The query's program stopped the query, or ended."""
+    """The query's program stopped the query, or the program itself ended."""
     FAILED = "failed"
-    """The query ended by an exception."""
+    """An exception ended the query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateMoment(GateRecord):
-    """A gate at one moment, with its settings in force and its newest batch."""
+    """A gate's row at one moment, with its limits, its query and its newest batch."""
 
     lost_offsets: int
     pruned_totals: str | None
-    """Counts of deleted batches, as text: see `headrace.gate.ledger.moments.pruned_counts`."""
+    """Text with the totals of the gate's deleted batches;
+    `headrace.gate.ledger.moments.pruned_counts` parses it."""
     reported: str | None
-    """The batch from which the rate was learnt; None before the first report."""
+    """Key of the batch from which the rate was learnt; None before the first report."""
     begins: int
-    """Number of the engine's requests for a batch; a lower number means that an older ledger was
-    restored."""
+    """Number of times that Spark has requested a batch. A lower number than before means that an
+    older copy of the ledger was restored."""
     has_query: bool
-    """Whether a query owns the gate."""
+    """Whether a query owns the gate under a lease in force."""
     rate_limit: RateLimit | None
-    """Rate limit set by a downstream stage; None without a throttle."""
+    """Rate limit that a downstream stage has set; None if no stage throttles the gate."""
     operator: OperatorLimits
-    """Operators' settings in force."""
+    """Pause, limit, drain and stop that operators have set."""
     capacity_per_s: float | None
-    """Processing rate of the last reported batch."""
+    """Processing rate of the last reported batch (records/s)."""
     planned_ms: int | None
-    """Time of the newest batch's plan; this and all later fields are None without a batch."""
+    """Time at which the newest batch was planned. This field and all later fields are None if the
+    gate has no batch."""
     checkpoint_id: str | None
     position: int | None
-    """Number of offsets that the batch's checkpoint has planned so far."""
+    """Number of offsets that the newest batch's checkpoint has planned so far."""
     lag: int | None
     planned: int | None
 
     @property
     def ceiling(self) -> SizeCeiling | None:
-        """Largest batch that the handler takes; None if no batch has failed because of its size."""
+        """The largest batch that the handler can process; None if none has failed for its size."""
         return known_ceiling(self.size_ceiling)
 
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """A row of ``rate``: the estimator's input from one batch, and its result."""
+    """A row of ``rate``: measurements of one batch, and the rate that the law learnt from them."""
 
     gate: str
     time_ms: int
     rate_per_s: float | None
-    """New rate; None if the law returned no rate, and the current rate stays in force."""
+    """New rate (records/s); None if the law returned no rate, and the previous rate stays in
+    force."""
     records: int
     processing_delay_ms: int
     scheduling_delay_ms: int
     processing_rate_per_s: float | None = None
     proportional: float | None = None
-    """The law's terms that were subtracted from the previous rate, in records per second."""
+    """Term of the PID law that was subtracted from the previous rate (records/s), like ``integral``
+    and ``derivative``."""
     integral: float | None = None
     derivative: float | None = None
     query_batch_id: int | None = None
     batch_key: str | None = None
-    """The measured batch; its number of records is stored with the sample."""
+    """Key of the measured batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,26 +347,27 @@ class Loss:
     gate: str
     time_ms: int
     offsets: OffsetRange
-    """Offsets from the lost position to the first readable offset."""
+    """Lost offsets: from the position of the gate to the first readable offset."""
     topic_id: str | None = None
     """Id that distinguishes the topic from a recreated topic of the same name; None if the
     broker reports no id."""
     batch_key: str | None = None
-    """The batch that could not read the offsets; None if they were gone before a batch was
+    """Key of the batch that could not read the offsets; None if they were gone before a batch was
     planned."""
     reason: str | None = None
     """Reason why the offsets could not be read."""
     checkpoint_id: str | None = None
-    """Checkpoint of the batch; None if there is no batch, or its row was pruned."""
+    """Id of the checkpoint of the batch in ``batch_key``; None without such a batch, or if the
+    batch's row was pruned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """A range that a gate's batches have read, or are to read."""
+    """A range of a gate's batch, processed or not."""
 
     checkpoint_id: str
     batch_key: str | None
-    """The batch; None if its row was pruned, and the range was processed."""
+    """Key of the batch; None if the range was processed and the batch's row was pruned."""
     status: Status
     offsets: OffsetRange
     topic_id: str | None = None
@@ -363,10 +377,10 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """Numbers of a gate's unresolved failures.
+    """Numbers of a gate's failures that still need attention.
 
-    Counted are batches that wait for a backfill or are in one (``failed``), dead batches that were
-    not dropped (``dead``), and waiting dead letters (``letters``).
+    ``failed`` counts batches that wait for a backfill or run in a backfill. ``dead`` counts dead
+    batches that were not dropped. ``letters`` counts waiting dead letters.
     """
 
     failed: int = 0
@@ -376,18 +390,18 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """Progress of a gate in a partition.
+    """The first offset of a partition that a gate still needs.
 
     Attributes:
-        gate: The gate.
-        partition: The partition, or the lane.
-        until: First offset that the gate still needs. Lower offsets are done, or below the gate's
-            start. 0 if the gate's newest run has read nothing of the partition, and so may begin at
-            its beginning.
-        batch_key: The batch that begins at ``until`` and may have to be read again. None if the
-            next batch begins there.
-        status: Status of that batch. If ``success``, the batch is the gate's last one. After a
-            crash before the end was recorded, the engine requests this batch again.
+        gate: Name of the gate.
+        partition: Number of the partition, or of the journal's lane.
+        until: First offset that the gate still needs. Lower offsets are processed, or lie before
+            the gate's start. 0 if the gate's newest checkpoint has read nothing of the partition,
+            and may start at its beginning.
+        batch_key: Key of the batch that begins at ``until`` and may have to be read again. None if
+            the next batch begins at ``until``.
+        status: Status of the batch in ``batch_key``. A ``success`` is the gate's last batch: after
+            a crash, Spark may request that batch again.
     """
 
     gate: str
@@ -398,7 +412,7 @@ class Processed:
 
 
 class DeadLetterStatus(StrEnum):
-    """Status of a dead letter; ``sent`` and ``dropped`` are final."""
+    """Status of a dead letter: ``waiting``, or one of the final ``sent`` and ``dropped``."""
 
     WAITING = "waiting"
     SENT = "sent"
@@ -407,7 +421,7 @@ class DeadLetterStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A whole record that cannot be processed, and the error."""
+    """A complete record that cannot be processed, with its error."""
 
     topic: str
     partition: int
@@ -415,28 +429,28 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] | None
-    """Headers in their order; None if they were not read."""
+    """Kafka headers in their order; None if the query did not read headers."""
     timestamp_ms: int
     timestamp_type: int
-    """Kafka's timestamp type: 0 if the producer set the time, 1 if the broker did."""
+    """Kafka's timestamp type: 0 if the producer set the time, 1 if the broker set the time."""
     error: ErrorReport
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Records of a batch that are dead letters: its handler rejected them, or raised on each."""
+    """Consecutive records of a batch that became dead letters with the same error."""
 
     checkpoint_id: str
     batch_key: str
     offsets: OffsetRange
     error: ErrorReport
-    """The reason, without a trace."""
+    """Error of all records in the range, without a trace."""
     topic_id: str | None = None
     """Id that distinguishes the topic from a recreated topic of the same name; None if the
     broker reports no id."""
 
     def is_followed_by(self, other: "Rejected") -> bool:
-        """Return whether another range continues this one, for the same batch and reason."""
+        """Return whether ``other`` begins where this range ends, with the same batch and error."""
         mine, following = self.offsets, other.offsets
         return (
             (mine.topic_partition, mine.until) == (following.topic_partition, following.start)
@@ -447,28 +461,29 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRecord:
-    """A row of ``dead_letter``."""
+    """A row of ``dead_letter``: a dead letter, its batch and its resolution."""
 
     dead_letter_id: int
     batch_key: str
-    """The batch of the record."""
+    """Key of the batch that contained the record."""
     gate: str
     letter: DeadLetter
     created_ms: int
     status: DeadLetterStatus
     resolved_ms: int | None
-    """Time at which the letter was sent or dropped."""
+    """Time at which the letter was sent or dropped; None for a waiting letter."""
     resolution: str | None
-    """Target of a sent letter, or the reason for a drop."""
+    """For a sent letter, the target; for a dropped letter, the reason. None for a waiting
+    letter."""
     sent_value: bytes | None = None
-    """Value that was sent instead of the letter's value; None if the letter's value was sent."""
+    """Value that was sent in place of the letter's own value; None if the own value was sent."""
 
 
 _OF_BATCH: Final = frozenset(field.name for field in fields(BatchRecord))
 
 
 def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
-    """Return the batch of a row of ``batch``; additional columns are ignored."""
+    """Convert a row of ``batch`` to a `BatchRecord`; additional columns are ignored."""
     values: dict[str, Any] = {name: value for name, value in row.items() if name in _OF_BATCH}
     error = None
     if row["error_class"] is not None:
@@ -479,13 +494,13 @@ def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
 
 
 def range_from(row: Sequence[Any]) -> PlannedRange:
-    """Return the range of a row of ``batch_range``."""
+    """Convert a row of ``batch_range`` to a `PlannedRange`."""
     topic, partition, start, until, latest, reason, topic_id = row
     return PlannedRange(OffsetRange(topic, partition, start, until), latest, reason, topic_id)
 
 
 def range_rows(batch: PlannedBatch) -> list[dict[str, Any]]:
-    """Return a row of ``batch_range`` for each range of a batch that has offsets."""
+    """Convert the non-empty ranges of a batch to rows of ``batch_range``."""
     key = batch.batch_key  # computed once, from all ranges
     return [
         {

@@ -1,7 +1,8 @@
-"""Operators' actions on failures, one row each with who, when and why; and groups of failures.
+"""Operators' actions on failures, each recorded with person, time and reason.
 
-An action and its row are one transaction, so there is no action without its reason. Sending dead
-letters takes longer than a transaction, so its row is written first.
+An action and its record are written in one transaction, so no action lacks its reason. Sending dead
+letters takes longer than a transaction, so the record is written before the send. The module also
+groups failures by their errors.
 """
 
 import shlex
@@ -23,21 +24,21 @@ from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import new_call_id
 
 MOST_AT_ONCE: Final = 10_000
-"""Maximum number of batches or records of one action."""
+"""Maximum number of batches or dead letters that one action changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlikeBatches:
-    """Unresolved batches of a gate that failed with the same class of exception.
+    """Group of a gate's unresolved batches that failed with one class of exception.
 
     Attributes:
-        error_class: The exception's class with its module; None if the batches have no error.
-        message: The message of one of the batches.
-        messages: Number of different messages.
-        status: ``failed``, ``backfilling`` or ``dead``.
-        records: Total number of offsets.
-        oldest_ms: Time of the oldest batch's plan.
-        key: The key of one of the batches.
+        error_class: Class of the exception, with its module; None if the batches have no error.
+        message: Error message of one batch of the group.
+        messages: Number of different error messages in the group.
+        status: Status of all batches of the group: ``failed``, ``backfilling`` or ``dead``.
+        records: Number of offsets that the batches of the group have not processed yet.
+        oldest_ms: Time at which the oldest batch was planned (ms since the epoch).
+        key: Key of one batch of the group.
     """
 
     gate: str
@@ -54,7 +55,7 @@ class AlikeBatches:
 
 @dataclass(frozen=True, slots=True)
 class AlikeLetters:
-    """Waiting dead letters of a gate with the same class of exception: see `AlikeBatches`."""
+    """Group of a gate's waiting dead letters with one class of exception, as `AlikeBatches`."""
 
     gate: str
     error_class: str
@@ -73,16 +74,17 @@ _NOTHING: Final = "nothing to change"
 
 
 class RepairStore(Store):
-    """Operators' actions on failures, each in one transaction with the row that says who and why.
+    """Operators' actions on failures, each in one transaction with its author and reason.
 
-    A method that changes something raises `OptionError` for a name or reason that is empty or too
-    long, and `LedgerError` for an undeclared gate.
+    Methods that change something raise `OptionError` if the author or the reason is empty or too
+    long, and `LedgerError` if the gate is not declared.
     """
 
     def retry(self, gate_name: str, keys: Collection[str], by: str, why: str) -> int:
-        """Backfill failed batches without further waiting; return how many of them had failed.
+        """Make failed batches due for a backfill at once; return the number of changed batches.
 
-        The gate's own process runs these batches next, whatever its schedule and its spare rate.
+        The gate's own process runs these batches next, regardless of the backfill's schedule and of
+        spare rate. Batches that are not ``failed`` are not changed.
         """
 
         def retry(connection: Connection) -> int:
@@ -95,7 +97,7 @@ class RepairStore(Store):
         return self._do(gate_name, row, retry)
 
     def retry_sink(self, gate_name: str, by: str, why: str) -> int:
-        """Run the batch that waits for its sink at once; return 0 if none waits."""
+        """Make a gate run its held batch at once; return 1, or 0 if no batch waits for its sink."""
 
         def retry(connection: Connection) -> int:
             return changed_rows(connection, statements("rate")["run_at_once"], {"gate": gate_name})
@@ -105,7 +107,10 @@ class RepairStore(Store):
         return self._do(gate_name, row, retry)
 
     def drop_batch(self, gate_name: str, key: str, by: str, why: str) -> int:
-        """Drop a dead batch, without processing it; return 0 if it is not dead, or was dropped."""
+        """Mark a dead batch as resolved without processing it; return 1 if that changed it.
+
+        The result is 0 if the batch is not dead, or was resolved before.
+        """
 
         def drop(connection: Connection) -> int:
             reason = f"{why.strip()} ({by})"
@@ -117,7 +122,7 @@ class RepairStore(Store):
         return self._do(gate_name, row, drop)
 
     def drop_letters(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
-        """Drop dead letters, without processing them. Return how many were waiting."""
+        """Drop dead letters without sending them; return the number that were waiting."""
 
         def drop(connection: Connection) -> int:
             values = {
@@ -140,24 +145,24 @@ class RepairStore(Store):
         """Accept that a gate's missed offsets need not be processed.
 
         Args:
-            gate_name: The gate.
+            gate_name: Name of the gate.
             missed: The gate's missed offsets, from `ProofStore.missed`.
-            records: The number of offsets that the operator has seen; it must equal the number in
-                ``missed``.
-            by: The person who accepts the offsets.
-            why: The reason, in the person's words.
+            records: Number of missed offsets that the operator was shown; must equal the number of
+                offsets in ``missed``.
+            by: Name of the person who accepts the offsets.
+            why: The person's reason.
 
         Raises:
-            OptionError: The gate has missed another number of offsets, or none; or the name or the
-                reason is empty, or too long.
+            OptionError: ``records`` is not the number of missed offsets, or the name or the reason
+                is empty or too long.
             LedgerError: The gate is not declared.
         """
         if records != missed.offsets:
             raise OptionError(
                 f"Gate {gate_name!r} has missed {missed.offsets:,} offsets that nobody has accepted"
-                f" ({missed.lost:,} lost, {missed.skipped:,} skipped), and not {records:,}; see"
-                f" what they are with `headrace verify {shlex.quote(gate_name)}`, and name that"
-                " number."
+                f" ({missed.lost:,} lost, {missed.skipped:,} skipped), not {records:,}; list them"
+                f" with `headrace verify {shlex.quote(gate_name)}`, and give the number from its"
+                " output."
             )
         if not records:
             return
@@ -184,22 +189,23 @@ class RepairStore(Store):
         self._database.write(accept)
 
     def begin_send(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
-        """Record that dead letters are about to be sent; return the number for `end_send`."""
+        """Record that a send of dead letters begins; return the action's id for `end_send`."""
         target = _listed("dead letter", [str(letter) for letter in letters])
         row = self._row(gate_name, OperatorActionKind.SEND, target, by, why)
 
         return self._database.write(lambda connection: self._written(gate_name, connection, row)[0])
 
     def end_send(self, number: int, outcome: str) -> None:
-        """Record the outcome of a send."""
+        """Record the outcome of the send with the id ``number`` from `begin_send`."""
         self._database.change(_SQL["outcome"], {"number": number, "what": storable(outcome)})
 
     def alike_batches(
         self, gate_name: str | None, limit: int = 100, *, skip: int = 0
     ) -> tuple[AlikeBatches, ...]:
-        """Return groups of unresolved batches of one gate or of all gates.
+        """Return the unresolved batches of one gate or of all gates, grouped by error.
 
-        The group with the oldest batch is the first. The first ``skip`` groups are left out.
+        Groups are ordered by their oldest batch. The first ``skip`` groups are left out, and at
+        most ``limit`` are returned.
         """
         rows = self._database.rows(
             _SQL["alike_batches"],
@@ -213,9 +219,10 @@ class RepairStore(Store):
     def alike_letters(
         self, gate_name: str | None, limit: int = 100, *, skip: int = 0
     ) -> tuple[AlikeLetters, ...]:
-        """Return groups of waiting dead letters of one gate or of all gates.
+        """Return the waiting dead letters of one gate or of all gates, grouped by error.
 
-        The group with the oldest letter is the first. The first ``skip`` groups are left out.
+        Groups are ordered by their oldest letter. The first ``skip`` groups are left out, and at
+        most ``limit`` are returned.
         """
         rows = self._database.rows(_SQL["alike_letters"], gate=gate_name, limit=limit, skip=skip)
         return tuple(AlikeLetters(**row._asdict()) for row in rows)
@@ -223,18 +230,21 @@ class RepairStore(Store):
     def letters_of(
         self, batch_key: str, limit: int = 100, *, skip: int = 0
     ) -> tuple[DeadLetterRecord, ...]:
-        """Return the dead letters of one batch, of any status, oldest first, from ``skip`` on."""
+        """Return the dead letters of one batch, of every status, oldest first.
+
+        The first ``skip`` letters are left out, and at most ``limit`` are returned.
+        """
         rows = self._database.rows(_SQL["letters_of"], batch=batch_key, limit=limit, skip=skip)
         return tuple(letter_from(row._mapping) for row in rows)
 
     def _row(
         self, gate_name: str, kind: OperatorActionKind, target: str, by: str, why: str
     ) -> dict[str, Any]:
-        """Check the name and the reason of an action; return its row, without an outcome."""
+        """Check the author and the reason of an action; return its row, with no outcome yet."""
         return {
             "gate": gate_name,
             "kind": kind,
-            "by_whom": operator_text("Who does it", by, 1, MOST_BY),
+            "by_whom": operator_text("The operator's name", by, 1, MOST_BY),
             "why": operator_text("The reason", why, 1, MOST_WHY),
             "time_ms": self._clock(),
             "target": target,
@@ -257,7 +267,7 @@ class RepairStore(Store):
     def _written(
         self, gate_name: str, connection: Connection, row: dict[str, Any]
     ) -> tuple[int, str | None]:
-        """Write an action's row, once per call; return its number and its outcome so far."""
+        """Insert an action's row once per call; return its id and its outcome (None if unknown)."""
         with self._under(gate_name):
             execute(connection, _SQL["new"], row)
         written = execute(connection, _SQL["written"], row).one()
@@ -265,10 +275,11 @@ class RepairStore(Store):
 
 
 def _listed(noun: str, names: Collection[str]) -> str:
-    """Return the subjects of an action, in words."""
+    """Return the first 20 names of an action's batches or letters, and the count of the rest."""
     if not 0 < len(names) <= MOST_AT_ONCE:
         raise OptionError(
-            f"The action is about {len(names)}; choose from 1 to {MOST_AT_ONCE:,} at once."
+            f"The number of batches or dead letters of this action is {len(names)}; choose from 1"
+            f" to {MOST_AT_ONCE:,}."
         )
     shown: Sequence[str] = sorted(names)[:20]
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""

@@ -1,4 +1,4 @@
-"""A ledger in a SQLite file: its engine, its settings, and refused paths."""
+"""A ledger in a SQLite file: the engine, its settings, and the check of the path."""
 
 import sqlite3
 from pathlib import Path
@@ -22,10 +22,10 @@ _RETRY_S: Final = 0.01
 def sqlite_engine(
     url: URL, timeouts: Timeouts, *, read_only: bool, must_exist: bool = False
 ) -> Engine:
-    """Return the engine of a file; its first connection creates the file unless ``must_exist``.
+    """Return the engine of a SQLite file.
 
-    LedgerError is raised if there cannot be a file at this path, or if the file is missing and must
-    exist (``must_exist`` or ``read_only``).
+    The first connection creates a missing file unless ``must_exist`` or ``read_only``. LedgerError
+    is raised if the path cannot be a file's, or if the file is missing but must exist.
     """
     path = Path(str(url.database))
     _check(path, must_exist=read_only or must_exist)
@@ -47,7 +47,7 @@ def sqlite_engine(
 
 
 def write_ahead_mode(connection: Connection, timeouts: Timeouts) -> str:
-    """Switch a file to a write-ahead log; return the resulting mode, ``wal`` if supported.
+    """Switch a file to a write-ahead log; return its journal mode, ``wal`` if supported.
 
     OperationalError is raised if another process keeps the file locked.
     """
@@ -65,8 +65,8 @@ def write_ahead_mode(connection: Connection, timeouts: Timeouts) -> str:
 
 
 OTHER_LEDGER: Final = (
-    "a gated query makes it when it starts, and --ledger or HEADRACE_LEDGER names another one to a"
-    " command"
+    "a gated query creates it at its start; to read another ledger, name it with --ledger or"
+    " HEADRACE_LEDGER"
 )
 """Advice in errors about a missing ledger."""
 
@@ -75,16 +75,20 @@ def _check(path: Path, *, must_exist: bool) -> None:
     try:
         if path.is_dir():
             raise LedgerError(
-                f"The ledger {path} is a folder; name a file in it, as {path}/ledger.db."
+                f"The ledger {path} is a folder; name a file in it, such as {path}/ledger.db."
             )
         if not path.parent.is_dir():
             raise LedgerError(
-                f"The ledger {path} cannot be made: its folder does not exist; make it."
+                f"The ledger {path} cannot be created, because its folder does not exist; create"
+                " the folder."
             )
         if must_exist and not path.exists():
             raise NoLedgerError(f"There is no ledger {path}; {OTHER_LEDGER}.")
     except OSError as error:
-        raise LedgerError(f"The ledger {path} cannot be looked for: {error.strerror}.") from error
+        raise LedgerError(
+            f"The ledger {path} cannot be accessed: {error.strerror}; check the path and its"
+            " permissions."
+        ) from error
 
 
 def _writer(path: Path, lock_s: float) -> sqlite3.Connection:
@@ -94,19 +98,19 @@ def _writer(path: Path, lock_s: float) -> sqlite3.Connection:
 
 
 def _reader(path: Path, lock_s: float) -> sqlite3.Connection:
-    """Open a file for reading, without changing anything.
+    """Open a file for reading, without writing or creating any file.
 
-    Beside a database with a write-ahead log, even a reader creates files, which a later writer may
-    have no right to write. So without a log, and therefore without another process that has the
-    file open, the file is opened as immutable. The user then needs no right to write.
+    With a write-ahead log, even a reader creates files beside the database, and a later writer may
+    have no right to write them. Without a log, no other process has the database open. It is opened
+    as immutable then, and the user needs no write permission.
     """
     mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
     return sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, timeout=lock_s)
 
 
 LOG_BYTES: Final = 4_194_304
-"""Size to which SQLite truncates a write-ahead log after its last reader (bytes); about the size
-at which SQLite moves the log into the file."""
+"""Size to which SQLite truncates a write-ahead log when no reader needs it any more (bytes); about
+the size at which SQLite copies the log into the database."""
 
 
 def _configure(connection: sqlite3.Connection, _: object) -> None:
@@ -130,13 +134,13 @@ def _keep_to_the_file(engine: Engine, path: Path) -> None:
         # SQLite keeps using a deleted file, and would lose all writes with the file.
         if opened is not None and _identity(path) != opened:
             raise LedgerError(
-                f"The ledger {path} was deleted or replaced while it was open; put it back, unless "
-                "you have restored a copy of it, and start this program again."
+                f"The ledger {path} was deleted or replaced while it was open; put the old file "
+                "back, unless you replaced it with a backup on purpose, and restart this program."
             )
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return a file's device and inode, which reveal a replacement; None if it is missing."""
+    """Return a file's device and inode, which differ after a replacement; None if missing."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -1,25 +1,26 @@
-"""The ledger's statements: written by name in the files of ``sql/``, for both databases.
+"""The ledger's SQL statements, read by name from the files in ``sql/`` for both databases.
 
-A file has one topic. Each statement begins with ``-- name: NAME``, and comments that state its
-guarantees. Values are bound, as ``:name``; a value is never part of a statement's text.
+A file contains the statements of one topic. Each statement begins with ``-- name: NAME`` and with
+comments about its guarantees. Values are always bound as ``:name``, and never inserted into the
+text.
 
 ``{now}`` is the database's time (ms since the epoch) while the statement runs. ``{expired}`` is
-true if the lease of a batch is not in force. Such a lease has expired, or ends further ahead than
-any lease can, because the clock was set back. ``{unresolved}`` is true for a failed, backfilling or
-dead batch that was not dropped and that the next start of its query does not run again.
-``{locked}`` locks the selected rows until the transaction ends; a SQLite file has one writer
-anyway.
+true if the lease of a batch is not in force. Such a lease has ended, or ends later than now plus
+the longest allowed lease, because the clock was set back. ``{unresolved}`` is true for a failed,
+backfilling or dead batch that was not dropped. It is false for a batch that the next start of its
+query runs again. ``{locked}`` locks the selected rows until the transaction ends; SQLite does not
+need it, because a file has one writer.
 
 ``{merge(a, b)}`` joins two JSON maps; values of the second map win. ``{item(a, n)}`` is the number
-at a place of a JSON list, and ``{word(a, n)}`` the text there. ``{rows(:bounds)}`` are the elements
-of a list, each of them ``bound.value``.
+at index ``n`` of a JSON list, and ``{word(a, n)}`` is the text at index ``n``. ``{rows(:bounds)}``
+returns the elements of a JSON list as rows, with the column ``bound.value``.
 
-``-- part: NAME`` names lines that several statements of a file have in common; ``{NAME}`` in a
-statement is replaced by these lines.
+``-- part: NAME`` names lines that several statements of a file share. ``{NAME}`` in a statement is
+replaced by these lines.
 
-A line that ends with ``--? name`` is left out if that value is None. So one statement lists the
-rows of one gate or of all gates. The database sees only the conditions in use, and uses their
-index. ``IN :names`` binds a list.
+A line that ends with ``--? name`` is omitted if the value ``name`` is None. So one statement can
+select the rows of one gate or of all gates, and the database uses the index of the remaining
+conditions. ``IN :names`` binds a list.
 """
 
 import json
@@ -70,7 +71,7 @@ _MACROS: Final = {
     },
     r"\{locked\}": {"sqlite": "", "postgresql": "FOR NO KEY UPDATE"},
 }
-"""Replacements of each pattern, by database."""
+"""Regular expression of each macro, and its replacement for each database."""
 
 _EXPIRED: Final = "(lease_until_ms <= {now} OR lease_until_ms > {now} + {longest})"
 _UNRESOLVED: Final = """(batch.status IN ('failed', 'backfilling', 'dead')
@@ -83,7 +84,7 @@ _ALL_COLUMNS: Final = re.compile(r"(SELECT |RETURNING |\.)\*")
 
 
 class Statement:
-    """One statement of a file in ``sql/``; `execute` binds it to values."""
+    """A named SQL statement from a file in ``sql/``; `execute` runs it with values."""
 
     def __init__(self, name: str, lines: Sequence[str]) -> None:
         self.name: Final = name
@@ -100,7 +101,7 @@ class Statement:
         return f"Statement({self.name!r})"
 
     def on(self, dialect: str, given: Iterable[str] = ()) -> TextClause:
-        """Return the SQL for a database, with the optional lines of these values."""
+        """Return the SQL for a database, with the optional lines whose values are in ``given``."""
         key = dialect, self.optional.intersection(given)
         made = self._made.get(key)
         if made is None:
@@ -114,10 +115,10 @@ class Statement:
         values: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
         options: Mapping[str, Any] | None,
     ) -> CursorResult[Any]:
-        """Run the statement, and cache the columns of its result.
+        """Execute the statement, and cache the column names of its result.
 
-        SQLAlchemy would compute the columns again for each text. A statement with ``*`` is not
-        cached, because a newer schema may add a column.
+        Without the cache, SQLAlchemy would compute the columns for each execution. A statement with
+        ``*`` is not cached, because a newer schema may add a column.
         """
         key = connection.dialect.name, self.optional.intersection(given)
         cached = self._answered.get(key)
@@ -143,7 +144,7 @@ class Statement:
 
 @cache
 def statements(topic: str) -> Mapping[str, Statement]:
-    """Return the statements of a file of ``sql/``, by name."""
+    """Return the statements of the file ``sql/{topic}.sql``, by name."""
     text = (FOLDER / f"{topic}.sql").read_text()
     by_name = dict[str, Statement]()
     parts = dict[str, str]()
@@ -161,7 +162,7 @@ def statements(topic: str) -> Mapping[str, Statement]:
 
 
 def _lines(body: str) -> list[str]:
-    """Return the lines of a statement without comments, where a colon would bind a value."""
+    """Return a statement's lines without comments, because a colon in a comment binds a value."""
     return [line for line in body.splitlines() if line.strip() and not line.startswith("-- ")]
 
 
@@ -172,15 +173,15 @@ def execute(
     *,
     counted: bool = False,
 ) -> CursorResult[Any]:
-    """Run a statement once, or once for each of several mappings of values.
+    """Execute a statement for one mapping of values, or for each of several mappings.
 
-    Superfluous values are ignored. ``counted`` requests the number of changed rows, which an INSERT
-    does not return by default.
+    Values that the statement does not use are ignored. With ``counted``, the result has the number
+    of changed rows also for an INSERT.
     """
     names: Iterable[str] = ()
     if isinstance(values, Mapping):
         names = [name for name, value in values.items() if value is not None]
-        # An empty list has no type, so NULL replaces it; no value equals NULL either.
+        # An empty list has no type in SQL, so it is bound as NULL, which equals no value.
         lists = {name: [*values[name]] or [None] for name in statement.lists.intersection(names)}
         values = {**values, **lists} if lists else values
     options = {"preserve_rowcount": True} if counted else None
@@ -188,7 +189,7 @@ def execute(
 
 
 def take_time_from(engine: Engine, clock: Callable[[], int]) -> None:
-    """Make an engine take ``{now}`` from this clock (ms since the epoch) instead of its own."""
+    """Replace ``{now}`` in an engine's statements by the time of ``clock`` (ms since the epoch)."""
 
     @event.listens_for(engine, "before_cursor_execute", retval=True)
     def put_in(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> Any:
@@ -198,15 +199,15 @@ def take_time_from(engine: Engine, clock: Callable[[], int]) -> None:
 
 
 def ends_with(text: str) -> str:
-    """Return the pattern of ``LIKE .. ESCAPE '/'`` for texts with this end."""
+    """Return a pattern for ``LIKE .. ESCAPE '/'`` that matches texts ending with ``text``."""
     return "%" + re.sub(r"[/%_]", r"/\g<0>", text)
 
 
 def offsets_in(text: str) -> dict[int, int]:
-    """Return offsets by partition from a JSON map."""
+    """Parse a JSON map from partitions to offsets."""
     return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
 
 
 def offsets_text(offsets: Mapping[int, int]) -> str:
-    """Return offsets by partition as a JSON map."""
+    """Format offsets by partition as a JSON map."""
     return json.dumps(offsets, separators=(",", ":"))

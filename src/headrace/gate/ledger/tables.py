@@ -1,9 +1,10 @@
-"""The ledger's tables, the same on SQLite and PostgreSQL.
+"""Tables of the ledger, the same on SQLite and PostgreSQL.
 
-Times are ms since the epoch. Leases are by the database's own clock, which all processes share.
+Times are ms since the epoch. Leases are measured by the database's clock, which all processes
+share.
 
-The migrations create the tables; a test compares both. Every query uses an index, so that no query
-takes longer because of a longer history.
+The migrations create these tables, and a test compares both. Every query uses an index, so no query
+becomes slower as the history grows.
 """
 
 from typing import Final
@@ -26,10 +27,11 @@ from sqlalchemy import (
 )
 
 VERSION_TABLE: Final = "headrace_version"
-"""Table of the schema's version; not Alembic's default, so that a database can be shared."""
+"""Table with the version of the schema. It is not named as Alembic's default table, so that another
+program can use Alembic in the same database."""
 
 SCHEMA_VERSION: Final = "0002"
-"""Newest migration; versions are ordered as text."""
+"""Version of the newest migration; versions are compared as text."""
 
 metadata: Final = MetaData(
     naming_convention={
@@ -40,7 +42,7 @@ metadata: Final = MetaData(
     }
 )
 
-# SQLite numbers rows by itself only where the type is exactly INTEGER.
+# SQLite assigns row numbers only to a key of exactly the type INTEGER.
 _RowNumber = BigInteger().with_variant(Integer, "sqlite")
 
 gate: Final = Table(
@@ -129,7 +131,7 @@ action: Final = Table(
     Column("last_call", Text, nullable=False, unique=True),
     Index(None, "gate", "action_id"),
 )
-"""Operators' actions, on gates and on failures: one row per action, never deleted."""
+"""Operators' actions on gates and on failures: one row per action, never deleted."""
 
 rate: Final = Table(
     "rate",
@@ -207,7 +209,7 @@ batch_range: Final = Table(
     Column("topic_id", Text),
     UniqueConstraint("batch_key", "topic", "partition", "start_offset"),
 )
-"""Ranges of batches. Rows are written before a batch runs; ``failure_id`` is only a row number."""
+"""Ranges of batches, written before the batch runs. ``failure_id`` only numbers the rows."""
 
 lost: Final = Table(
     "lost",
@@ -218,7 +220,7 @@ lost: Final = Table(
     Column("from_offset", BigInteger, primary_key=True),
     Column("until_offset", BigInteger, nullable=False),
     Column("time_ms", BigInteger, nullable=False),
-    # "" where it is not known, for a key has no nulls.
+    # "" if unknown, because a column of a primary key cannot be null.
     Column("topic_id", Text, primary_key=True, server_default=""),
     # The batch that could not read the range; "" if the range was gone before a batch was planned.
     Column("batch_key", Text, primary_key=True, server_default="", index=True),
@@ -230,7 +232,7 @@ accepted: Final = Table(
     metadata,
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
     Column("topic", Text, primary_key=True),
-    # "" where it is not known, for a key has no nulls.
+    # "" if unknown, because a column of a primary key cannot be null.
     Column("topic_id", Text, primary_key=True),
     Column("partition", Integer, primary_key=True),
     Column("from_offset", BigInteger, primary_key=True),
@@ -238,7 +240,7 @@ accepted: Final = Table(
     Column("time_ms", BigInteger, nullable=False),
     Column("why", Text, nullable=False),
 )
-"""Lost or skipped offsets that an operator accepts as unprocessed, with the reason."""
+"""Lost or skipped offsets that an operator has accepted as unprocessed, with the reason."""
 
 dead_letter: Final = Table(
     "dead_letter",
@@ -263,13 +265,13 @@ dead_letter: Final = Table(
     Column("resolution", Text),
     # Corrected value that was sent instead of ``value``; ``value`` stays.
     Column("sent_value", LargeBinary),
-    # Until this time only the process of the last call sends the letter.
+    # End of the claim: until then only the claiming process may send the letter.
     Column("claimed_until_ms", BigInteger),
     Column("last_call", Text),
     UniqueConstraint("batch_key", "topic", "partition", "offset"),
     Index(None, "gate", "status", "dead_letter_id"),
 )
-"""Records that cannot be processed, kept whole."""
+"""Records that cannot be processed, with key, value and headers."""
 
 pruned: Final = Table(
     "pruned",
@@ -277,13 +279,13 @@ pruned: Final = Table(
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
     Column("checkpoint_id", Text, primary_key=True),
     Column("topic", Text, primary_key=True),
-    # "" where it is not known, for a key has no nulls.
+    # "" if unknown, because a column of a primary key cannot be null.
     Column("topic_id", Text, primary_key=True),
     Column("partition", Integer, primary_key=True),
     Column("start_offset", BigInteger, primary_key=True),
     Column("until_offset", BigInteger, nullable=False),
 )
-"""Ranges of batches that were deleted as old; neighbouring ranges are one row."""
+"""Ranges of batches that were deleted as old. Neighbouring ranges are joined to one row."""
 
 checkpoint: Final = Table(
     "checkpoint",
@@ -291,7 +293,7 @@ checkpoint: Final = Table(
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
     Column("checkpoint_id", Text, primary_key=True),
     Column("topic", Text, primary_key=True),
-    # "" where it is not known, for a key has no nulls.
+    # "" if unknown, because a column of a primary key cannot be null.
     Column("topic_id", Text, primary_key=True),
     # JSON objects, by partition: the start of the first batch and the end of the newest batch.
     Column("start_offsets", Text, nullable=False),
@@ -302,8 +304,8 @@ checkpoint: Final = Table(
     Column("begun", Text),
     Column("begins", BigInteger, nullable=False),
 )
-"""Ranges planned by each checkpoint. The proof compares batches with the rows, which outlive the
-batches."""
+"""Offsets planned by each checkpoint. A verification compares batches with these rows, which are
+kept after the batches are deleted."""
 
 position: Final = Table(
     "position",
@@ -314,8 +316,9 @@ position: Final = Table(
     # A JSON object, by partition: every batch writes it, and one row is cheaper than a hundred.
     Column("until_offsets", Text, nullable=False),
 )
-"""Position of a gate's newest run in a topic or journal that has an id. The rows outlive the
-batches: without them, a partition without new records would need a search through all batches."""
+"""End offsets of a gate's newest checkpoint in a topic or journal that has an id. The rows are kept
+after the batches are deleted: otherwise, the position in a partition without new records would need
+a search through all batches."""
 
 receiver: Final = Table(
     "receiver",
@@ -339,7 +342,7 @@ receiver: Final = Table(
     # A JSON object: the number of rejections, by kind.
     Column("rejected", Text, nullable=False, server_default="{}"),
 )
-"""Receivers of a gate's records, one row per lane, rewritten about once a second."""
+"""Receivers of a gate's records: one row per lane, updated about once a second."""
 
 signal: Final = Table(
     "signal",
@@ -351,7 +354,7 @@ signal: Final = Table(
     # By the database's clock, because the clocks of the stages' machines may differ.
     Column("written_ms", BigInteger, nullable=False),
 )
-"""Newest signal of a flow's stage to the stage directly upstream, until that stage has read it."""
+"""Newest signal of a flow's stage to the stage directly upstream, until that stage removes it."""
 
 flow_secret: Final = Table(
     "flow_secret",
@@ -359,8 +362,7 @@ flow_secret: Final = Table(
     Column("flow", Text, primary_key=True),
     Column("secret", Text, nullable=False),
 )
-"""Secret of each flow, with which its stages sign texts in a place that other programs can
-write."""
+"""Secret of each flow. Its stages sign texts with it where other programs can write."""
 
 stage_state: Final = Table(
     "stage_state",
@@ -370,7 +372,7 @@ stage_state: Final = Table(
     Column("body", Text, nullable=False),
     Column("written_ms", BigInteger, nullable=False),
 )
-"""State that each stage of a flow publishes."""
+"""Published state of each stage of a flow."""
 
 output: Final = Table(
     "output",
@@ -394,4 +396,4 @@ output: Final = Table(
         postgresql_where=text("state <> 'aborted'"),
     ),
 )
-"""The attempts of stages to write batches into topics."""
+"""Attempts of stages to write batches into topics."""

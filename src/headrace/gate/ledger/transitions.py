@@ -21,7 +21,7 @@ A      the plan fixed the ranges, and nothing has been read yet            1
 B      the engine runs its last planned batch again after a crash          + 1
 C      the engine runs a failed batch again after a crash                  + 1
 D      the handler or sink finished
-E      the handler or sink raised, or the batch's owner is dead
+E      the handler or sink raised, or the batch's owner has ended
 F      a backfill claims the batch
 G      the backfill finished
 H      the backfill raised, and may be repeated                            + 1
@@ -31,15 +31,17 @@ J      the backfill finished a part; the next backfill runs the rest       0
 K      another checkpoint reads all unfinished offsets of the batch        0
 ====== =================================================================== =========
 
-If a backfill's lease has expired, the next claim of the batch performs H and F at once. The
-finished parts of a batch (``progress``) change within a status, and are deleted with ``success``.
+If the lease of a ``backfilling`` batch has expired, the next claim of the batch performs H and F at
+once. A batch stores its finished parts in ``progress`` without a change of status; ``success``
+deletes the ``progress``.
 
-There is no other transition. ``success`` and ``dead`` are final: a row never leaves them.
+There is no other transition. ``success`` and ``dead`` are final statuses.
 
 Every value is a bound parameter. ``by`` is the owner, or the process that wants to be the owner.
-``call`` is the id of the call, and is stored in the row. A call whose answer was lost with the
-connection is repeated. The repeated call finds its own id in the row and makes the same change, so
-it returns the first call's answer. If another process has changed the row since, no row matches.
+``call`` is the id of the call, and is stored in the row. If the answer to a call is lost with the
+connection, the call is repeated. The repeated call finds its own id in the row and makes the same
+change, so it returns the same result as the first call. If another process has changed the row
+since, the repeated call changes no row.
 """
 
 import secrets
@@ -52,7 +54,7 @@ from headrace.gate.ledger.statements import Statement
 
 
 class Status(StrEnum):
-    """Status of a batch."""
+    """Status of a batch; `success` and `dead` are final."""
 
     IN_PROGRESS = "in_progress"
     SUCCESS = "success"
@@ -62,7 +64,7 @@ class Status(StrEnum):
 
 
 class Kind(StrEnum):
-    """Kind of a batch's run: by the live stream, or by a backfill after a failure."""
+    """Kind of a batch's run: in the live stream, or in a backfill after a failure."""
 
     LIVE = "live"
     BACKFILL = "backfill"
@@ -70,16 +72,16 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Transition:
-    """One allowed change of a row of ``batch``.
+    """An allowed change of a batch's status, with its conditions and side effects.
 
     Attributes:
-        letters: The transition's letters in the diagram.
-        before: Statuses in which the transition begins; none for a new row.
-        after: Status to which the transition leads.
-        sets: Additional assignments, as SQL.
-        allowed: Condition besides the status, as SQL.
-        attempts: Increase of the number of attempts, as SQL.
-        backfills: Increase of the number of failed backfills, as SQL; None resets the number to 0.
+        letters: Letters of the transition in this module's diagram.
+        before: Statuses from which the transition is allowed; empty for a new row.
+        after: Status after the transition.
+        sets: Additional column assignments, as SQL.
+        allowed: Condition on the row in addition to the status, as SQL.
+        attempts: Number added to the batch's attempts, as SQL.
+        backfills: Number added to the batch's failed backfills, as SQL; None sets that count to 0.
     """
 
     letters: str
@@ -92,7 +94,7 @@ class Transition:
 
     @cached_property
     def statement(self) -> Statement:
-        """The update that performs the transition; a repeated call changes nothing more."""
+        """The UPDATE statement of the transition; a second run for the same call has no effect."""
         made = f"(status = '{self.after}' AND last_call = :call)"
         before = ", ".join(f"'{status}'" for status in self.before)
 
@@ -129,12 +131,12 @@ _DONE: Final = (
 _FAILED: Final = f"{_ENDED}, {_ERROR}"
 _AFRESH: Final = f"start_time_ms = NULL, end_time_ms = NULL, records = NULL, {_NO_ERROR}"
 
-# An unknown outcome stays unknown: no later run reveals whether the batch is in its sink.
+# ``outcome_unknown`` stays true: no later run reveals whether the sink has the batch's records.
 _UNKNOWN_IF_SAID: Final = "outcome_unknown = (outcome_unknown OR :unknown)"
 
 
 def _unknown_again(status: Status) -> str:
-    """Return the assignment for an interrupted run in this status; a repeated call sets nothing."""
+    """Return SQL that sets ``outcome_unknown`` if the row was in ``status`` before the call."""
     made = f"status = '{status}' AND last_call = :call"
     return (
         f"outcome_unknown = (outcome_unknown OR (NOT coalesce({made}, false)"
@@ -188,7 +190,7 @@ RELEASE_AS_DEAD: Final = Transition(
     backfills="1",
 )
 MARK_DEAD: Final = Transition("I", (_TAKEN,), Status.DEAD, _FAILED, _OWNED)
-# Earlier failures say nothing about the rest of the batch, so the number of backfills restarts.
+# Earlier failures do not predict the failure of the other parts, so the count starts again at 0.
 PUT_BACK: Final = Transition("J", (_TAKEN,), _OPEN, _ENDED, _OWNED, backfills=None)
 SUPERSEDE: Final = Transition("K", (_OPEN,), Status.DEAD, "resolution = :why")
 
@@ -209,5 +211,5 @@ TRANSITIONS: Final = (
 
 
 def new_call_id() -> str:
-    """Return a new id for one call that changes a batch, and for its repetitions."""
+    """Return a random id for one call that changes a batch; retries of the call use the same id."""
     return secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""Alembic's script to update a ledger's schema; `headrace.gate.ledger.ledger` calls it."""
+"""Alembic's entry script for upgrades of a ledger; `headrace.gate.ledger.ledger` calls it."""
 
 from alembic import context
 

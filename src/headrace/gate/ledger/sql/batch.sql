@@ -12,7 +12,7 @@ WHERE name = :gate
   AND NOT EXISTS (SELECT 1 FROM batch WHERE batch_key = :batch AND last_call = :call)
 
 -- name: new
--- The created time is above that of the gate's earlier batches, even if the clock was set back.
+-- The created time is later than the gate's earlier batches', even if the clock was set back.
 INSERT INTO batch (batch_key, gate, checkpoint_id, status, attempts, reason, planned_records,
   planned_bytes, lag, rate_per_s, last_call, created_time_ms)
 SELECT :batch, :gate, :checkpoint_id, 'in_progress', 1, :reason, CAST(:planned_records AS bigint),
@@ -23,7 +23,7 @@ FROM batch WHERE gate = :gate
 ON CONFLICT DO NOTHING RETURNING *
 
 -- name: new_dead
--- Replaces planned batches whose rows are gone; nobody knows how often these batches ran.
+-- Inserts a dead batch for planned batches whose rows are missing; their attempts are unknown.
 INSERT INTO batch (batch_key, gate, checkpoint_id, status, attempts, reason, planned_records,
   planned_bytes, lag, rate_per_s, last_call, created_time_ms, end_time_ms,
   error_class, error_message, error_trace)
@@ -43,8 +43,8 @@ batch_key = :batch AND status = 'in_progress'
   AND (owner IS NULL OR owner = :by OR owner = :gone OR {expired})
 
 -- name: next_sequence_of
--- Numbers the next run of the handler of a batch that can be attached. It locks the gate's row, and
--- `attach` then the batch's: in another order two transactions can deadlock.
+-- Numbers the next run of the handler, for a batch that can be attached. This locks the gate's row,
+-- and `attach` locks the batch's row afterwards; in another order, two transactions could deadlock.
 UPDATE gate SET sequence = sequence + 1
 WHERE name = (SELECT gate FROM batch WHERE {is_attachable})
 RETURNING sequence
@@ -73,13 +73,13 @@ UPDATE batch SET error_class = :error_class, error_message = :error_message,
 WHERE batch_key = :batch AND status = 'success'
 
 -- name: leave_interrupted
--- Marks interrupted batches as failed that the next start of their query has not run.
+-- Gives an error to interrupted batches that the next start of their query did not run.
 UPDATE batch SET error_class = :error_class, error_message = :error_message
 WHERE gate = :gate AND batch_key <> :but AND status = 'failed'
   AND coalesce(error_class, '') = :query_stopped
 
 -- name: left_behind
--- Batches that nobody runs, and batches that this call has resolved, for a repeated call.
+-- Batches that no process runs, and batches that an earlier try of this call has resolved.
 -- There is no ORDER BY: SQLite would read all batches in that order instead of these states' batches.
 SELECT created_time_ms, batch_key FROM batch
 WHERE gate = :gate AND batch_key <> :but AND status IN ('in_progress', 'failed')
@@ -87,7 +87,7 @@ WHERE gate = :gate AND batch_key <> :but AND status IN ('in_progress', 'failed')
     {expired} OR owner IS NULL AND created_time_ms < :before_ms))
 
 -- name: open_of_others
--- Open batches of a gate's other checkpoints; there is no ORDER BY, as in `left_behind`.
+-- Open batches of a gate's other checkpoints, without ORDER BY for the reason in `left_behind`.
 SELECT * FROM batch WHERE gate = :gate AND checkpoint_id <> :checkpoint_id
   AND status IN ('in_progress', 'failed', 'backfilling')
 

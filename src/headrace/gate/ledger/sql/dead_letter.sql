@@ -79,7 +79,7 @@ WHERE dead_letter_id IN (SELECT dead_letter_id FROM below ORDER BY dead_letter_i
 ORDER BY dead_letter_id
 
 -- name: processed_any
--- A row if a batch has records that the schema fits, or a pruned batch had any.
+-- Returns a row if any record of a successful batch fits the schema.
 SELECT batch_key FROM batch WHERE gate = :gate AND status = 'success' AND planned_records > (
   SELECT count(*) FROM dead_letter
   WHERE dead_letter.batch_key = batch.batch_key AND error_class = :bad_value)

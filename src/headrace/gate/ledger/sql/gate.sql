@@ -1,6 +1,5 @@
 -- Gates: their declarations, the query that owns each, their throttles, and the limits of a batch.
--- Times of leases are the database's own, so that planners on several machines need no clock in
--- common.
+-- Leases are measured by the database's clock, so the clocks of the planners' machines may differ.
 
 -- part: gate_columns
 gate.name, gate.interval_ms, gate.source, gate.estimator, gate.created_ms, gate.gate_id,
@@ -74,7 +73,7 @@ UPDATE gate SET query_checkpoint = :checkpoint WHERE name = :gate AND query_owne
 SELECT {query_columns} FROM gate WHERE name = :gate AND query_owner IS NOT NULL
 
 -- name: begun_and_query
--- The gate's owner at that moment had begun that batch, or none yet.
+-- At one moment: the gate's owner, and the newest batch that the gate has begun.
 SELECT gate.begins, query_until_ms > {now} AS query_lives, {query_columns}, batch.*
 FROM gate LEFT JOIN batch ON batch.batch_key = gate.begun WHERE gate.name = :gate
 

@@ -15,7 +15,7 @@ SELECT (SELECT max(seen_ms) FROM receiver) AS seen_ms,
   (SELECT max(action_id) FROM action) AS acted
 
 -- name: newest_batches
--- One more batch of each gate than `skip`, from a walk of the gate's index.
+-- The newest `skip` + 1 batches of each gate, read from the gate's index.
 SELECT batch.* FROM gate CROSS JOIN batch
 WHERE batch.gate = gate.name
   AND gate.name IN :names  --? names
@@ -142,8 +142,8 @@ SELECT pruned_totals FROM gate WHERE name = :gate
 UPDATE gate SET pruned_totals = :totals WHERE name = :gate
 
 -- name: newest_at
--- Time at which the gate's next offset was the newest of its log, according to its batches. Newest
--- first: `planned` is the number of offsets planned from a batch on, itself included.
+-- Time at which the gate's next offset was the newest of its log, according to its batches.
+-- `planned` is the number of offsets that a batch and all newer batches have planned.
 SELECT max(CASE WHEN lag <= planned THEN created_time_ms END) AS newest_ms,
   min(created_time_ms) AS oldest_ms
 FROM (SELECT created_time_ms, lag, sum(planned_records) OVER (ORDER BY created_time_ms DESC

@@ -33,8 +33,8 @@ ORDER BY coalesce(min(min(created_time_ms)) OVER (PARTITION BY checkpoint_id), 0
   checkpoint_id, topic, topic_id, partition
 
 -- name: uneven
--- Ranges that do not begin at the end of the ranges before them, or are not processed. `reached` is
--- the highest end of all ranges before this one.
+-- Ranges that do not begin at the end of the earlier ranges, or are not processed. `reached` is the
+-- highest end of all earlier ranges of the partition.
 SELECT ranges.*, batch.error_class, batch.error_message, batch.resolution, batch.progress,
   batch.planned_records
 FROM (
