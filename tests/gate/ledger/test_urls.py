@@ -84,7 +84,7 @@ def test_a_normal_url_stays_as_it_is() -> None:
         ("postgresql://app:hunter2@[::1],[::2]/orders", "cannot be understood"),
         ("postgresql://app:hunter2@db/orders?password_from=a:b", "more than one password"),
         ("postgresql://db/orders?password=hunter2&password_from=a:b", "more than one password"),
-        ("postgresql://db/orders?password_from=hunter2", "write module:function, of a function"),
+        ("postgresql://db/orders?password_from=hunter2", "write module:function, for a function"),
         ("mysql://app:hunter2@db/orders", "cannot be kept in 'mysql'"),
         ("postgresql+asyncpg://app:hunter2@db/orders", "cannot be kept in 'postgresql+asyncpg'"),
         ("sqlite://", "cannot be kept in ':memory:'"),
