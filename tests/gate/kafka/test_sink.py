@@ -126,7 +126,7 @@ def test_copies_of_a_record_are_told_by_a_header_that_no_other_record_has(
 
 
 def test_copies_cannot_be_told_by_nothing() -> None:
-    with pytest.raises(OptionError, match="without columns; name those that tell each row"):
+    with pytest.raises(OptionError, match="without columns; name the columns that"):
         headrace.Batch("a key", None, (), 1, "live", 1).kafka_headers()
 
 

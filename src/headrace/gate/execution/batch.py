@@ -102,7 +102,10 @@ class Batch:
         """
         self._require_driver("transaction")
         if self._run is None:
-            raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it lends nothing.")
+            raise LedgerError(
+                f"Batch {self.key!r} was made without a ledger, so"
+                " batch.transaction() cannot be opened."
+            )
         return self._run.open()
 
     def once(self, connection: Connection, name: str = "") -> bool:
@@ -243,7 +246,9 @@ class Batch:
         """
         self._require_driver("reject")
         if self._run is None:
-            raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it keeps nothing.")
+            raise LedgerError(
+                f"Batch {self.key!r} was made without a ledger, so it cannot store dead letters."
+            )
         self._run.reject(rows, reason)
 
     def _require_driver(self, method: str) -> None:
@@ -435,8 +440,8 @@ class HandlerTransaction:
         """
         if self._over or self.committed:
             raise LedgerError(
-                f"Batch {self._batch} is committed, or its handler has returned, so nothing of it"
-                " is rejected any more; reject before the end of `with batch.transaction()`."
+                f"Batch {self._batch} is committed, or its handler has returned, so its records can"
+                " no longer be rejected; reject before the end of `with batch.transaction()`."
             )
         self.rejections.add(rows, reason)
 
@@ -459,8 +464,8 @@ class HandlerTransaction:
             raise self._undone_by
         if left_open:
             raise LedgerError(
-                f"The handler of batch {self._batch} has returned with batch.transaction() open,"
-                " and what was written in it is undone; use it as `with batch.transaction() as"
+                f"The handler of batch {self._batch} has returned with batch.transaction() open, so"
+                " its writes were rolled back; use it as `with batch.transaction() as"
                 " connection:`."
             )
         raise LedgerError(
@@ -480,8 +485,8 @@ class HandlerTransaction:
             self._commit_rejected()
         except (RejectionError, TooManyRejectedError, DataLossError) as error:
             raise RejectionError(
-                f"The handler of batch {self._batch} has returned, and what it rejected cannot be"
-                f" kept, so the whole batch is run again: {error}"
+                f"The handler of batch {self._batch} has returned, but the records that it rejected"
+                f" cannot be stored, so the whole batch is run again: {error}"
             ) from None
 
     def _commit_rejected(self) -> None:
@@ -493,16 +498,16 @@ class HandlerTransaction:
         elif self.committed and number > kept:
             raise LedgerError(
                 f"The handler of batch {self._batch} has decoded records after the commit of its"
-                f" batch.transaction(), and {number - kept} of them do not fit and are not kept;"
-                " compute all that headrace.decode gives before the `with` ends."
+                f" batch.transaction(), and {number - kept} of them do not fit the schema and are"
+                " not stored; compute the whole result of headrace.decode before the `with` ends."
             )
 
     def _claim(self) -> ExitStack:
         with self._changing:
             if self._over:
                 raise LedgerError(
-                    f"The handler of batch {self._batch} has returned, so batch.transaction() lends"
-                    " nothing any more; use it within the handler."
+                    f"The handler of batch {self._batch} has returned, so batch.transaction() can"
+                    " no longer be opened; use it within the handler."
                 )
             if self._stack is not None:
                 raise LedgerError(

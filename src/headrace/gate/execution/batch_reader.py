@@ -357,7 +357,7 @@ class SparkBatchReader:
             return None
         if self.connector.dead_letter_topic is None:
             _LOG.warning(
-                "No dead letter is sent to the topic %r: a %s has no topics.",
+                "Dead letters are not copied to the topic %r: a %s has no topics.",
                 name,
                 self.connector.name,
             )
@@ -430,5 +430,5 @@ def _small_rows(df: DataFrame, records: int, of_records: int) -> pa.Table | None
     try:
         return df.toArrow()
     except Exception as error:  # noqa: BLE001  (the batch is run from Spark's storage)
-        _LOG.info("A batch that is isolated is not held in this process: %s", error)
+        _LOG.info("The rows of a batch in isolation cannot be held in this process: %s", error)
         return None

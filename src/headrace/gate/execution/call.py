@@ -384,7 +384,8 @@ class HandlerCalls:
             self._ledger.batches.keep_error(part.batch.batch_key, error)
             _LOG.error(
                 "Batch %s of gate %r is already committed by batch.transaction(), so it stays a"
-                " success and is not run again; what its handler raised then is kept with it: %s",
+                " success and is not run again; the later error of its handler is stored with it:"
+                " %s",
                 part.key,
                 part.batch.gate,
                 ErrorReport.of(error).line,

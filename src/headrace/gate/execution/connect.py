@@ -156,7 +156,8 @@ class _Reports:
                     self._listener.onQueryProgress(progress_event(report))
             except Exception:  # noqa: BLE001  (the thread has no caller that could report it)
                 _LOG.warning(
-                    "The progress of batch %d did not reach its gate, which learns nothing of it.",
+                    "The progress of batch %d did not reach its gate, so the gate learns nothing"
+                    " from it.",
                     batch_id,
                     exc_info=True,
                 )

@@ -248,8 +248,9 @@ class Gate:
         policy = with_outages(policy, on_outage, outage_settings(read.options))
         if transform is not None and not df.sameSemantics(read.df):
             raise OptionError(
-                f"What the gate {self.name!r} is to write is derived from what it reads before"
-                " transform is applied; give what load() returned, and let transform derive all."
+                f"The DataFrame for the gate {self.name!r} is already derived from the stream,"
+                " although transform is set; give the DataFrame that load() returned, and derive"
+                " everything in transform."
             )
         stream = df if transform is None else transform(df)
         state = state_of_plan(stream)
@@ -327,9 +328,9 @@ class Gate:
             return None
         if is_remote(stream.sparkSession):
             raise OptionError(
-                f"on_failure is {policy.last!r}, but what the gate {self.name!r} writes is derived"
-                " from what it reads, and over Spark Connect such a batch cannot be run again; give"
-                " gate.write what load() returned, and what is derived of it as a function:"
+                f"on_failure is {policy.last!r}, but the gate {self.name!r} writes a derived"
+                " DataFrame, and over Spark Connect such a batch cannot be run again; give"
+                " gate.write the DataFrame that load() returned, and the derivation as a function:"
                 " transform=lambda df: df.select(...)."
             )
         return DerivedStream(stream)

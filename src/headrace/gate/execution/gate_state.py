@@ -151,9 +151,9 @@ class StreamState:
         query = self._query
         if query is not None and not has_ended(query):
             raise GateInUseError(
-                f"The gate {self.gate!r} is in use by the query {query.name!r} of this same"
-                f" program (run {query.runId}): a gate has one query at a time, so stop that one"
-                " first, or give this one a gate of another name."
+                f"The gate {self.gate!r} is in use by the query {query.name!r} of this same program"
+                f" (run {query.runId}): a gate has one query at a time, so stop that query first,"
+                " or give this query a gate of another name."
             )
 
     def batch_began(self, batch: str, *, is_limited: bool = False) -> None:

@@ -91,7 +91,7 @@ class GateCeiling:
             self._warn(error)
 
     def _warn(self, error: HeadraceError) -> None:
-        _LOG.warning("The ceiling of gate %r was not written down: %s", self._gate, error)
+        _LOG.warning("The ceiling of gate %r was not stored: %s", self._gate, error)
 
 
 class GatedHandler:
@@ -242,8 +242,8 @@ class GatedHandler:
             if behind.read != self._read:
                 raise GateInUseError(
                     f"The gate {self._gate!r} was taken over by another query, of"
-                    f" {behind.described}, for this one gave no sign of life until its lease had"
-                    " run out; start this query again once that one has ended."
+                    f" {behind.described}, because this query did not renew its lease in time;"
+                    " start this query again once the other query has ended."
                 )
             if behind.owner != self._planner:
                 self._planner, self._begins = behind.owner, behind.begins
@@ -294,8 +294,8 @@ class GatedHandler:
                 return None
             if not waited:
                 _LOG.warning(
-                    "Batch %s of gate %r is run by another process, or was by one that ended; it"
-                    " is taken over if that one gives no sign of life for %d s.",
+                    "Batch %s of gate %r is leased by another process, which may have ended; this"
+                    " process takes the batch over if its lease is not renewed for %d s.",
                     record.batch_key,
                     self._gate,
                     self._context.lease_ms // 1000,

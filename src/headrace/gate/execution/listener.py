@@ -367,8 +367,8 @@ class GateListener(JsonStreamingQueryListener):
                 declared = ledger.gates.get(gate)
         if ledger is None or declared is None:
             _LOG.warning(
-                "The gate %r learns no rate, for its ledger is not known here; name the ledger of"
-                " its option headrace.ledger in headrace.register(spark, ledger=...).",
+                "The gate %r learns no rate, because its ledger is unknown in this process; give"
+                " the URL of its option headrace.ledger to headrace.register(spark, ledger=...).",
                 gate,
             )
             return None
@@ -464,7 +464,7 @@ def _publish(ledger: Ledger, report: BatchReport, learnt: LearntRate | None) -> 
         _LOG.warning(_NOT_PROCESSED, error)
         return
     if interval is not None:
-        _LOG.info("The gate %r has another interval: %s.", report.gate, interval.why)
+        _LOG.info("The gate %r has a new interval: %s.", report.gate, interval.why)
 
 
 def _sample(report: BatchReport, learnt: LearntRate) -> RateSample:

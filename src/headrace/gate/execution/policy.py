@@ -128,7 +128,7 @@ def parse_on_failure(on_failure: str | OnFailure) -> OnFailure:
         case _:
             raise OptionError(
                 f"on_failure is {on_failure!r}; it must be one of {', '.join(map(repr, _LAST))}, or"
-                " what headrace.retry or headrace.isolate answers."
+                " a result of headrace.retry or headrace.isolate."
             )
 
 
@@ -151,8 +151,8 @@ def with_outages(policy: OnFailure, on_outage: str, settings: OutageSettings) ->
         )
     if chosen is not OnOutage.HOLD and settings != OutageSettings():
         raise OptionError(
-            f"The options outage.retry, outage.maxRetry and outage.maxHold say how a gate waits for"
-            f" its sink, and on_outage is {on_outage!r}, which does not; leave them out, or set it"
-            " to 'hold'."
+            "The options outage.retry, outage.maxRetry and outage.maxHold set how a gate waits for"
+            f" its sink, but on_outage is {on_outage!r}, with which it does not wait; leave these"
+            " options out, or set on_outage to 'hold'."
         )
     return replace(policy, outage=replace(settings, on_outage=chosen))

@@ -138,7 +138,8 @@ class Rejections:
         """
         if self._reader is None:
             raise LedgerError(
-                f"Batch {self._batch} was made without a reader of its source, so it keeps nothing."
+                f"Batch {self._batch} was made without a reader of its source, so its records"
+                " cannot be rejected."
             )
         self._add(
             _of_frame(rows, reason) if isinstance(rows, DataFrame) else _of_rows(rows, reason),

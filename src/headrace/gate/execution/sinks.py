@@ -173,8 +173,8 @@ def kafka_headers(key: str, columns: tuple[str, ...]) -> Column:
     """Return the result of `Batch.kafka_headers`, for the batch with this key."""
     if not columns:
         raise OptionError(
-            "batch.kafka_headers() is called without columns; name those that tell each row from"
-            " every other, such as 'topic', 'partition', 'offset'."
+            "batch.kafka_headers() is called without columns; name the columns that identify a"
+            " row, such as 'topic', 'partition', 'offset'."
         )
     # Typed JSON keeps different values distinct; binary values cast to text could look alike.
     record = F.to_json(F.struct(*(F.col(name) for name in columns)), _EXACT)
@@ -245,8 +245,8 @@ def _require_transaction(connection: Connection, key: str) -> None:
     if _commits_each_statement(connection.connection.dbapi_connection):
         raise OptionError(
             f"The connection given to batch.once() for batch {key!r} commits each statement by"
-            " itself (AUTOCOMMIT), so the key would be there without the rows; give one with"
-            " transactions: `with engine.begin() as connection:`."
+            " itself (AUTOCOMMIT), so the key could be stored without the rows; give a connection"
+            " with a transaction: `with engine.begin() as connection:`."
         )
 
 

@@ -115,7 +115,7 @@ def look(
                 if stop.seen_ms is not None or state in idle_before:
                     _end(state, stop.author)
         except HeadraceError:
-            _LOG.debug("Whether a query is to end is not known now.", exc_info=True)
+            _LOG.debug("The ledger did not answer whether a query must end.", exc_info=True)
     return idle
 
 
@@ -151,7 +151,7 @@ def _stop(state: StreamState, by: str) -> None:
     except (Py4JError, PySparkException, OSError) as error:
         if has_ended(query):
             # A signal to the whole group has ended its Spark first.
-            _LOG.debug("The query behind gate %r has ended with its Spark.", state.gate)
+            _LOG.debug("The query behind gate %r has ended together with Spark.", state.gate)
             return
         line = text_of(error).strip().partition("\n")[0]
         _LOG.warning("The query %r could not be stopped: %s", name, line)
@@ -200,7 +200,7 @@ def exits_as_errors(batch: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise HandlerExitError(
-            f"The handler of batch {batch} raised {type(error).__name__}"
-            f"{f': {error}' if str(error) else ''}, which ends its query; raise an Exception for"
-            " what the policy on_failure is to deal with."
+            f"The handler of batch {batch} raised"
+            f" {type(error).__name__}{f': {error}' if str(error) else ''}, which ends its query;"
+            " raise an Exception for a failure that the policy on_failure should handle."
         ) from error

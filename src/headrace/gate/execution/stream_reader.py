@@ -102,16 +102,16 @@ def check_batches_can_be_skipped(state: str | None, gate: str, last: str) -> Non
     """
     if state not in {None, SEVERAL_SOURCES}:
         raise OptionError(
-            f"on_failure is {last!r}, but what the gate {gate!r} writes is computed with state"
-            f" ({state}): without one of its batches the state, and every batch after it,"
-            " would be wrong; use 'stop' or headrace.retry(attempts), or compute with state in"
-            " another query, of what this one writes."
+            f"on_failure is {last!r}, but the gate {gate!r} writes a stream with state ({state}):"
+            " without one of its batches, the state and all later batches would be wrong; use"
+            " 'stop' or headrace.retry(attempts), or compute the state in another query that reads"
+            " the output of this query."
         )
     if state is not None:
         raise OptionError(
-            f"on_failure is {last!r}, but what the gate {gate!r} writes is computed from more than"
-            " one stream, and a batch cannot be run again from this gate's ranges alone; use 'stop'"
-            " or headrace.retry(attempts), or write each stream by a query of its own."
+            f"on_failure is {last!r}, but the gate {gate!r} writes a DataFrame of more than one"
+            " stream, and a batch cannot be run again from this gate's ranges alone; use 'stop' or"
+            " headrace.retry(attempts), or write each stream by a query of its own."
         )
 
 
@@ -169,16 +169,16 @@ def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
     """
     if not df.isStreaming:
         raise OptionError(
-            f"The gate {gate!r} was given a batch DataFrame, and a gate writes a stream;"
-            " give what gate.read(...).load() returns, or what is derived from it."
+            f"The gate {gate!r} was given a batch DataFrame, but a gate writes a stream; give the"
+            " DataFrame of gate.read(...).load(), or a DataFrame derived from it."
         )
     sources = sources_of(df)
     own = [source for source in sources if source.gate == gate]
     if len(own) > 1:
         raise OptionError(
-            f"What the gate {gate!r} is to write reads through it {len(own)} times, which are"
-            f" {len(own)} sources of one query, and a gate stands before one; read each with a gate"
-            " of its own."
+            f"The DataFrame for the gate {gate!r} reads through it {len(own)} times, as {len(own)}"
+            " sources of one query, but a gate limits one source; read each source with its own"
+            " gate."
         )
     with _lock:
         read = _reads.get(own[0].read or "") if own else None
@@ -186,13 +186,13 @@ def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
         other_gates = sorted({source.gate for source in sources if source.gate not in {None, gate}})
         through = f"through the gate {other_gates[0]!r}" if other_gates else "with no Gate.read"
         raise OptionError(
-            f"What the gate {gate!r} is to write was read {through}; write what"
-            f" {gate!r} itself has read, or what is derived from it."
+            f"The DataFrame for the gate {gate!r} was read {through}; write a DataFrame that"
+            f" {gate!r} itself has read, or one derived from it."
         )
     if read.ledger_url != ledger_url:
         raise OptionError(
-            f"What the gate {gate!r} is to write was read with another ledger than this gate's; use"
-            " one Gate to read and to write."
+            f"The DataFrame for the gate {gate!r} was read with another ledger than this gate's;"
+            " use one Gate to read and to write."
         )
     return read
 
@@ -235,7 +235,7 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         """
         if source != self._connector.format:
             raise OptionError(
-                f"The format is {source!r}, but behind the gate {self._gate!r} stands"
+                f"The format is {source!r}, but the gate {self._gate!r} reads"
                 f" {self._connector.format}; leave format() out, or read without a gate."
             )
         return self

@@ -236,7 +236,7 @@ class _Hold:
         if self.outage is None:
             return None
         _LOG.warning(
-            "Batch %s of gate %r goes on waiting, for %s by now: %s",
+            "Batch %s of gate %r still waits, for %s by now: %s",
             batch.batch_key,
             batch.gate,
             _span(self._ledger.database_time_ms() - self.outage.since_ms),
@@ -274,8 +274,8 @@ class _Hold:
             )
         else:
             _LOG.warning(
-                "Batch %s of gate %r waits no more after %s and %d failed runs, and is left to"
-                " on_failure: %s",
+                "Batch %s of gate %r stops waiting after %s and %d failed runs, and on_failure"
+                " applies: %s",
                 outage.batch,
                 batch.gate,
                 waited,
@@ -413,8 +413,8 @@ class _World:
         key, owner = self.batch.batch_key, self._context.owner
         if not self._ledger.batches.keep_progress(key, owner, progress, *letters):
             raise LedgerError(
-                f"Batch {key} of gate {self.batch.gate!r} does not belong to this process any"
-                " more, so the rest of it is not run here; whoever owns it now runs it."
+                f"Batch {key} of gate {self.batch.gate!r} does not belong to this process any more,"
+                " so this process does not run the rest of it; the new owner does."
             )
         self._kept = progress
 
@@ -563,8 +563,8 @@ class _World:
             return False
         _LOG.error(
             "The handler of gate %r has processed nothing since its query was started, and fails"
-            " with the same error whatever it is given, so the query is stopped. Mend the handler,"
-            " and start the query again; a backfill runs what has failed. %s",
+            " with the same error for all records, so the query is stopped. Correct the handler,"
+            " and start the query again; a backfill runs the failed batches. %s",
             self.batch.gate,
             ErrorReport.of(whole.error).line,
         )
