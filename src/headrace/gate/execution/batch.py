@@ -163,7 +163,7 @@ class Batch:
         return sinks.delta_options(self.key, name)
 
     def append_iceberg(self, df: DataFrame, table: "Table", name: str = "") -> bool:
-        """Append the batch's rows to an Iceberg table, unless it has them. Return whether it did.
+        """Append the batch's rows to an Iceberg table that lacks them. Return whether it did.
 
         One commit adds the rows and a snapshot property with the batch's key. The table has a
         batch if its current snapshot or one of that snapshot's ancestors has the key. The key is
@@ -180,7 +180,7 @@ class Batch:
 
         Args:
             df: a DataFrame with the table's columns.
-            table: a PyIceberg table, with its main branch; it is refreshed.
+            table: a PyIceberg table. Its main branch is written, and the object is refreshed.
             name: distinguishes several writes of one handler into one table. Default: "".
 
         Raises:

@@ -281,8 +281,7 @@ class SparkBatchReader:
         """Persist the rows of the ranges, in memory or on disk, until the ``with`` ends.
 
         If a second query runs the derivation, nothing is persisted: only the query can derive the
-        rows
-        of a part.
+        rows of a part.
         """
         kept = None if self.derived is not None else self._read(ranges)
         if kept is None:

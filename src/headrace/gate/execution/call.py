@@ -196,8 +196,7 @@ class HandlerCalls:
         """Whether an interrupted call may have written the whole batch to its sink.
 
         The answer is False once a later failed call has asked its sink for the key: such a sink
-        never
-        writes a part beside the whole batch.
+        never writes a part beside the whole batch.
         """
         is_certain = batch.progress is not None or batch.batch_key in self._asked
         return batch.outcome_unknown and not is_certain

@@ -99,9 +99,9 @@ class GatedHandler:
 
     The row is ``in_progress`` when the handler starts, and ``success`` or ``failed`` when it ends;
     then the failure policy applies. The handler is not called again for a batch that is already
-    ``success``: Spark repeats such a
-    batch if the process died before Spark's commit. It is not called for a batch that a backfill
-    has claimed either. A query with state still computes such a batch, to update its state.
+    ``success``: Spark repeats such a batch if the process died before Spark's commit. It is not
+    called for a batch that a backfill has claimed either. A query with state still computes such a
+    batch, to update its state.
 
     Args:
         gate: The gate's name.

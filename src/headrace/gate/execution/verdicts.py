@@ -569,9 +569,8 @@ def _task_verdict(text: str) -> bool:
     """Return the verdict for a traceback from a Python worker.
 
     The first exception in the text counts, which is the root cause of the others: only frames are
-    above
-    it, but all text below it may belong to its message. Later exceptions can only deny an outage,
-    except a ``SinkAwayError``, which reports one.
+    above it, but all text below it may belong to its message. Later exceptions can only deny an
+    outage, except a ``SinkAwayError``, which reports one.
     """
     start = _WORKER.match(text)
     raised = list(_RAISED.finditer(text[start.end() - len(_HEADER) :])) if start else []

@@ -251,9 +251,8 @@ def export(checkpoint: Checkpoint, to: Path, *, rerun: bool) -> None:
     are copied unchanged. The original is never changed.
 
     With ``rerun``, an uncommitted batch stays planned in the copy: the native source reads its
-    ranges
-    again, under the same number. The folder ``to`` appears only when the copy is complete. An error
-    leaves no files behind.
+    ranges again, under the same number. The folder ``to`` appears only when the copy is complete.
+    An error leaves no files behind.
     """
     pending = _pending(checkpoint, rerun=rerun)
     if to.exists():

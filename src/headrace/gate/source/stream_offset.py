@@ -125,8 +125,7 @@ class StreamOffset:
         """Return the non-empty ranges of the batch that ends here, by topic and partition.
 
         A partition without a known start is read from 0: the native connector does not write the
-        start
-        of a partition that is new in a batch.
+        start of a partition that is new in a batch.
         """
         if self.replay:
             return list(self.ranges)
