@@ -31,10 +31,8 @@ class OnFailure:
         backoff: The wait before each retry.
         last: Action after the last retry has failed. ``stop``: the query stops, and runs the batch
             again when it is restarted. ``defer``: the stream continues; a backfill runs the batch
-            later.
-            ``isolate``: the batch is halved until each record that cannot be processed is alone in
-            its
-            part.
+            later. ``isolate``: the batch is halved until each record that cannot be processed is
+            alone in its part.
         budget: Limits of an isolation. After them, the remaining parts are deferred.
         topic: Topic that receives copies of dead letters; None for the ledger alone.
         outage: What to do while the sink is unreachable, before all other actions.

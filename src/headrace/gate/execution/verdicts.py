@@ -348,10 +348,9 @@ def sink_is_away(error: BaseException) -> bool:
     report an outage.
 
     False for a refusal of the data: constraints, deadlocks, statement timeouts, missing tables,
-    HTTP
-    400, 404, 413, 422 and 500. Also False for HTTP 401 and 403, although an expired password is no
-    record's fault: services return these codes for single records too, such as the records of one
-    tenant. A handler that knows better raises ``SinkAwayError``. True for a wrong password of a
+    HTTP 400, 404, 413, 422 and 500. Also False for HTTP 401 and 403, although an expired password
+    is no record's fault: services return these codes for single records too, such as the records of
+    one tenant. A handler that knows better raises ``SinkAwayError``. True for a wrong password of a
     database: it is an ``OperationalError`` without an SQLSTATE, like an unreachable database.
 
     Also False if a process of Spark ended, for any reason, and if Headrace could not read its
