@@ -264,7 +264,7 @@ def test_what_is_derived_before_the_gate_is_refused_where_it_cannot_be_run_again
     scene: Scene, sink: Sink
 ) -> None:
     derived, handler = upper(scene.read()), Sink(sink.folder, "text")
-    with pytest.raises(OptionError, match="give what load"):
+    with pytest.raises(OptionError, match="give the DataFrame that load"):
         scene.gate.write(derived, handler, transform=upper)
     if is_remote(scene.spark):
         with pytest.raises(OptionError, match=r"as a function: transform="):

@@ -201,7 +201,7 @@ def test_what_is_decoded_after_the_commit_is_said_to_be_lost(scene: Scene) -> No
     (batch,) = scene.ledger.batches.newest("orders")
     assert batch.error is not None
     assert batch.error.error_class == f"{LedgerError.__module__}.LedgerError"
-    assert "1 of them do not fit and are not kept" in batch.error.message
+    assert "1 of them do not fit the schema and are not stored" in batch.error.message
 
 
 @pytest.mark.nightly

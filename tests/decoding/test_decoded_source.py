@@ -85,7 +85,7 @@ def test_dropmalformed_leaves_it_out(spark: SparkSession, orders: Topic) -> None
 
 def test_failfast_names_the_place_and_not_the_value(spark: SparkSession, orders: Topic) -> None:
     df = bounded(spark, orders, decode=ORDERS, mode="FAILFAST")
-    with pytest.raises(Exception, match=f"{orders.name}-0 at 2 cannot be decoded") as raised:
+    with pytest.raises(Exception, match=f"{orders.name}-0 at offset 2 cannot be decoded") as raised:
         df.collect()
     assert "hunter2" not in str(raised.value)
 
@@ -371,7 +371,7 @@ def test_a_value_that_fails_a_task_is_no_source_that_cannot_be_read(spark: Spark
     values = DecodedValues(ORDERS, ORDERS.columns(spark), Mode.FAILFAST)
     task = values.task(values.schema(KafkaSource({}).schema()), None)
     whole: Any = SimpleNamespace()
-    with pytest.raises(DecodeError, match="t-0 at 7 cannot be decoded") as raised:
+    with pytest.raises(DecodeError, match="t-0 at offset 7 cannot be decoded") as raised:
         list(SourceBatchReader(reading, task).read(whole))
     assert READ not in getattr(raised.value, "__notes__", ())
 

@@ -22,7 +22,7 @@ def places(ranges: Sequence[OffsetRange]) -> list[Place]:
 AWAY = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "/app/headrace/gate/kafka/reader.py", line 103, in read
-headrace.errors.BrokerError: Kafka gave nothing of orders-0 [3, 4) for 5000 ms.
+headrace.errors.BrokerError: Kafka sent no records of orders-0 [3, 4) for 5000 ms.
 It happened while Headrace read the source, or a schema.
 """
 """Spark's message where a task could not reach the brokers."""
@@ -44,7 +44,7 @@ class OrdersLog(MemoryLog):
     def read(self, ranges: Iterable[OffsetRange]) -> list[Row]:
         asked = list(ranges)
         if self._is_away(places(asked)):
-            raise BrokerError("Kafka gave nothing of orders-0 [3, 4) for 5000 ms.")
+            raise BrokerError("Kafka sent no records of orders-0 [3, 4) for 5000 ms.")
         return super().read(asked)
 
 

@@ -321,7 +321,7 @@ def test_two_streams_in_one_query_cannot_either(
     df = read(gate, spark, topic())
     other = spark.readStream.format("headrace-kafka").options(subscribe=topic().name)
     other = other.option("kafka.bootstrap.servers", topic().bootstrap_servers)
-    with pytest.raises(OptionError, match="from more than one stream"):
+    with pytest.raises(OptionError, match="of more than one stream"):
         gate.write(df.union(other.load()), sink, on_failure="defer")
 
 

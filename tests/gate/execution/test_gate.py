@@ -262,7 +262,7 @@ def test_what_the_gate_sets_cannot_be_set_against_it(reader: DataStreamReader, o
 
 def test_another_format_is_refused_for_it_would_not_heed_the_gate(reader: DataStreamReader) -> None:
     for load in (lambda: reader.format("kafka"), lambda: reader.load(format="kafka")):
-        with pytest.raises(OptionError, match="format is 'kafka', but behind the gate 'orders'"):
+        with pytest.raises(OptionError, match="format is 'kafka', but the gate 'orders'"):
             load()
     assert reader.format("headrace-kafka") is reader
 

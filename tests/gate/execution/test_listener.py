@@ -442,7 +442,7 @@ def test_an_auto_interval_becomes_what_the_fixed_cost_asks_for_and_the_log_says_
     assert now.rate_per_s == pytest.approx(8_000, rel=0.05)
     messages = [each.getMessage() for each in caplog.records if "interval" in each.getMessage()]
     assert 1 <= len(messages) <= 3
-    assert messages[-1].startswith("The gate 'orders' has another interval: a batch costs 0.")
+    assert messages[-1].startswith("The gate 'orders' has a new interval: a batch costs 0.")
 
 
 HERE, ELSEWHERE = new_owner(), "elsewhere:7:0/run"

@@ -123,10 +123,10 @@ def test_an_address_that_is_none_is_named(address: str) -> None:
         ("ssl.engine.factory.class", "PEM"),
         ("acks", "producers; leave it out"),
         ("value.serializer", "producers; leave it out"),
-        ("enable.auto.offset.store", "for Headrace itself to set"),
-        ("enable.partition.eof", "for Headrace itself to set"),
-        ("plugin.library.paths", "for Headrace itself to set"),
-        ("stats_cb", "for Headrace itself to set"),
+        ("enable.auto.offset.store", "is set by Headrace itself"),
+        ("enable.partition.eof", "is set by Headrace itself"),
+        ("plugin.library.paths", "is set by Headrace itself"),
+        ("stats_cb", "is set by Headrace itself"),
         ("metadata.broker.list", "kafka.bootstrap.servers"),
         ("sasl.mechanisms", "kafka.sasl.mechanism"),
     ],
@@ -172,7 +172,7 @@ def test_what_only_librdkafka_knows_to_be_wrong_names_the_users_option() -> None
 def test_the_same_in_both_clients_names_is_a_contradiction() -> None:
     message = refusal({"fetch.max.wait.ms": "1", "fetch.wait.max.ms": "2"})
     assert message == (
-        "kafka.fetch.wait.max.ms and kafka.fetch.max.wait.ms are both given; leave one out."
+        "kafka.fetch.wait.max.ms and kafka.fetch.max.wait.ms are both given; leave one of them out."
     )
 
 

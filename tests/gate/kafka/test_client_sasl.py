@@ -76,11 +76,11 @@ def test_without_a_protocol_that_has_it_sasl_is_not_looked_at() -> None:
         ({"sasl.mechanism": "PLAIN"}, "gives no username and password"),
         (login(f"{PLAIN} password=hunter2;"), "gives no username and password"),
         (login("hunter2"), "the word required"),
-        ({"sasl.jaas.config": f"{PLAIN} password=hunter2;"}, "GSSAPI where none is given"),
+        ({"sasl.jaas.config": f"{PLAIN} password=hunter2;"}, "default: GSSAPI"),
         (login(f"{KERBEROS} keyTab=hunter2;"), "PlainLoginModule or ScramLoginModule"),
         (
             login(f"{SCRAM} username=u password=hunter2 tokenauth='true';", "SCRAM-SHA-256"),
-            "no delegation tokens",
+            "does not support delegation tokens",
         ),
         (
             login(f"{PLAIN} username=u password=hunter2;")
@@ -99,7 +99,7 @@ def test_without_a_protocol_that_has_it_sasl_is_not_looked_at() -> None:
         ({"sasl.login.class": "a.B"}, "kafka.sasl.mechanism"),
         (
             {"sasl.mechanism": "PLAIN", "sasl.login.callback.handler.class": "a.B"},
-            "no Java here; leave the option out",
+            "Headrace cannot run; leave the option out",
         ),
     ],
 )
@@ -194,7 +194,7 @@ def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:
                 "sasl.login.callback.handler.class": "software.amazon.msk.auth.iam"
                 ".IAMOAuthBearerLoginCallbackHandler"
             },
-            "leave it out, and set kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth.token=",
+            "option out, and set kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth.token=",
         ),
         ({"sasl.oauthbearer.jwt.retriever.class": "a.B"}, "or JwtBearerJwtRetriever"),
         ({"sasl.jaas.config": f"{OAUTH} clientSecret=hunter2;"}, "needs; write org.apache.kafka"),

@@ -241,7 +241,7 @@ def test_partitions_are_named_by_topic() -> None:
         ),
         (
             {"subscribePattern": "a("},
-            "subscribePattern is 'a('; it must be a regular expression, and this is not: missing ),"
+            "subscribePattern is 'a('; it is not a valid regular expression: missing ),"
             " unterminated subpattern at position 1.",
         ),
         (

@@ -134,7 +134,7 @@ def test_what_is_named_must_exist_when_a_stream_starts(topic: TopicFactory) -> N
         given = {**options, "fetchOffset.numRetries": 0}
         with planner_of(orders, given) as planner, pytest.raises(SourceError) as raised:
             planner.initial()
-        assert str(raised.value) == f"Kafka has no {told}; make it, or correct the name."
+        assert str(raised.value) == f"Kafka has no {told}; create it, or correct the name."
 
 
 def test_starting_offsets_are_of_every_partition_that_is_read(topic: TopicFactory) -> None:
@@ -144,7 +144,7 @@ def test_starting_offsets_are_of_every_partition_that_is_read(topic: TopicFactor
         planner.initial()
     assert str(raised.value) == (
         f"startingOffsets leaves out {orders.name}-1; it must have a value for each partition that"
-        " is read, and no other (-1 is the latest offset, -2 the earliest)."
+        " is read, and for no other partition (-1 is the latest offset, -2 the earliest)."
     )
 
 
@@ -157,7 +157,7 @@ def test_starting_offsets_beyond_the_end_are_no_loss_and_the_message_says_where_
     said = f"startingOffsets is 4 for {orders.name}-0, beyond its end at 3"
     with planner_of(orders, options) as planner, pytest.raises(OptionError) as raised:
         planner.initial()
-    assert str(raised.value) == f"{said}; name an offset up to there, or -1 for the end."
+    assert str(raised.value) == f"{said}; set an offset within the log, or -1 for the end."
     with planner_of(orders, options | {"failOnDataLoss": "false"}) as planner:
         start = planner.initial()
         orders.produce(b"d")

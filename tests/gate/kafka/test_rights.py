@@ -166,8 +166,8 @@ def test_a_group_that_is_denied_is_one_sentence_and_is_used_once_it_is_granted(
     (line,) = [each.getMessage() for each in caplog.records if each.name == "headrace.kafka"]
     assert line == (
         f"The offsets of processed batches are not committed to the group {GROUP}, which this user"
-        " may not use: grant it Read on the group, or leave headrace.commit.group out. This is"
-        " logged once."
+        " may not use: grant the user Read on the group, or leave headrace.commit.group out. This"
+        " is logged once."
     )
     cluster.grant("commits", ResourceType.GROUP, GROUP, AclOperation.READ)
 

@@ -126,7 +126,7 @@ def test_copies_of_a_record_are_told_by_a_header_that_no_other_record_has(
 
 
 def test_copies_cannot_be_told_by_nothing() -> None:
-    with pytest.raises(OptionError, match="without columns; name those that tell each row"):
+    with pytest.raises(OptionError, match="without columns; name the columns that"):
         headrace.Batch("a key", None, (), 1, "live", 1).kafka_headers()
 
 
@@ -160,7 +160,7 @@ def test_a_stream_is_written_as_by_the_native_sink(
     ("chosen", "options", "told"),
     [
         (["key"], {"topic": "t"}, "There is no column value"),
-        (["value"], {}, "Nothing says to which topic"),
+        (["value"], {}, "No topic is set to which"),
         (["1 as value"], {"topic": "t"}, "The column value is int, and headrace-kafka writes bi"),
         (["value", "'0' as partition"], {"topic": "t"}, "The column partition is string"),
         (["value"], {"topic": "t", "subscribe": "t"}, "There is no option subscribe for writing"),
@@ -202,7 +202,7 @@ def test_a_topic_is_not_overwritten_and_a_journal_not_saved_to(
         (
             "repeat('x', 5000) as value, '{topic}' as topic",
             "too large; its max.message.bytes is 1000, and the largest of these records has 5000"
-            " bytes: make records smaller, or raise that.",
+            " bytes: make records smaller, or raise the limit.",
         ),
         (
             "'v' as value, '{topic}' as topic, array(named_struct('key', cast(null as string),"
@@ -212,7 +212,7 @@ def test_a_topic_is_not_overwritten_and_a_journal_not_saved_to(
         (
             "'v' as value, '{topic}' as topic, array(named_struct('key', 'a', 'value',"
             " cast('x' as binary)), null) as headers",
-            "A header is null; leave it out, or give it a key.",
+            "A header is null; leave the header out, or give it a key.",
         ),
     ],
 )
@@ -246,13 +246,13 @@ def test_only_records_that_are_too_large_are_called_that(topic: TopicFactory, of
             3_000,
             {"kafka.max.request.size": 2_000},
             "too large; kafka.max.request.size is 2000, and the largest of these records has 3000"
-            " bytes: make records smaller, or raise that.",
+            " bytes: make records smaller, or raise the limit.",
         ),
         (
             300,
             {"kafka.compression.type": "none"},
             "too large; its max.message.bytes is 1000, and the largest of these records has 300"
-            " bytes: set kafka.batch.size to 1000 at most, or raise that.",
+            " bytes: set kafka.batch.size to 1000 at most, or raise the limit.",
         ),
     ],
 )

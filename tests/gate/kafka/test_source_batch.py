@@ -198,11 +198,11 @@ def test_a_bounded_read_is_refused_in_one_sentence(
         return sentence(raised.value)
 
     assert refusal(timed, subscribe="no-such-topic", **{"fetchOffset.numRetries": 0}) == (
-        "SourceError: Kafka has no 'no-such-topic' (subscribe); make it, or correct the name."
+        "SourceError: Kafka has no 'no-such-topic' (subscribe); create it, or correct the name."
     )
     assert refusal(timed, startingTimestamp=2_500) == (
         f"OptionError: startingTimestamp is 2500, and {timed.name}-2 has no record at or after that"
-        " time; choose an earlier one, or set startingOffsetsByTimestampStrategy to latest."
+        " time; choose an earlier time, or set startingOffsetsByTimestampStrategy to latest."
     )
     assert refusal(timed, startingOffsets=for_each(timed, 2, 0, 0), endingTimestamp=1_500) == (
         f"OptionError: startingOffsets begins the read of {timed.name}-0 at 2, past its end at 1"

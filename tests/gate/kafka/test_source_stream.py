@@ -188,7 +188,8 @@ def test_with_the_bare_format_spark_shows_the_sentence(
         ),
         (
             {"subscribe": "no-such-topic", "fetchOffset.numRetries": 0},
-            "SourceError: Kafka has no 'no-such-topic' (subscribe); make it, or correct the name.",
+            "SourceError: Kafka has no 'no-such-topic' (subscribe); create it, or correct the"
+            " name.",
         ),
     ):
         with pytest.raises(StreamingQueryException) as raised:
@@ -211,7 +212,7 @@ def test_a_check_finds_a_wrong_option_a_missing_topic_and_an_unreachable_broker(
     with pytest.raises(SourceError) as missing:
         KAFKA.check({**right, "subscribe": f"{orders.name},no-such-topic"})
     assert str(missing.value) == (
-        "Kafka has no 'no-such-topic' (subscribe); make it, or correct the name."
+        "Kafka has no 'no-such-topic' (subscribe); create it, or correct the name."
     )
     nobody = f"127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(BrokerError) as unreachable:

@@ -43,7 +43,7 @@ def test_a_bound_by_partition_has_one_value_for_each_and_no_other(topic: TopicFa
                 resolve_offsets(log, ReadBound("endingOffsets", at), partitions)
             assert str(raised.value) == (
                 f"endingOffsets {said}; it must have a value for each partition that is read, and"
-                " no other (-1 is the latest offset, -2 the earliest)."
+                " for no other partition (-1 is the latest offset, -2 the earliest)."
             )
 
 

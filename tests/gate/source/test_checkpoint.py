@@ -100,7 +100,7 @@ def test_the_names_of_sources_are_kept(tmp_path: Path) -> None:
 def test_a_batch_is_run_again_where_it_began(tmp_path: Path) -> None:
     checkpoint = Checkpoint.read(str(a_checkpoint(tmp_path / "checkpoint", THREE, [5, 6])))
     to = tmp_path / "copy"
-    with pytest.raises(SourceError, match=r"Batch 7 of .* is planned and not committed, and its"):
+    with pytest.raises(SourceError, match=r"Batch 7 of .* is planned but not committed, and its"):
         export(checkpoint, to, rerun=False)
     export(checkpoint, to, rerun=True)
     assert [lines_of(to, number)[2] for number in (6, 7)] == [
@@ -120,15 +120,15 @@ def test_the_first_batch_is_run_again_where_it_began(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("batches", "committed", "said"),
     [
-        ({1: [OTHER]}, [1], "has no offset of Headrace's; the native source takes"),
-        ({1: ['{"a":{"0":1},"@replay":"/f"}']}, [1], "reads batches once more; export that"),
+        ({1: [OTHER]}, [1], "has no offset of a Headrace source; the native source can"),
+        ({1: ['{"a":{"0":1},"@replay":"/f"}']}, [1], "runs failed batches again, not of"),
         (
             {1: [OTHER, json.dumps({"a": {"0": 1}, "@checkpoint": "r", "@ids": {"a": "0f" * 16}})]},
             [1],
-            "Source 1 of the checkpoint .* reads the journal 'a', which no source of Spark's own",
+            "Source 1 of the checkpoint .* reads the journal 'a', for which Spark has no native",
         ),
-        ({7: [ours(10)]}, [], "the one before it is not there, so nobody knows where it began"),
-        ({1: ['{"a":{"0":"x"},"@checkpoint":"r"}']}, [1], "is not one of a Kafka source"),
+        ({7: [ours(10)]}, [], "Spark has deleted the batch before it, so"),
+        ({1: ['{"a":{"0":"x"},"@checkpoint":"r"}']}, [1], "is not the offset of a Kafka source"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(
@@ -145,7 +145,7 @@ def test_nothing_is_written_over_and_a_query_that_runs_is_found(tmp_path: Path) 
     checkpoint = Checkpoint.read(str(path))
     with pytest.raises(SourceError, match="of --to is within the checkpoint"):
         export(checkpoint, path / "copy", rerun=False)
-    with pytest.raises(SourceError, match="of --to is there already"):
+    with pytest.raises(SourceError, match="of --to exists already"):
         export(checkpoint, path, rerun=False)
     (path / "offsets" / "8").write_text("\n".join(["v1", BATCH, ours(40)]))
     with pytest.raises(SourceError, match="A query runs on the checkpoint"):
@@ -154,14 +154,14 @@ def test_nothing_is_written_over_and_a_query_that_runs_is_found(tmp_path: Path) 
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="for it has no folder 'offsets'"):
+    with pytest.raises(SourceError, match="because it has no folder 'offsets'"):
         Checkpoint.read(str(tmp_path))
     with pytest.raises(SourceError, match="is not in a folder of this machine"):
         Checkpoint.read("s3://bucket/checkpoint")
     with pytest.raises(SourceError, match="a query that has planned a batch"):
         Checkpoint.read(str(a_checkpoint(tmp_path / "empty", {})))
     path = a_checkpoint(tmp_path / "newer", {0: [ours(1)]}, version="v9")
-    with pytest.raises(SourceError, match="it begins with 'v9', and v1 or v2 is known"):
+    with pytest.raises(SourceError, match="it begins with 'v9'; known is v1 or v2"):
         Checkpoint.read(str(path))
 
 
@@ -245,7 +245,7 @@ def test_what_is_planned_and_not_begun_is_no_defect(ledger: Ledger, tmp_path: Pa
     processed(ledger, (0, 10), (10, 20))
     found = compared(ledger, a_checkpoint(tmp_path / "checkpoint", THREE, [5, 6]))
     assert (found.findings, found.contradictions) == ((), ())
-    assert "Batch 7 of the checkpoint is planned and not begun" in found.notes[1]
+    assert "Batch 7 of the checkpoint is planned but not begun" in found.notes[1]
 
 
 def test_where_the_ledger_has_gone_on_the_checkpoint_is_an_older_copy(
@@ -263,13 +263,13 @@ def test_a_checkpoint_that_a_gate_has_left_is_told(ledger: Ledger, tmp_path: Pat
     ledger.batches.begin(a_batch(0, 99, run="another"))
     found = compared(ledger, a_checkpoint(tmp_path / "checkpoint", THREE))
     assert (found.findings, found.contradictions) == ((), ())
-    assert "is of another checkpoint, another" in found.notes[1]
+    assert "belongs to another checkpoint, another" in found.notes[1]
 
 
 def test_a_checkpoint_of_no_gate_of_the_ledger_is_refused(tmp_path: Path) -> None:
     checkpoint = Checkpoint.read(str(a_checkpoint(tmp_path / "checkpoint", THREE)))
     refuse_a_stranger(checkpoint, ["clicks", GATE])
-    with pytest.raises(OptionError, match=r"of no gate that is verified \(clicks\); its gates: or"):
+    with pytest.raises(OptionError, match=r"gate that is verified \(clicks\); its gates: or"):
         refuse_a_stranger(checkpoint, ["clicks"])
 
 
@@ -310,7 +310,7 @@ def test_the_log_says_what_it_has_more_and_what_it_never_had(ledger: Ledger) -> 
     assert in_log(ledger, ID, {0: (10, 30)}) == Comparison()
     assert in_log(ledger, ID, {0: (25, 30)}) == Comparison(), "retention"
     assert in_log(ledger, ID, {0: (4, 35), 1: (2, 3)}).notes == (
-        "Kafka has orders-0 [4, 10), which lies before all that was planned.",
+        "Kafka has orders-0 [4, 10), which lies before all planned offsets.",
         "Kafka has orders-0 [30, 35), which is not planned yet.",
         "Kafka has orders-1 [2, 3), and no batch has read any of that partition yet.",
     )
@@ -332,7 +332,7 @@ def test_what_was_seen_of_a_topic_that_is_gone_and_not_counted_is_a_contradictio
     (planned,) = batch.ranges
     ledger.batches.begin(replace(batch, ranges=(replace(planned, latest=50),)))
     (said,) = in_log(ledger, "another id", {0: (0, 5)}).contradictions
-    assert "no batch has read orders-0 [20, 50), which it had at least" in said
+    assert "no batch has read orders-0 [20, 50) and perhaps more" in said
     ledger.history.record_losses(GATE, [OffsetRange("orders", 0, 20, 50)], {"orders": ID})
     assert in_log(ledger, "another id", {0: (0, 5)}).contradictions == ()
 
@@ -364,12 +364,12 @@ def test_a_file_of_offsets_that_is_cut_anywhere_is_told_to_be_cut(
             with pytest.raises(SourceError) as raised:
                 read()
             said = str(raised.value)
-            assert f"The checkpoint's file {file} is not whole" in said, (length, said)
+            assert f"The checkpoint's file {file} is incomplete" in said, (length, said)
             assert "restore it from a copy" in said
             assert "newer" not in said
     for begin in range(len(content)):  # as a power failure leaves it, at each byte
         file.write_bytes(content[:begin] + b"\0" * 9 + content[begin + 9 :])
-        with pytest.raises(SourceError, match="is not whole"):
+        with pytest.raises(SourceError, match="is incomplete"):
             Checkpoint.read(str(path))
     file.write_bytes(content)
     assert Checkpoint.read(str(path)).newest == 6
@@ -379,13 +379,13 @@ def test_a_file_of_nul_bytes_is_not_whole(tmp_path: Path) -> None:
     path = a_checkpoint(tmp_path / "c", {5: [ours(10)]})
     file = path / "offsets" / "5"
     file.write_bytes(b"\0" * 200)
-    with pytest.raises(SourceError, match="is not whole, as after a full disk, a power failure"):
+    with pytest.raises(SourceError, match="is incomplete, for example after a full disk"):
         Checkpoint.read(str(path))
 
 
 def test_a_file_that_is_cut_between_two_sources_is_told_to_be_cut(tmp_path: Path) -> None:
     path = a_checkpoint(tmp_path / "c", {5: [OTHER, ours(10)], 6: [OTHER]})
-    with pytest.raises(SourceError, match="offsets/6 is not whole"):
+    with pytest.raises(SourceError, match="offsets/6 is incomplete"):
         Checkpoint.read(str(path))
 
 
@@ -393,8 +393,8 @@ def test_a_file_of_another_version_is_not_told_to_be_cut(tmp_path: Path) -> None
     path = a_checkpoint(tmp_path / "c", {5: [ours(10)]}, version="v3")
     with pytest.raises(SourceError) as raised:
         Checkpoint.read(str(path))
-    assert "it begins with 'v3', and v1 or v2 is known" in str(raised.value)
-    assert "not whole" not in str(raised.value)
+    assert "it begins with 'v3'; known is v1 or v2" in str(raised.value)
+    assert "is incomplete" not in str(raised.value)
 
 
 @pytest.mark.parametrize("line", ["-", OTHER, "an offset of a source of somebody's"])

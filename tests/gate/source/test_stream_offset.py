@@ -114,7 +114,7 @@ def test_what_a_batch_must_know_stands_under_keys_that_no_topic_has() -> None:
     ],
 )
 def test_an_offset_of_another_source_is_refused(garbage: Any) -> None:
-    with pytest.raises(SourceError, match="not one of a Kafka source") as failed:
+    with pytest.raises(SourceError, match="not the offset of a Kafka source") as failed:
         StreamOffset.from_json(garbage)
     assert repr(garbage) in str(failed.value)
 

@@ -170,7 +170,7 @@ def test_a_journal_is_asked_where_it_ends(tmp_path: Path) -> None:
             offsets = PlannedRange(OffsetRange("orders", 0, start, until), topic_id=journal.id)
             succeed(ledger, PlannedBatch("orders", "run", (offsets,), "rate", journal.storage.url))
             said = told(url, "verify --source", 0 if until <= 12 else 4, width=200)
-    assert "has orders-0 [0, 3), which lies before all that was planned." in said
+    assert "has orders-0 [0, 3), which lies before all planned offsets." in said
     assert (
         "The journal has orders-0 up to 12, and the ledger has batches of orders-0 [3, 14)" in said
     )

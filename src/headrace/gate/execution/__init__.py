@@ -1,1 +1,1 @@
-"""A query's gate: its reader, its handler, and the listener that feeds its rate law."""
+"""Driver's side of a gate: stream reader, handler calls, failure policies, and query listener."""

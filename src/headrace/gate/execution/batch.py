@@ -1,4 +1,4 @@
-"""A batch from its handler's view, and the transaction that commits with its success."""
+"""`Batch`, the second argument of a handler, and its transaction with the batch's success."""
 
 import concurrent.futures
 import inspect
@@ -33,29 +33,30 @@ OpenTransaction = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch from its handler's view.
+    """Batch that a handler processes: its key, ranges and number, and methods for exact sinks.
 
-    Functions that run in tasks, such as those of ``df.foreachPartition``, get a copy of the values.
-    Methods that write or reject need the driver, and raise on such a copy.
+    Functions that run in tasks, such as in ``df.foreachPartition``, get a copy with the values
+    only. Methods that write or reject need the driver, and raise an exception on a copy.
 
     Attributes:
-        key: the same for every run of the same ranges, and different for every other batch; the key
-            for idempotent sinks.
+        key: key of the batch for idempotent sinks. It is the same for every run of the same ranges,
+            and different for every other batch.
         id: Spark's number of the batch in its query; the same when Spark runs the batch again. None
-            in a backfill, and for a part of a batch. It rises within one checkpoint only, so no
-            sink may skip by it.
+            in a backfill, and for a part of a batch. It rises only within one checkpoint, so a sink
+            must not use it to skip batches.
         ranges: the offsets in the batch, by topic and partition; empty if this gate's source had
             nothing new (a query may have other sources, and a first batch may begin at the end).
-        attempt: 1 the first time, then counting; without ranges always 1. Several runs of one
-            record in a backfill, to test whether others pass meanwhile, are one attempt.
+        attempt: number of the attempt to process the batch, from 1; always 1 without ranges. If a
+            backfill runs one record several times as a test, these runs are one attempt.
         kind: ``live``, or ``backfill`` for a batch that had failed.
-        sequence: the number of this call of the handler, above the number of every earlier call for
-            this gate: by any process, of any checkpoint, including backfills and parts. Another run
-            of the batch has another number. Use it for a sink that keeps the newest; use ``key``
+        sequence: number of this call of the handler, higher than in every earlier call for this
+            gate: in any process, with any checkpoint, in backfills, and for parts. Each run of a
+            batch has its own number. Use it for a sink that keeps the newest version; use ``key``
             for a sink that writes each batch once.
-        parent_keys: for a part, the keys of the enclosing parts and the batch, the nearest first;
-            empty for a whole batch. A failed batch may be in the sink nevertheless, if its handler
-            raised after its write: a sink that writes under keys replaces the rows of these keys.
+        parent_keys: for a part, the keys of the enclosing parts and of the batch, the nearest
+            first; empty for a whole batch. A failed batch may be in the sink, if its handler raised
+            an exception after the write. So a sink that writes by key replaces the rows of these
+            keys.
     """
 
     key: str
@@ -69,7 +70,7 @@ class Batch:
     _is_copy: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Callable[..., "Batch"], tuple[object, ...]]:
-        """Pickle the values alone, for tasks: the ledger and the session stay on the driver."""
+        """Pickle only the values, for tasks. The ledger and the session stay on the driver."""
         values = tuple(
             getattr(self, attribute.name) for attribute in fields(self) if attribute.init
         )
@@ -78,16 +79,15 @@ class Batch:
     def transaction(self) -> AbstractContextManager[Connection]:
         """Return a connection to the ledger's database, in a transaction with the batch's success.
 
-        For a sink in that database: rows written through the connection are durable together with
-        the batch's ``success``, or neither is. The transaction is committed at the end of the
-        ``with``, which should be the last statement of the handler. An exception that leaves the
-        ``with`` undoes everything, and the batch has failed, even if the handler catches the
-        exception outside the ``with``. An exception after the ``with`` does not change the batch:
-        the error is stored with the batch, which is not run again; ``on_failure="stop"`` ends the
-        query.
+        Use it for a sink in that database: rows written through the connection and the batch's
+        ``success`` become durable together, or not at all. The transaction is committed at the end
+        of the ``with``, which should be the last statement of the handler. An exception that leaves
+        the ``with`` rolls everything back, and the batch has failed, even if the handler catches
+        the exception outside the ``with``. After the ``with``, the batch stays a success: a later
+        exception is only stored with it, and ends the query if ``on_failure="stop"``.
 
-        Savepoints (``connection.begin_nested()``) are allowed. On SQLite nothing else can write
-        meanwhile: read and compute before.
+        Savepoints (``connection.begin_nested()``) are allowed. On SQLite, no other connection can
+        write during the transaction, so read and compute before it.
 
         >>> def handler(df, batch):
         ...     rows = [row.asDict() for row in df.collect()]
@@ -95,30 +95,32 @@ class Batch:
         ...         connection.execute(insert(orders), rows)
 
         Raises:
-            LedgerError: at once, if the method is used a second time, the handler has returned, or
-                the batch was made without a ledger. Within, for ``connection.commit()``,
-                ``rollback()`` and ``close()``, which the end of the ``with`` does. At the end, if
-                this process no longer owns the batch, or the database failed; nothing is written
-                then.
+            LedgerError: at the beginning of the ``with``, if the method is used a second time, the
+                handler has returned, or the batch was made without a ledger. Within the ``with``,
+                for ``connection.commit()``, ``rollback()`` and ``close()``. At its end, if this
+                process no longer owns the batch, or the database failed; then nothing is written.
         """
         self._require_driver("transaction")
         if self._run is None:
-            raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it lends nothing.")
+            raise LedgerError(
+                f"Batch {self.key!r} was made without a ledger, so"
+                " batch.transaction() cannot be opened."
+            )
         return self._run.open()
 
     def once(self, connection: Connection, name: str = "") -> bool:
         """Mark this batch as written in a database. Return whether the caller must write it.
 
-        For any database that SQLAlchemy supports. The result is True once for each batch whose
-        transaction commits, whatever ran in between: the key goes into the table
-        ``headrace_batches``, which is created if missing, in the connection's transaction. So key
-        and rows are durable together, or neither is. Another run of the same batch waits in
+        This works with any database that SQLAlchemy supports. The call inserts the batch's key into
+        the table ``headrace_batches``, which is created if missing, in the connection's
+        transaction. So key and rows become durable together, or not at all. For each batch, the
+        result is True in exactly one committed transaction. Another run of the same batch waits in
         PostgreSQL until this transaction ends, and in SQLite until the file is free.
 
-        A part of a batch counts as written if an enclosing part or the batch is written. Such a
-        batch has failed although it was committed: the answer to the commit was lost, or the
-        handler raised after the commit. A batch is not written once parts of it are; a process that
-        was frozen for longer than its lease may try that.
+        A part of a batch counts as written if an enclosing part or the batch is written. This
+        happens if a batch counts as failed although it was committed: the answer to the commit was
+        lost, or the handler raised an exception after the commit. If parts are written, the batch
+        is refused; a process that was frozen for longer than its lease may try to write it.
 
         >>> def handler(df, batch):
         ...     rows = [row.asDict() for row in df.collect()]
@@ -128,15 +130,15 @@ class Batch:
 
         Args:
             connection: a connection with a transaction, which the caller commits.
-            name: distinguishes several writes of one handler into one database, each in a
-                transaction of its own. Default: "".
+            name: distinguishes several writes of one handler into one database, if each has its own
+                transaction. Default: "".
 
         Raises:
             OptionError: the connection commits each statement by itself.
             BatchSplitError: parts of the batch are written already.
-            SQLAlchemyError: any error of the database, for example if another transaction had the
-                key and this transaction is too strict to continue (``SERIALIZABLE``): run the batch
-                again.
+            SQLAlchemyError: any error of the database, such as a serialization failure under
+                ``SERIALIZABLE`` if another transaction has inserted the key. Let it pass, so that
+                the batch is run again.
         """
         self._require_driver("once")
         is_new = sinks.once(connection, (self.key, *self.parent_keys), name)
@@ -144,63 +146,61 @@ class Batch:
         return is_new
 
     def delta_options(self, name: str = "") -> dict[str, str]:
-        """Return options of a write into a Delta table that make the table store this batch once.
+        """Return options for a write into a Delta table, so that the table stores this batch once.
 
-        They are ``txnAppId``, a unique id of this batch, and ``txnVersion``, the same for all: the
-        table skips a batch that it already has, and no other, in any order. Two simultaneous runs
-        are one write too: the later commit fails as a conflict.
+        ``txnAppId`` is a unique id of this batch, and ``txnVersion`` is the same for all batches.
+        So the table skips exactly the batches that it already has, in any order. Of two
+        simultaneous runs, the later commit fails with a conflict.
 
         >>> def handler(df, batch):
         ...     options = batch.delta_options()
         ...     df.write.format("delta").mode("append").options(**options).save("lake/orders")
 
         Args:
-            name: distinguishes several writes of one handler into one table: without names the
-                table would skip the second. Default: "".
+            name: distinguishes several writes of one handler into one table. With equal names, the
+                table would skip the second write. Default: "".
         """
         return sinks.delta_options(self.key, name)
 
     def append_iceberg(self, df: DataFrame, table: "Table", name: str = "") -> bool:
-        """Append the batch's rows to an Iceberg table that lacks them.
+        """Append the batch's rows to an Iceberg table that lacks them. Return whether it did.
 
-        Return whether they were appended.
-
-        The rows and a property of the snapshot with the batch's key are one commit. The table has a
+        One commit adds the rows and a snapshot property with the batch's key. The table has a
         batch if its current snapshot or one of that snapshot's ancestors has the key. The key is
-        checked before the write, and again in each commit, so two simultaneous runs are one write
-        too. A part is not written if an enclosing part or the batch is present, nor a batch if a
-        part of it is. A batch whose snapshot was expired or rolled back is written again when it
-        runs again.
+        checked before the write and again in each commit, so even two simultaneous runs write once.
+        A part is not written if the table has an enclosing part or the batch. A batch is refused if
+        the table has a part of it. A batch whose snapshot was expired or rolled back is written
+        again when it runs again.
 
-        The rows pass through the driver's memory, as Arrow. PyIceberg writes them (``pip install
-        'headrace[iceberg]'``), because Iceberg has no jar for this Spark.
+        PyIceberg writes the rows (``pip install 'headrace[iceberg]'``), because Iceberg has no jar
+        for this Spark. So the rows pass through the driver's memory, as Arrow.
 
         >>> def handler(df, batch):
         ...     batch.append_iceberg(df, catalog.load_table("shop.orders"))
 
         Args:
             df: a DataFrame with the table's columns.
-            table: a PyIceberg table, with its main branch; it is refreshed.
+            table: a PyIceberg table. Its main branch is written, and the object is refreshed.
             name: distinguishes several writes of one handler into one table. Default: "".
 
         Raises:
             BatchSplitError: parts of the batch are in the table already.
-            Exception: any error of PyIceberg or Spark. If the outcome of the commit is unknown, the
-                next run detects it.
+            Exception: any error of PyIceberg or Spark. If the outcome of a commit is unknown, the
+                next run finds out whether it succeeded.
         """
         self._require_driver("append_iceberg")
         keys = (self.key, *self.parent_keys)
         return sinks.append_iceberg(df, table, keys, name, asked=self._note_asked)
 
     def kafka_headers(self, *columns: str) -> Column:
-        """Return a column ``headers`` for a Kafka sink, by which its readers can drop copies.
+        """Return a column ``headers`` for a Kafka sink, so that consumers can drop duplicates.
 
         A Kafka sink still writes at least once. All copies of a row have the same header
-        ``headrace-record``, the columns as JSON, such as
-        ``{"topic":"orders","partition":0,"offset":1042}``. A reader that keeps one copy for each
-        header has each row once. Another header, ``headrace-batch-key``, names the batch that has
-        written the copy. Copies may differ in this header, because a part of a batch has a key of
-        its own.
+        ``headrace-record``: the columns as JSON, such as
+        ``{"topic":"orders","partition":0,"offset":1042}``. A consumer that keeps one copy per
+        header value has each row once. A second header, ``headrace-batch-key``, names the batch
+        that wrote the copy. It may differ between copies, because a part of a batch has its own
+        key.
 
         >>> def handler(df, batch):
         ...     headers = batch.kafka_headers("topic", "partition", "offset")
@@ -208,8 +208,8 @@ class Batch:
         ...     rows.write.format("headrace-kafka").mode("append").options(**kafka).save()
 
         Args:
-            columns: names of the columns that identify a row in every batch: the place of the
-                source record, and any column that distinguishes the rows from one record.
+            columns: names of the columns that identify a row: topic, partition and offset of the
+                source record, and a column that distinguishes several rows of one record, if any.
 
         Raises:
             OptionError: there are no columns.
@@ -221,10 +221,10 @@ class Batch:
         """Keep records of this batch as dead letters, because they cannot be processed.
 
         The batch continues with the other records. The dead letters become durable together with
-        the batch's success, also with `transaction`; if this run fails, they are discarded. Each
-        record is read from the source once more and stored unchanged, with key, value and headers.
-        `headrace.isolate`'s topic receives them after the commit. A record that is rejected twice
-        is one dead letter, with the first reason.
+        the batch's success, also with `transaction`. If this run fails, they are discarded.
+        Headrace reads each record from the source again, and stores it unchanged with key, value
+        and headers. After the commit, they are also sent to the topic of `headrace.isolate`. A
+        record that is rejected twice becomes one dead letter, with the first reason.
 
         >>> def handler(df, batch):
         ...     batch.reject(df.where("amount IS NULL"), "it has no amount")
@@ -232,21 +232,23 @@ class Batch:
 
         Args:
             rows: a DataFrame with the columns topic, partition and offset, which is computed now;
-                or rows, dicts, or tuples with these three. At most 10 000 in one run of a batch:
-                more are a failure of the batch.
-            reason: one sentence, which becomes the error of the dead letters; for a DataFrame also
-                a column of strings, such as ``F.col("reason")``. Do not put a record's value into
-                it.
+                or rows, dicts, or tuples with these three values. If one run of a batch rejects
+                more than 10 000 records, the batch fails.
+            reason: one sentence, which becomes the error of the dead letters. For a DataFrame, it
+                may be a column of strings, such as ``F.col("reason")``. It must not contain values
+                of the record.
 
         Raises:
-            RejectionError: a row is not of this batch, or has no such columns; nothing of ``rows``
-                is rejected then.
-            OptionError: there are too many rows; nothing of ``rows`` is rejected then.
+            RejectionError: a row is not of this batch, or lacks a column; then none of ``rows`` is
+                rejected.
+            OptionError: there are too many rows; then none of ``rows`` is rejected.
             LedgerError: the batch is committed already, or its handler has returned.
         """
         self._require_driver("reject")
         if self._run is None:
-            raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it keeps nothing.")
+            raise LedgerError(
+                f"Batch {self.key!r} was made without a ledger, so it cannot store dead letters."
+            )
         self._run.reject(rows, reason)
 
     def _require_driver(self, method: str) -> None:
@@ -271,23 +273,24 @@ def _unpickled(*values: Any) -> Batch:
 
 
 def bind(batch: Batch, run: "HandlerTransaction | None") -> Batch:
-    """Connect a new batch's methods to a call of its handler. Return the batch."""
+    """Bind a new batch to a call of its handler, so that its methods work. Return the batch."""
     object.__setattr__(batch, "_run", run)
     return batch
 
 
 def renumber(batch: Batch, sequence: int) -> Batch:
-    """Return the batch of a handler call with another sequence number."""
+    """Return a copy of a batch, for the same handler call, with another sequence number."""
     return bind(replace(batch, sequence=sequence), batch._run)
 
 
 def check_handler(handler: object) -> None:
-    """Refuse a handler that cannot be called as ``handler(df, batch)``, before anything is started.
+    """Check that a handler can be called as ``handler(df, batch)``, before the query starts.
 
     A callable without a readable signature passes.
 
     Raises:
-        OptionError: The handler cannot be called so, or a call would not run its body.
+        OptionError: The handler does not take two arguments, or a call would not run its body, as
+            with an async function.
     """
     if not callable(handler):
         raise OptionError(
@@ -320,7 +323,7 @@ _WRITE_FIRST: Final = (
 
 
 def _kind_of_unrun(handler: object) -> str | None:
-    """Return the kind of a function whose body a call does not run; None for any other."""
+    """Return what kind of function a handler is, if a call does not run its body; else None."""
     while isinstance(handler, partial):
         handler = handler.func
     for function in (handler, type(handler).__call__):
@@ -332,9 +335,9 @@ def _kind_of_unrun(handler: object) -> str | None:
 
 
 def refuse_unrun(answer: object) -> None:
-    """Refuse a handler's return value that shows that the batch is not written yet.
+    """Check that a handler's return value is not unfinished work, such as a coroutine.
 
-    Such a batch would be a success without a write.
+    Otherwise the batch would become a success without a write.
 
     Raises:
         OptionError: The value is a coroutine or another awaitable, a future or a generator.
@@ -358,11 +361,11 @@ def refuse_unrun(answer: object) -> None:
 def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) -> None:
     """Call a handler with a batch.
 
-    Warn if it returns a DataFrame: the handler may have written the DataFrame, or nobody writes it,
-    and its records are lost.
+    Warn if the handler returns a DataFrame, because nobody writes a returned DataFrame: unless the
+    handler has written it, its records are lost.
 
     Raises:
-        OptionError: The handler has returned before its work is done.
+        OptionError: The handler has returned unfinished work, such as a coroutine.
         Exception: Any exception of the handler.
     """
     answer = handler(df, batch)
@@ -376,21 +379,22 @@ def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) ->
 
 
 class HandlerTransaction:
-    """The only transaction of one call of a handler, which `Batch.transaction` opens.
+    """Transaction of one call of a handler, which `Batch.transaction` opens at most once.
 
     A handler that opens the transaction and returns without a commit has failed, even if it has
-    swallowed an exception; an open transaction is undone.
+    caught an exception. A transaction that is still open is rolled back.
 
     Args:
         batch: the batch's key, for errors.
-        open_: begins the transaction; its normal end commits, together with the rejections.
-        rejections: the handler's rejections.
+        open_: begins the transaction. Its normal end commits, together with the rejections.
+        rejections: records that the handler has rejected.
 
     Attributes:
-        committed: whether the transaction is committed: then the batch is a success, whatever the
-            handler raises later.
-        asked: whether a sink was asked that knows its batches, and writes no part beside the whole.
-            Then the writes of an earlier run do no harm, whatever its outcome.
+        committed: whether the transaction is committed. The batch is then a success, even if the
+            handler raises an exception later.
+        asked: whether the handler has asked its sink for the batch's key, for example with
+            `Batch.once`. Such a sink never writes a part beside the whole batch, so the writes of
+            an earlier run do no harm.
     """
 
     def __init__(self, batch: str, open_: OpenTransaction, rejections: Rejections) -> None:
@@ -406,15 +410,16 @@ class HandlerTransaction:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the answer to the commit was lost."""
+        """Whether the commit was sent, but its answer was lost."""
         return isinstance(self._undone_by, UnknownCommitError)
 
     @contextmanager
     def open(self) -> Iterator[Connection]:
-        """Begin the transaction.
+        """Begin the transaction, and commit it at the end of the ``with``.
 
-        Raises `LedgerError` at once, if it was opened before, or the handler has returned. Raises
-        it at the end, if the commit fails; then the transaction is undone.
+        Raises `LedgerError` at the beginning, if the transaction was opened before, or the handler
+        has returned. Raises it at the end, if the commit fails; the transaction is then rolled
+        back.
         """
         stack = self._claim()
         try:
@@ -435,16 +440,17 @@ class HandlerTransaction:
         """
         if self._over or self.committed:
             raise LedgerError(
-                f"Batch {self._batch} is committed, or its handler has returned, so nothing of it"
-                " is rejected any more; reject before the end of `with batch.transaction()`."
+                f"Batch {self._batch} is committed, or its handler has returned, so its records can"
+                " no longer be rejected; reject before the end of `with batch.transaction()`."
             )
         self.rejections.add(rows, reason)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Run the handler within; commit its rejections with the batch's success.
+        """Run a handler in the ``with`` block; then commit its rejections with the batch's success.
 
-        Raises `LedgerError` if the handler has returned, but the transaction is not committed.
+        Raises `LedgerError` if the handler has opened the transaction and returned without a
+        commit.
         """
         try:
             with self.rejections.of_jobs():
@@ -458,8 +464,8 @@ class HandlerTransaction:
             raise self._undone_by
         if left_open:
             raise LedgerError(
-                f"The handler of batch {self._batch} has returned with batch.transaction() open,"
-                " and what was written in it is undone; use it as `with batch.transaction() as"
+                f"The handler of batch {self._batch} has returned with batch.transaction() open, so"
+                " its writes were rolled back; use it as `with batch.transaction() as"
                 " connection:`."
             )
         raise LedgerError(
@@ -471,16 +477,16 @@ class HandlerTransaction:
     def _keep_rejected(self) -> None:
         """Commit the rejections of a handler that has returned.
 
-        Raises `RejectionError` if the rejections cannot be stored. The sink may have the other
-        records, so the batch is run again as a whole, and not in parts. Raises `OptionError` if the
-        schema is at fault, and not the records.
+        Raises `RejectionError` if the rejections cannot be stored. The whole batch is then run
+        again, never in parts, because the sink may have the other records. Raises `OptionError` if
+        the schema is at fault, and not the records.
         """
         try:
             self._commit_rejected()
         except (RejectionError, TooManyRejectedError, DataLossError) as error:
             raise RejectionError(
-                f"The handler of batch {self._batch} has returned, and what it rejected cannot be"
-                f" kept, so the whole batch is run again: {error}"
+                f"The handler of batch {self._batch} has returned, but the records that it rejected"
+                f" cannot be stored, so the whole batch is run again: {error}"
             ) from None
 
     def _commit_rejected(self) -> None:
@@ -492,16 +498,16 @@ class HandlerTransaction:
         elif self.committed and number > kept:
             raise LedgerError(
                 f"The handler of batch {self._batch} has decoded records after the commit of its"
-                f" batch.transaction(), and {number - kept} of them do not fit and are not kept;"
-                " compute all that headrace.decode gives before the `with` ends."
+                f" batch.transaction(), and {number - kept} of them do not fit the schema and are"
+                " not stored; compute the whole result of headrace.decode before the `with` ends."
             )
 
     def _claim(self) -> ExitStack:
         with self._changing:
             if self._over:
                 raise LedgerError(
-                    f"The handler of batch {self._batch} has returned, so batch.transaction() lends"
-                    " nothing any more; use it within the handler."
+                    f"The handler of batch {self._batch} has returned, so batch.transaction() can"
+                    " no longer be opened; use it within the handler."
                 )
             if self._stack is not None:
                 raise LedgerError(
@@ -513,7 +519,7 @@ class HandlerTransaction:
             return self._stack
 
     def _end(self) -> bool:
-        """Refuse further transactions, and undo an open one. Return whether one was open."""
+        """Refuse further transactions, and roll back an open one. Return whether one was open."""
         with self._changing:
             self._over = True
             left_open = self._stack is not None and not self.committed and not self._undone_by

@@ -1,8 +1,8 @@
-"""Reads the ranges of a batch again, for its handler or for a dead letter.
+"""Readers that read the ranges of a batch again, for its handler or for a dead letter.
 
-A failed batch is read again as a bounded read, once for an isolation: the rows are persisted, and
-each part is a subset of them. If the batch is small, its rows are also held in the driver, and a
-part needs no job over the whole batch.
+A failed batch is read again by a bounded read. An isolation reads the batch once and persists the
+rows; each part is a subset of these rows. The rows of a small batch are also held in the driver, so
+that a part needs no job over the whole batch.
 """
 
 import json
@@ -51,31 +51,30 @@ from headrace.gate.source.source_options import TOPIC_IDS, decoded_values
 from headrace.gate.source.stream_offset import planned_ids
 
 Use = Callable[[DataFrame], None]
-"""A callable that processes a batch; the reader raises its exceptions."""
+"""Function that processes the DataFrame of a batch. A reader passes on its exceptions."""
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
 _LOOK_S: Final = 0.5
-"""Interval at which a query that runs a batch is checked for its end (s)."""
+"""Interval at which a reader checks whether its query has ended during a batch (s)."""
 
 _MAX_ROWS: Final = 10_000
-"""Most records of a batch that this process holds during an isolation."""
+"""Maximum number of records of a batch that the driver holds during an isolation."""
 
 _MAX_BYTES: Final = 16 * 2**20
-"""Largest total size of the keys and values of the records that this process holds (bytes)."""
+"""Maximum total size of the keys and values that the driver holds (bytes)."""
 
 
 class DerivedStream:
-    """A second query of the same stream, which reads only the requested ranges.
+    """Second query of a stream that reads only requested ranges, to run a derivation again.
 
-    Only a streaming query can run a derivation from a stream, because Spark cannot put another
-    source under a plan. The query begins like a query that restarts after a crash. Its checkpoint
-    has the offsets of its first batch, and the end of each batch names the file with the next
-    request. One query serves a whole isolation, because starting a query takes longer than most
-    parts.
+    Spark cannot replace the source of a plan, so only a streaming query can run what is derived
+    from a stream. The query starts as if after a crash: its new checkpoint already has the offsets
+    of its first batch. The end offset of each batch names the file with the next request. One query
+    serves a whole isolation, because starting a query takes longer than most parts.
 
     Args:
-        stream: the written stream; stateless, and with one source.
+        stream: the DataFrame given to `Gate.write`; stateless, and with one source.
     """
 
     def __init__(self, stream: DataFrame) -> None:
@@ -89,9 +88,10 @@ class DerivedStream:
         self._turn = threading.Lock()
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
-        """Process the records of these ranges as the stream would; one call at a time.
+        """Run the derivation on the records of these ranges, and pass the result to ``use``.
 
-        Raises the exception of ``use``, or of the query if it ended.
+        Only one call may run at a time. Raises the exception of ``use``, or of the query if it
+        ended.
         """
         with self._turn:
             self._use, self._raised = use, None
@@ -106,7 +106,7 @@ class DerivedStream:
                 raise self._raised
 
     def close(self) -> None:
-        """End the query; the next run starts another one."""
+        """End the query. The next `run` starts another query."""
         with self._turn:
             self._end()
 
@@ -155,10 +155,10 @@ class DerivedStream:
 
 
 def _plan_first_batch(checkpoint: Path, end: str, source: str | None) -> None:
-    """Write the files of Spark's checkpoint that set the end offsets of the first batch.
+    """Write the files of a Spark checkpoint in which the first batch is planned up to ``end``.
 
-    With Spark's source evolution, each offset is stored with its source's name, and Spark refuses a
-    checkpoint without names.
+    ``source`` is the source's name if Spark's source evolution is on: it stores each offset with
+    the name, and refuses a checkpoint without names.
     """
     times: dict[str, Any] = {"batchWatermarkMs": 0, "batchTimestampMs": 0}
     version, named_end = "v1", end
@@ -172,7 +172,7 @@ def _plan_first_batch(checkpoint: Path, end: str, source: str | None) -> None:
 
 
 class BatchReader(RecordReader, Protocol):
-    """Reads the batches of a gate again."""
+    """Interface of a reader that reads the batches of a gate again."""
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -188,10 +188,10 @@ class BatchReader(RecordReader, Protocol):
 
     @property
     def is_dense(self) -> bool:
-        """Whether each offset is known to have a record."""
+        """Whether the log has a record at every offset."""
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
-        """Process exactly the records in these ranges as the stream would.
+        """Read exactly the records in these ranges, and pass what the stream derives to ``use``.
 
         Records of a topic that was recreated since the plan are not read.
 
@@ -200,17 +200,16 @@ class BatchReader(RecordReader, Protocol):
         """
 
     def persisted(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["BatchReader"]:
-        """Read these ranges once, for parts of them that are run within the ``with``.
+        """Read these ranges once, and yield a reader for parts of them within the ``with``.
 
-        The yielded reader serves parts of these ranges in the same way. If the ranges cannot be
-        persisted, it reads each part again.
+        If the ranges cannot be persisted, the yielded reader reads each part again.
         """
 
     def close(self) -> None:
-        """End the queries of this reader; the next run starts them again."""
+        """End the queries of this reader. The next `run` starts them again."""
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """Return the subranges that have left the source.
+        """Return the chunks of these ranges that the source no longer has.
 
         Raises:
             BrokerError: the brokers cannot be reached.
@@ -226,26 +225,25 @@ class BatchReader(RecordReader, Protocol):
     def dead_letter(
         self, offset: PlannedRange, error: BaseException | ErrorReport
     ) -> DeadLetter | None:
-        """Return the complete record at one offset, with the reason of its failure.
+        """Read the record at one offset. Return it as a dead letter with this error.
 
         Returns:
-            None for an offset without a record: a gap or a transaction's marker.
+            The dead letter; None for an offset without a record, such as a transaction's marker.
         """
 
 
 @dataclass(frozen=True)
 class SparkBatchReader:
-    """Reads the batches of a gate again with Spark, with the options of the stream's reader.
+    """Reader of a gate's batches with Spark, with the options of the stream's reader.
 
     Attributes:
-        derived: Runs the stream's derivation from the source; None if the stream is written
-            underived.
+        derived: Query that runs the stream's derivation again; None if none is needed.
         transform: The stream's derivation, as a function of the source's DataFrame.
         columns: The stream's columns. Default: all columns of the source.
-        kept: The persisted rows: parts of them are not read again.
-        rows: The same rows in this process, if they are small: their parts need no job over all
-            rows.
-        is_dense: Whether each offset has a record.
+        kept: The persisted rows of an isolation, of which parts are subsets; else None.
+        rows: The same rows in this process, if they are small, so that a part needs no job over all
+            rows; else None.
+        is_dense: Whether the log has a record at every offset.
     """
 
     spark: SparkSession
@@ -265,12 +263,12 @@ class SparkBatchReader:
 
     @property
     def passes_over_losses(self) -> bool:
-        """Whether failOnDataLoss is off."""
+        """Whether the stream skips lost offsets (``failOnDataLoss=false``)."""
         options = {name.lower(): value for name, value in self.options.items()}
         return options.get("failondataloss", "").strip().lower() == "false"
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
-        """Process the ranges, or the stream's derivation from them."""
+        """Read the ranges, derive from them as the stream does, and pass the result to ``use``."""
         if self.kept is not None:
             use(self._derive(self._kept_part(self.kept, [planned.offsets for planned in ranges])))
         elif self.derived is None:
@@ -280,9 +278,10 @@ class SparkBatchReader:
 
     @contextmanager
     def persisted(self, ranges: Sequence[PlannedRange]) -> Iterator["SparkBatchReader"]:
-        """Persist the ranges, in memory or on disk, until the ``with`` ends.
+        """Persist the rows of the ranges, in memory or on disk, until the ``with`` ends.
 
-        A derived stream is not persisted, because only its own plan can derive rows from a part.
+        If a second query runs the derivation, nothing is persisted: only the query can derive the
+        rows of a part.
         """
         kept = None if self.derived is not None else self._read(ranges)
         if kept is None:
@@ -303,7 +302,7 @@ class SparkBatchReader:
             kept.unpersist()
 
     def _kept_part(self, kept: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return the records in these ranges, without a job if this process holds them."""
+        """Return a DataFrame of the records in these ranges, without a job if possible."""
         if self.rows is None:
             return _part_of(kept, ranges)
         return self.spark.createDataFrame(rows_in(self.rows, ranges), kept.schema)
@@ -315,12 +314,12 @@ class SparkBatchReader:
         return same if self.transform is None else self.transform(same)
 
     def close(self) -> None:
-        """End the query of derived streams."""
+        """End the query that runs the derivation, if there is one."""
         if self.derived is not None:
             self.derived.close()
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """Return the subranges that have left the source."""
+        """Return the chunks of these ranges that the source no longer has."""
         return self.connector.gone(self.options, ranges)
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
@@ -330,7 +329,7 @@ class SparkBatchReader:
     def dead_letter(
         self, offset: PlannedRange, error: BaseException | ErrorReport
     ) -> DeadLetter | None:
-        """Return the complete record at one offset, read in this process; None without a record."""
+        """Read the record at one offset in this process. Return a dead letter, or None."""
         at = offset.offsets
         reasons = {(at.topic, at.partition, at.start): ErrorReport.of(error)}
         return next(iter(self.rejected([offset], reasons)), None)
@@ -341,7 +340,7 @@ class SparkBatchReader:
         reasons: Mapping[Place, ErrorReport],
         on_loss: OnLoss | None = None,
     ) -> list[DeadLetter]:
-        """Return the records at these places, read in this process: a Spark job takes longer."""
+        """Read the records at these places in this process, which is faster than a Spark job."""
         report_loss = on_loss if self.passes_over_losses else None
         wanted = close_ranges(OffsetRange(*place, place[2] + 1) for place in reasons)
         ids = planned_ids(ranges)
@@ -352,12 +351,12 @@ class SparkBatchReader:
         ]
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Return the topic's sink; None, with a warning, if the source has no topics."""
+        """Return the topic for copies of dead letters; None, with a warning, without topics."""
         if name is None:
             return None
         if self.connector.dead_letter_topic is None:
             _LOG.warning(
-                "No dead letter is sent to the topic %r: a %s has no topics.",
+                "Dead letters are not copied to the topic %r: a %s has no topics.",
                 name,
                 self.connector.name,
             )
@@ -384,7 +383,7 @@ def _part_of(df: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
 
 
 def rows_in(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:
-    """Return the rows of records whose offsets are in these ranges."""
+    """Return the rows of a table whose offsets are in these ranges."""
     return rows.filter(reduce(pc.or_, (_are_in(rows, offsets) for offsets in ranges)))
 
 
@@ -407,9 +406,9 @@ def _are_in(rows: pa.Table, range_: OffsetRange) -> pa.ChunkedArray:
 
 
 def _size_of(df: DataFrame) -> tuple[int, int] | None:
-    """Persist a batch. Return its records and bytes; None if it cannot be read.
+    """Persist a batch. Return its number of records and bytes; None if it cannot be read.
 
-    A half of the batch may be readable even if the batch is not.
+    None is no error: a half of the batch may be readable even if the batch is not.
     """
     size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
     try:
@@ -424,11 +423,11 @@ def _size_of(df: DataFrame) -> tuple[int, int] | None:
 
 
 def _small_rows(df: DataFrame, records: int, of_records: int) -> pa.Table | None:
-    """Return the persisted records as Arrow, if they are small enough for this process."""
+    """Return persisted rows as an Arrow table; None if they are too large for this process."""
     if not 0 < records <= _MAX_ROWS or of_records > _MAX_BYTES:
         return None
     try:
         return df.toArrow()
     except Exception as error:  # noqa: BLE001  (the batch is run from Spark's storage)
-        _LOG.info("A batch that is isolated is not held in this process: %s", error)
+        _LOG.info("The rows of a batch in isolation cannot be held in this process: %s", error)
         return None

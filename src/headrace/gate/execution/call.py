@@ -1,4 +1,4 @@
-"""One call of a handler: with a batch of the stream, or with a batch or a part read again."""
+"""Calls of a handler: with a batch of the stream, or with a batch or a part that is read again."""
 
 import logging
 import random
@@ -43,11 +43,11 @@ _LOG: Final = logging.getLogger("headrace.execution")
 _LOOK_S: Final = 0.5
 
 OWNER_POLL_S: Final = 0.5
-"""Interval at which another owner's lease is checked for its end (s)."""
+"""Interval at which the lease of another owner is checked (s), until it has expired."""
 
 
 class BatchLeases(LeaseRenewal):
-    """Renews an owner's leases of batches, however long the batches take; within ``with``."""
+    """Thread that renews an owner's leases of batches during the ``with`` block."""
 
     def __init__(self, ledger: Ledger, owner: str, lease_ms: int, *batches: str) -> None:
         self.owner: Final = owner
@@ -68,24 +68,30 @@ class BatchLeases(LeaseRenewal):
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """Context of a gate's runs. A stream, its backfill and a command each have one.
+    """Settings and services for the runs of a gate's batches.
+
+    A stream, its backfill and the command ``headrace backfill`` each have their own.
 
     Attributes:
-        policy: The reaction to an exception of the handler. Default: the query stops.
-        reader: Reads a batch again. None, the default, if the policy never skips a batch.
-        records: Reads rejected records. Default: the reader.
-        owner: The unique name of this run of a program, with the machine, the process and its start
-            time. So after a crash on the same machine no process waits for the lease. Default: a
-            new name.
-        lease_ms: The lease of a batch without a renewal (ms). Default: 30 000.
-        turn: Entered while the handler runs, so that it is never called twice at a time; yields
-            whether the handler was free, or None if unknown. Default: the handler has no other
-            caller.
-        health: The health of the handler; one object for all callers. Default: a new one.
+        policy: Policy for an exception of the handler. Default: the query stops.
+        reader: Reader that reads a batch again. None, the default, if the policy never skips a
+            batch.
+        records: Reader of rejected records. Default: ``reader``.
+        owner: Unique name of this run of a program, with machine, process and start time. With it,
+            another process on the same machine sees a crash at once, and does not wait for the
+            lease.
+            Default: a new name.
+        lease_ms: Time after which the lease of a batch expires without a renewal (ms). Default:
+            30 000.
+        turn: Context manager entered while the handler runs, so that two calls never overlap. It
+            yields whether the handler was free, or None if unknown. Default: no lock, for a handler
+            with one caller.
+        health: Health of the handler, shared by all callers. Default: a new object.
         checks_fit: Whether a schema that fits no record ends the query. Default: True.
-        stopped: Returns whether the query is being stopped; exceptions are no evidence then.
-        sleep: Waits for a number of seconds.
-        dice: Draws the orders of tests, and the waits for a sink.
+        stopped: Function that returns whether the query is being stopped. An exception is then no
+            failure.
+        sleep: Function that waits for a number of seconds.
+        dice: Random generator for the order of tests and for the waits for a sink.
     """
 
     ledger: Ledger
@@ -104,15 +110,15 @@ class RunContext:
 
     @property
     def record_reader(self) -> RecordReader | None:
-        """The reader of rejected records."""
+        """Reader of rejected records; None if there is no reader."""
         return self.reader if self.records is None else self.records
 
     def leases(self, *batches: str) -> BatchLeases:
-        """Return the owner's leases of batches, which are renewed within ``with``."""
+        """Return a context manager that renews the owner's leases of these batches."""
         return BatchLeases(self.ledger, self.owner, self.lease_ms, *batches)
 
     def failure(self, error: Exception, *, has_asked: bool = False) -> Failure:
-        """Return the meaning of a call's exception for its batch."""
+        """Return the failure that an exception of a call means for its batch."""
         goes_on = self.reader is not None and self.reader.passes_over_losses
         return failure_of(
             error, is_stopped=self.stopped(), has_asked=has_asked, passes_over_losses=goes_on
@@ -121,7 +127,7 @@ class RunContext:
     def wait(
         self, wait_s: float, until: Callable[[], bool] = lambda: False, look_s: float = _LOOK_S
     ) -> bool:
-        """Wait until the time has passed, the query is being stopped, or a condition holds.
+        """Wait for a time, until a condition holds, or until the query is being stopped.
 
         Args:
             wait_s: The longest wait (s).
@@ -141,14 +147,14 @@ class RunContext:
 
 @dataclass(frozen=True)
 class BatchPart:
-    """The argument of a handler call: a batch or a part.
+    """Batch or part of a batch with which a handler is called.
 
     Attributes:
-        batch: The batch.
-        planned: The ranges to read.
-        path: The part; "" for the whole.
-        done: Progress of the batch after the part has passed. Default: None, the batch is a
-            success.
+        batch: The row of the batch in the ledger.
+        planned: Ranges to read, as planned.
+        path: Path of the part within the batch; "" for the whole batch.
+        done: Progress of the batch to store after the part has passed. Default: None, the batch is
+            then a success.
     """
 
     batch: BatchRecord
@@ -158,39 +164,39 @@ class BatchPart:
 
     @property
     def key(self) -> str:
-        """The key of the part for a sink."""
+        """Key of the batch or part, for a sink."""
         return part_key(self.batch.batch_key, self.path)
 
     @property
     def parent_keys(self) -> tuple[str, ...]:
-        """Keys of the enclosing parts and the batch, the nearest first."""
+        """Keys of the enclosing parts and of the batch, the nearest first."""
         return tuple(part_key(self.batch.batch_key, path) for path in above(self.path))
 
     @property
     def is_single(self) -> bool:
-        """Whether the part has one offset."""
+        """Whether the batch or part has exactly one offset."""
         return sum(offsets.count for offsets in self.ranges) == 1
 
     @property
     def ranges(self) -> Ranges:
-        """The offsets to read."""
+        """Ranges of offsets to read."""
         return tuple(planned.offsets for planned in self.planned)
 
 
 class HandlerCalls:
-    """Calls a handler, and returns its failure; a batch that the handler commits itself is done."""
+    """Caller of a handler. A call returns the failure, or None if the batch is done."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._ledger = context.ledger
         self._asked: set[str] = set()
-        """Batches that have failed in a run that asked its sink for their keys."""
+        """Keys of batches that have failed in a call that had asked its sink for the key."""
 
     def is_unknown(self, batch: BatchRecord) -> bool:
-        """Whether an interrupted call may have left a whole batch in its sink, under its own key.
+        """Whether an interrupted call may have written the whole batch to its sink.
 
-        A later failed call that has asked its sink removes the doubt: a sink that knows its keys
-        writes no part beside a whole.
+        The answer is False once a later failed call has asked its sink for the key: such a sink
+        never writes a part beside the whole batch.
         """
         is_certain = batch.progress is not None or batch.batch_key in self._asked
         return batch.outcome_unknown and not is_certain
@@ -202,9 +208,9 @@ class HandlerCalls:
 
         Return the failure; None if the batch is done.
 
-        Without a sequence, the run is numbered within its turn. The call raises if the ledger is
-        unreachable before the handler is called. It also raises the handler's exception after a
-        commit, if that exception ends the query.
+        If ``sequence`` is None, it is drawn when the call begins. An unreachable ledger raises an
+        exception before the handler is called. The handler's own exception is raised if it came
+        after the commit and ends the query.
         """
         transaction = self._transaction(part, partial(self._check_fit, part.batch))
         with self._context.turn as was_free:
@@ -263,9 +269,9 @@ class HandlerCalls:
         return None
 
     def _check_fit(self, batch: BatchRecord, rejections: Rejections) -> None:
-        """Refuse a schema that has fitted no record yet, or that has stopped fitting.
+        """Raise `OptionError` if the schema has never fitted a record, or has stopped fitting.
 
-        Raises `OptionError` then: the schema is at fault, and not the records.
+        In both cases the schema is at fault, and not the records.
         """
         unfit, letters = len(rejections.unfit), self._ledger.dead_letters
         newest = FitCount(batch.planned_records, unfit)
@@ -352,7 +358,7 @@ class HandlerCalls:
         transaction: HandlerTransaction,
         sequence: int | None = None,
     ) -> Batch:
-        """Return the batch for the handler; within the handler's turn."""
+        """Return the `Batch` argument for a call. The caller must hold the handler's turn."""
         if sequence is None:
             sequence = self._ledger.gates.next_sequence(part.batch.gate)
         # A backfill counts as an attempt only when it has failed.
@@ -369,7 +375,7 @@ class HandlerCalls:
         return bind(batch, transaction)
 
     def _is_done(self, part: BatchPart, transaction: HandlerTransaction, error: Exception) -> bool:
-        """Whether a part was committed before the handler raised; the error is stored then."""
+        """Return whether the handler raised after its commit. If so, store the error."""
         is_committed = transaction.committed
         if transaction.is_in_doubt:
             is_committed = self._ledger.batches.is_over(part.key)
@@ -377,7 +383,8 @@ class HandlerCalls:
             self._ledger.batches.keep_error(part.batch.batch_key, error)
             _LOG.error(
                 "Batch %s of gate %r is already committed by batch.transaction(), so it stays a"
-                " success and is not run again; what its handler raised then is kept with it: %s",
+                " success and is not run again; the later error of its handler is stored with it:"
+                " %s",
                 part.key,
                 part.batch.gate,
                 ErrorReport.of(error).line,

@@ -1,8 +1,8 @@
-"""A gate over Spark Connect: the client has no JVM, and handlers run in a process of the server.
+"""Gate over Spark Connect: handlers run in a process of the server, because clients have no JVM.
 
-Spark sends the callable of ``foreachBatch`` to the server, where one Python process for each query
-runs it. This process also records the outcomes, runs deferred batches, from the query's first batch
-on, and learns the rates. So the client may leave.
+Spark sends the callable of ``foreachBatch`` to the server, where one Python process per query runs
+it. From the query's first batch on, this process also records outcomes, runs deferred batches and
+learns rates. So the client may disconnect.
 """
 
 import logging
@@ -30,15 +30,15 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 
 class RemoteStreamReader(GatedReading, DataStreamReader):  # type: ignore[misc]
-    """The reader of a Spark Connect session."""
+    """Stream reader behind a gate, for a Spark Connect session."""
 
 
 class RemoteStreamWriter(GatedWriting, DataStreamWriter):  # type: ignore[misc]
-    """The writer of a Spark Connect session."""
+    """Stream writer behind a gate, for a Spark Connect session."""
 
 
 def remote_writer(df: DataFrame, handling: Handling, before: Before) -> RemoteStreamWriter:
-    """Return a writer whose handler runs on the server, and is sent at the query's start."""
+    """Return a stream writer that sends the handler to the server when the query starts."""
     spark: Any = df.sparkSession
     stream: Any = df
     state = state_of(handling.ledger_url, handling.gate)
@@ -67,14 +67,14 @@ def remote_writer(df: DataFrame, handling: Handling, before: Before) -> RemoteSt
 
 
 class ServerHandler:
-    """Callable for ``foreachBatch`` on the server: creates the gate's handler there, and calls it.
+    """Callable for ``foreachBatch`` on the server. It creates the gate's handler there.
 
     Args:
         handling: the arguments of `Gate.write`.
         secrets: the session's secrets, by their placeholders.
-        token: authenticates reports of the session's tasks.
-        query: the query's name, which identifies it in its session.
-        checkpoint: the query's checkpoint.
+        token: token with which the session's tasks authenticate their reports.
+        query: name of the query, by which it is found in its session.
+        checkpoint: path of the query's checkpoint.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ServerHandler:
         return {**vars(self), "_gated": None, "_reports": None, "_session": None}
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Run one batch; an exception stops the query."""
+        """Run the handler for one batch. An exception stops the query."""
         if self._gated is None or self._reports is None:
             self._gated, self._reports = self._begin(self._session or df.sparkSession)
         if self._handling.decodes:
@@ -129,13 +129,13 @@ class ServerHandler:
 
 _REPORT_LOOK_S: Final = 0.02
 _REPORT_S: Final = 30.0
-"""Time limit of the wait for a batch's report (s); a trigger that fails has none."""
+"""Maximum wait for a batch's report (s), because a failed trigger never has a report."""
 
 
 class _Reports:
-    """Passes the server's reports of batches to the laws, in a separate thread.
+    """Thread that reads the progress of batches from Spark, and passes it to the rate laws.
 
-    A process of the server receives no events, so it polls after a batch's handler has returned.
+    A process of the server receives no events, so the thread polls after each batch.
     """
 
     def __init__(self, query: StreamingQuery, listener: GateListener) -> None:
@@ -156,7 +156,8 @@ class _Reports:
                     self._listener.onQueryProgress(progress_event(report))
             except Exception:  # noqa: BLE001  (the thread has no caller that could report it)
                 _LOG.warning(
-                    "The progress of batch %d did not reach its gate, which learns nothing of it.",
+                    "The progress of batch %d did not reach its gate, so the gate learns nothing"
+                    " from it.",
                     batch_id,
                     exc_info=True,
                 )

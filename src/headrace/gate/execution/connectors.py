@@ -1,4 +1,4 @@
-"""Kinds of sources by name; each is imported on demand, without the others."""
+"""Kinds of sources by name. Each kind is imported only when it is used."""
 
 import importlib
 from types import MappingProxyType
@@ -15,17 +15,17 @@ SOURCES: Final = MappingProxyType(
         "journal": ("headrace.journal.journal_source", "JOURNAL"),
     }
 )
-"""The module and the attribute of each kind of source, by its name in ``Gate.read``."""
+"""Module and attribute name of each `Connector`, by the name of the source in ``Gate.read``."""
 
 CONNECTORS: Final[dict[str, "Connector"]] = {}
-"""The imported kinds of sources, by their names in ``Gate.read`` and in the ledger."""
+"""Imported connectors, by the name of the source in ``Gate.read`` and in the ledger."""
 
 
 def connector_of(source: str) -> "Connector":
-    """Return the kind of source of a name.
+    """Return the connector for the name of a source, after importing it.
 
     Raises:
-        OptionError: there is no such kind.
+        OptionError: there is no source of this name.
     """
     if source not in SOURCES:
         raise OptionError(

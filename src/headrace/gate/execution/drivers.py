@@ -1,9 +1,9 @@
-"""The codes, names and texts by which drivers and Java report that a system is unreachable.
+"""Codes, names and texts with which database drivers and Java report an unreachable system.
 
-An exception of this process has a code; an exception of a task has the code only in its text. Both
-are looked up in the same sets. A verdict is True for an unreachable system, and False for a refusal
-by a reachable one (or for a lost process of Spark). None means no verdict: a cause of the exception
-may have one.
+An exception of this process has a code. An exception of a task has its code only in its text. Both
+codes are looked up in the same sets. A verdict is True for an unreachable system. It is False for a
+reachable system that refuses the request, and for a lost process of Spark. None means no verdict:
+the exception's cause may have one.
 """
 
 import errno
@@ -21,15 +21,17 @@ ERRNOS: Final = frozenset(
         errno.ENOTCONN,  # also from a FUSE mount whose process has ended
     }
 )
-"""Codes of an ``OSError``. EACCES counts if it names a path; EMFILE, ENAMETOOLONG and EPERM do not.
+"""Codes of an ``OSError`` that report an unreachable, full or broken system.
+
+EACCES counts only with a path. EMFILE, ENAMETOOLONG and EPERM never count.
 """
 
 HTTP_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504, 529})
-"""Too slow, too early, too many requests, a gateway's, unavailable, overloaded."""
+"""HTTP status codes of a service that is overloaded, too slow, or unreachable behind a gateway."""
 
 STORE_STATUSES: Final = HTTP_STATUSES | {500}
-"""Object stores return 500 for internal errors, and ask for a retry (Amazon S3's "Error responses",
-Google Cloud Storage's "Retry strategy")."""
+"""The same codes for object stores, which also return 500 for internal errors and ask for a retry
+(Amazon S3's "Error responses", Google Cloud Storage's "Retry strategy")."""
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _SQLSTATES: Final = (
@@ -48,8 +50,7 @@ _POSTGRESQL_AWAY: Final = frozenset(
         *("OperationalError", "ConnectionTimeout"),  # without a SQLSTATE: the connection's
     }
 )
-"""The same states by the classes of psycopg and psycopg2, which are the only trace in a task's
-text."""
+"""Classes of psycopg and psycopg2 for the same SQLSTATEs. A task's text has only the class."""
 
 # https://dev.mysql.com/doc/mysql-errors/8.4/en/: client 2xxx, server 1xxx.
 MYSQL: Final = frozenset({2002, 2003, 2005, 2006, 2013, 2055, 1021, 1040, 1053, 1290, 1836})
@@ -104,15 +105,15 @@ NETWORK_NAMES: Final = frozenset(
         "NoBrokersAvailable",  # kafka-python
     }
 )
-"""Names of exceptions of Python itself and of clients, without a code that is more precise."""
+"""Names of exceptions of Python and of clients for an unreachable system, which have no code."""
 
 _NOT_REACHED_BY_OURSELVES: Final = frozenset({"multiprocessing", "py4j", "pyspark", "sqlalchemy"})
-"""Packages in which such a name means a process or a pool of the program's own."""
+"""Packages in which these exceptions are about the program's own processes, not about a sink."""
 
 REFUSALS: Final = frozenset(
     {"DataError", "IntegrityError", "NotSupportedError", "ProgrammingError"}
 )
-"""PEP 249's names for a reachable database that refuses the data."""
+"""Names of PEP 249 exceptions from a reachable database that refuses the data."""
 
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html, and the SDKs' own lists of
@@ -130,12 +131,12 @@ AWS: Final = frozenset(
 
 
 def sqlstate_says(state: str) -> bool:
-    """Whether an SQLSTATE reports an unreachable database."""
+    """Return whether an SQLSTATE reports an unreachable database."""
     return state.startswith(_SQLSTATES)
 
 
 def name_says(module: str, name: str) -> bool | None:
-    """Return the verdict of a class's name, for exceptions without a code."""
+    """Return the verdict for the name of an exception class, if the exception has no code."""
     if module.partition(".")[0] in _NOT_REACHED_BY_OURSELVES:
         return None
     if name in REFUSALS:
@@ -154,15 +155,16 @@ _CODES_IN_TEXT: Final[tuple[tuple[str, frozenset[int] | frozenset[str]], ...]] =
     (r"ClientError: An error occurred \((\w{1,40})\) when calling the \w+ operation", AWS),
     (r"KafkaException: KafkaError\{(?:[A-Z,]+,)?code=\w+,val=(-?\d+),", KAFKA),
 )
-"""A package's text before any value, with its code, and the codes of an unreachable system."""
+"""Patterns that find an error code in a text, each with the codes of an unreachable system."""
 
 
 def python_says(name: str, message: str) -> bool:
-    """Whether a Python exception in a task's text reports an unreachable sink.
+    """Return whether a Python exception in a task's text reports an unreachable sink.
 
     Args:
         name: The exception's class, with its module unless that is ``builtins``.
-        message: The exception's message; only the package's text before any value is read.
+        message: The exception's message. Only the beginning that the package itself writes is
+            read, because the rest may contain values.
     """
     module, _, short = name.rpartition(".")
     package = module.partition(".")[0]
@@ -224,9 +226,9 @@ _OUTPUT_TEXT: Final = {
         re.DOTALL,
     ),
 }
-"""Messages of classes that have no verdict by themselves. ``Mkdirs failed`` counts only for the
-folder of a task's attempt: folders below it contain the values of partition columns, which may be
-invalid names."""
+"""Messages that report a full or broken output, for Java classes whose name alone has no verdict.
+``Mkdirs failed`` counts only for the folder of a task's attempt: folders below it have values of
+partition columns as names, which may be invalid."""
 
 _STORE_TEXT: Final = re.compile(
     r"[^()\n]{0,500}\(Service: [\w ]{1,40}[;,] Status Code: (?P<amazon>\d{3})\b"
@@ -246,16 +248,16 @@ _SPARK_LOST: Final = re.compile(
     r"|org\.apache\.spark\.shuffle\.(?:Metadata)?FetchFailedException"
     r"|org\.apache\.spark\.\w+: (?:Python worker exited unexpectedly|.{0,200}ExecutorLostFailure)"
 )
-"""A process of Spark has ended, possibly because of a record that crashes its reader."""
+"""Errors of a Spark process that has ended, perhaps because a record crashes its reader."""
 
 _SPARK_LINKS: Final = re.compile(
     r"org\.apache\.spark\.(?:api\.python|sql\.execution\.python|network|rpc)\."
 )
-"""Frames of Spark's connections to its Python workers and between its own processes."""
+"""Stack frames of Spark's connections to its Python workers and between its own processes."""
 
 
 def java_says(name: str, message: str) -> bool | None:
-    """Return the verdict of the class and the message of one Java exception."""
+    """Return the verdict for the class and message of one Java exception; None without one."""
     if _SPARK_LOST.match(f"{name}: {message}"):
         return False
     if _JAVA_AWAY.fullmatch(name):
@@ -267,5 +269,5 @@ def java_says(name: str, message: str) -> bool | None:
 
 
 def is_sparks_own_link(frames: str) -> bool:
-    """Whether a Java stack belongs to a connection between Spark's own processes."""
+    """Return whether a Java stack trace is from a connection between Spark's own processes."""
     return _SPARK_LINKS.search(frames) is not None

@@ -1,8 +1,8 @@
-"""A gate: stands before one source of one query and decides how much the query reads.
+"""`Gate`: limits how much one query reads from one source per batch.
 
-Spark asks for the native read limit once per query start, so a changing rate cannot pass through
-it. The limit applies inside ``latestOffset``. A gate has one query at a time: the query claims a
-lease of 30 s in the gate's row.
+Spark asks for a source's read limit only once per query start, so a changing rate cannot be a read
+limit. Instead, the source applies the rate inside ``latestOffset``. A gate has one query at a time:
+the query claims a lease of 30 s in the gate's row.
 """
 
 import logging
@@ -65,16 +65,17 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("headrace.execution")
 
 _POLL_MS: Final = 50
-"""Interval of the trigger of an ``auto`` gate (ms): the planner decides when a batch is due."""
+"""Trigger interval for a gate with an ``auto`` interval (ms). The planner decides when a batch is
+due."""
 
 CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
-"""The session's setting of a folder in which Spark stores a checkpoint for each query, by name."""
+"""Spark setting: the folder in which Spark stores a checkpoint for each query, by query name."""
 
 
 def pace_options(
     interval: str | timedelta, max_delay: str | timedelta | None, work_ratio: float | None
 ) -> dict[str, str]:
-    """Return the options of a source that set the interval of its batches.
+    """Return the source options for the interval of batches, from `Gate`'s arguments.
 
     Raises `OptionError` for a malformed value.
     """
@@ -91,34 +92,35 @@ def pace_options(
 
 
 class Gate:
-    """The gate of one source in one query.
+    """Gate of one source in one query.
 
-    A gate admits per batch the records that the job can process in one ``interval``, learnt from
-    earlier batches, and records every batch's offsets before the batch runs. A query that reads two
-    sources has two gates.
+    A gate limits each batch to the records that the job can process in one ``interval``, as learnt
+    from earlier batches. It records each batch's offsets in the ledger before the batch runs. A
+    query that reads two sources has two gates.
 
     >>> gate = Gate("orders", interval="1 second", ledger="sqlite:///headrace.db")
     >>> gate
     Gate('orders', interval='1 second')
 
     Args:
-        name: the gate's name in the ledger: letters, digits, ``_``, ``.`` and ``-``. The rate
-            belongs to the name: a restarted job of the same name continues with its rate.
+        name: the gate's name in the ledger: letters, digits, ``_``, ``.`` and ``-``. The ledger
+            stores the rate under this name, so a restarted job continues with it.
         interval: the time between the starts of batches, and so the time that a batch should take,
             in Spark's notation (``"1 second"``, ``"500 ms"``), or a `timedelta`; a year at most.
-            Too short: the fixed cost of a batch uses it up. Too long: records wait. ``"auto"``: the
-            shortest interval with enough time for work, computed from the fixed cost of a batch;
-            changed rarely, and logged with the reason.
-        ledger: SQLAlchemy's URL of the database, ``sqlite:///path`` or ``postgresql://...``. A
-            relative path begins at the present working directory.
-        max_delay: with ``"auto"``, the longest wait of a record until its batch has ended, if the
-            job keeps up; 200 ms or more. Default: 10 seconds. The interval is at most half.
+            If it is too short, the fixed cost of a batch takes all of it; if it is too long,
+            records wait. ``"auto"`` chooses the shortest interval with enough time for work, from
+            the fixed cost of a batch. It changes rarely, and each change is logged with the reason.
+        ledger: SQLAlchemy URL of the database, ``sqlite:///path`` or ``postgresql://...``. A
+            relative path is relative to the current working directory.
+        max_delay: with ``"auto"``, the longest time from a record's arrival to the end of its
+            batch, if the job keeps up; 200 ms or more. Default: 10 seconds. The interval is at most
+            half of it.
         work_ratio: with ``"auto"``, the fraction of the time that should be work; above 0, below 1.
             Default: 0.8.
 
     Raises:
         OptionError: the name, the interval, the delay or the ratio is malformed.
-        LedgerError: the URL is not a ledger's.
+        LedgerError: the URL is not a valid URL of a ledger.
     """
 
     def __init__(
@@ -147,9 +149,9 @@ class Gate:
     def read(
         self, spark: SparkSession, source: str, *, decode: Format | None = None
     ) -> DataStreamReader:
-        """Return a reader of the source behind this gate: an ordinary Spark builder.
+        """Return a Spark ``DataStreamReader`` for the source, behind this gate.
 
-        Its ``load()`` performs all checks that are possible before a query starts.
+        ``load()`` performs all checks that are possible before a query starts.
 
         Args:
             spark: the session.
@@ -158,7 +160,8 @@ class Gate:
                 `headrace.protobuf`. The reading tasks decode the values, which is faster than
                 `headrace.decode` in the handler. ``value`` is then a struct of the format's
                 columns, or of the columns in a schema given to the builder. Values that do not fit
-                are rejected, as by `headrace.decode`. Default: values stay bytes.
+                the schema are rejected, as by `headrace.decode`. Default: None,
+                values stay bytes.
 
         Raises:
             OptionError: there is no such source, or the format's schema is invalid; from
@@ -193,37 +196,38 @@ class Gate:
         backfill: str = "spare",
         transform: Callable[[DataFrame], DataFrame] | None = None,
     ) -> DataStreamWriter:
-        """Return a writer that passes each batch to the handler and its outcome to the ledger.
+        """Return a writer that calls the handler for each batch, and records the outcome.
 
-        The trigger is the gate's interval, and the query is named after the gate; both can be set
-        again on the builder.
+        The trigger is the gate's interval, and the query has the gate's name. Both can be changed
+        on the returned builder.
 
         Args:
             df: the DataFrame to write; derived from `read`.
             handler: called as ``handler(df, batch)`` on the driver, once for each batch and again
                 for a batch that a crash interrupted; ``batch.key`` is the same then.
-            on_failure: the reaction to an exception in the handler. ``"stop"``: the batch is
-                recorded as failed, and the query stops; it runs first when the query is started
-                again. ``"defer"``: the stream continues, and a backfill runs the batch later.
-                ``"isolate"``: the batch is halved until the records that cannot be processed stand
-                alone; they are stored as dead letters, and everything else is processed now.
-                `headrace.retry` calls the handler again first, and `headrace.isolate` limits an
-                isolation.
-            on_outage: the reaction, before ``on_failure``, to a handler that reports its sink away
-                (unreachable, refusing connections, or full), or raises `headrace.SinkAwayError`.
-                ``"hold"``: the batch waits, and is run again until it goes through; the gate admits
-                nothing more. The options ``outage.retry``, ``outage.maxRetry`` and
-                ``outage.maxHold`` set the waits. ``"defer"``: apply ``on_failure``, for a handler
-                that writes into many sinks. ``"stop"``: the query stops.
-            backfill: the schedule on which this application runs deferred batches again while the
-                query runs: ``"spare"``, whenever the stream leaves time; ``"every 10 minutes"``;
-                ``"cron 0 3 * * *"``; or ``"manual"``, with the command ``headrace backfill``.
-                Another thread calls the handler then, but never two threads at a time.
-            transform: the stream's derivation from the source, as a stateless function of a
-                DataFrame; the handler gets its result. A batch is run again by a bounded read of
-                the batch's ranges and this function. Default: ``df`` is written unchanged, and
-                derived batches are run again by a second query. Over Spark Connect, where that is
-                impossible, ``"defer"`` and ``"isolate"`` need it.
+            on_failure: what to do after an exception in the handler. ``"stop"``: the batch is
+                recorded as failed, and the query stops; after a restart, the batch runs first.
+                ``"defer"``: the stream continues, and a backfill runs the batch later.
+                ``"isolate"``: the batch is halved until each record that cannot be processed is
+                alone in its part. These records are stored as dead letters, and all others are
+                processed now. `headrace.retry` repeats the call before these actions, and
+                `headrace.isolate` sets limits for an isolation.
+            on_outage: what to do, before ``on_failure``, if the handler's exception reports that
+                its sink is away (unreachable, refusing connections, or full), or is a
+                `headrace.SinkAwayError`. ``"hold"``: the batch is run again, with waits, until it
+                passes, and meanwhile the gate admits no records. The options ``outage.retry``,
+                ``outage.maxRetry`` and ``outage.maxHold`` set the waits. ``"defer"``: apply
+                ``on_failure``, for a handler that writes into many sinks. ``"stop"``: the query
+                stops.
+            backfill: when this application runs deferred batches again, while the query runs:
+                ``"spare"``, whenever the stream leaves time; ``"every 10 minutes"``;
+                ``"cron 0 3 * * *"``; or ``"manual"``, only by the command ``headrace backfill``. A
+                backfill calls the handler in another thread, but never during a call of the stream.
+            transform: stateless function of a DataFrame, which derives the rows for the handler
+                from ``df``. To run a batch again, Headrace reads the batch's ranges and applies
+                this function. Default: None, the handler gets ``df``; if ``df`` is derived, a
+                second query runs its batches again. Over Spark Connect a second query is
+                impossible, so ``"defer"`` and ``"isolate"`` need a ``transform`` for derived rows.
 
         Raises:
             OptionError: the handler does not take two arguments, or is an async or a generator
@@ -244,8 +248,9 @@ class Gate:
         policy = with_outages(policy, on_outage, outage_settings(read.options))
         if transform is not None and not df.sameSemantics(read.df):
             raise OptionError(
-                f"What the gate {self.name!r} is to write is derived from what it reads before"
-                " transform is applied; give what load() returned, and let transform derive all."
+                f"The DataFrame for the gate {self.name!r} is already derived from the stream,"
+                " although transform is set; give the DataFrame that load() returned, and derive"
+                " everything in transform."
             )
         stream = df if transform is None else transform(df)
         state = state_of_plan(stream)
@@ -281,9 +286,9 @@ class Gate:
         return f"{_POLL_MS if self._is_auto else self.interval_ms} milliseconds"
 
     def status(self) -> "GateSnapshot":
-        """Return this gate's state: the facts of ``headrace status NAME --json``, typed.
+        """Return this gate's state, with the values of ``headrace status NAME --json``.
 
-        They come from the ledger alone, so a query need not run, and no broker is asked:
+        The values come only from the ledger, so no query has to run. No broker is asked, so
         ``lag_now`` and ``retention_left_s`` are None.
 
         >>> gate = Gate("orders", interval="1 second", ledger="sqlite:///headrace.db")
@@ -315,7 +320,7 @@ class Gate:
         *,
         has_transform: bool,
     ) -> DerivedStream | None:
-        """Return the reader of a derived stream, if reading a batch again takes its own query."""
+        """Return a `DerivedStream` if only a second query can run a batch again; else None."""
         if not policy.skips:
             return None
         check_batches_can_be_skipped(state, self.name, policy.last)
@@ -323,9 +328,9 @@ class Gate:
             return None
         if is_remote(stream.sparkSession):
             raise OptionError(
-                f"on_failure is {policy.last!r}, but what the gate {self.name!r} writes is derived"
-                " from what it reads, and over Spark Connect such a batch cannot be run again; give"
-                " gate.write what load() returned, and what is derived of it as a function:"
+                f"on_failure is {policy.last!r}, but the gate {self.name!r} writes a derived"
+                " DataFrame, and over Spark Connect such a batch cannot be run again; give"
+                " gate.write the DataFrame that load() returned, and the derivation as a function:"
                 " transform=lambda df: df.select(...)."
             )
         return DerivedStream(stream)
@@ -359,7 +364,7 @@ class Gate:
     def _before_a_new_checkpoint(
         self, ledger: Ledger, spark: SparkSession, handling: Handling, checkpoint: str
     ) -> None:
-        """Refuse an unexplained new checkpoint; hold backfills if it restarts the gate."""
+        """Record a restart by a new checkpoint, or refuse a new checkpoint that loses state."""
         options = {name.lower(): value.lower() for name, value in handling.options.items()}
         wanted = options.get(NEW_CHECKPOINT.lower())
         restarts = wanted == NewCheckpoint.RESTART

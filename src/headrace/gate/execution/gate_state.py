@@ -1,9 +1,9 @@
 """State of the gates in this process: the open ledgers, and each gate's stream.
 
-The driver records how a query ended, not its planner: Spark ends the planner's process before it
-can write. The listener records the end at Spark's termination event. A program that ends with its
-query is gone before that event comes, so Python's exit hook records the rest. A gate without a
-recorded end whose process is gone is dead.
+The driver records how a query ended, because Spark kills the planner's process before it can write.
+The listener records the end at Spark's termination event. If the program ends together with its
+query, the event comes too late, so Python's exit hook records the end. A gate without a recorded
+end whose process is gone counts as dead.
 """
 
 import atexit
@@ -35,10 +35,9 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 
 def has_ended(query: StreamingQuery) -> bool:
-    """Whether a query has ended, possibly with its JVM.
+    """Return whether a query has ended, by itself or with its JVM.
 
-    A signal to the whole process group ends the JVM first. Py4J raises an ``OSError`` without a JVM
-    to connect to.
+    A signal to the whole process group ends the JVM first. Py4J then raises an ``OSError``.
     """
     try:
         return not query.isActive
@@ -47,9 +46,9 @@ def has_ended(query: StreamingQuery) -> bool:
 
 
 class Turn:
-    """The turn of one caller of a handler that is never called twice at a time.
+    """Lock around the calls of a handler, for one of its callers, which measures the waits.
 
-    The caller of the handler holds ``lock``. ``clock`` returns a monotonic time (s).
+    ``lock`` is shared by all callers of the handler. ``clock`` returns a monotonic time (s).
     """
 
     def __init__(self, lock: threading.Lock, clock: Callable[[], float] = time.monotonic) -> None:
@@ -58,7 +57,7 @@ class Turn:
         self._waited_s = 0.0
 
     def __enter__(self) -> bool:
-        """Wait for the turn. Return whether it was free."""
+        """Acquire the lock. Return whether it was free at once."""
         if self._lock.acquire(blocking=False):
             return True
         began_s = self._clock()
@@ -70,13 +69,13 @@ class Turn:
         self._lock.release()
 
     def take_waited_ms(self) -> int:
-        """Return the caller's waiting time since the last call (ms)."""
+        """Return the time that the caller has waited since the last call of this method (ms)."""
         waited_s, self._waited_s = self._waited_s, 0.0
         return round(waited_s * 1000)
 
 
 class StreamState:
-    """State of the live stream behind a gate. Any thread may use it."""
+    """State of a gate's live stream in this process: its query and its batches. Thread-safe."""
 
     def __init__(self, gate: str) -> None:
         self.gate = gate
@@ -93,7 +92,7 @@ class StreamState:
         self._ending = threading.Lock()
         self._ended_run: str | None = None
         self.stopped_by: str | None = None
-        """The author and the reason of a request to end the query."""
+        """Author and reason of a request to stop the query; None without a request."""
         self.is_bounded = False
         """Whether the query reads all available records and ends, as with ``availableNow``."""
         self.is_remote = False
@@ -101,11 +100,11 @@ class StreamState:
 
     @property
     def query(self) -> StreamingQuery | None:
-        """The gate's current or last query."""
+        """The gate's current or last query; None before the first start."""
         return self._query
 
     def follow(self, query: StreamingQuery, *, is_bounded: bool = False) -> None:
-        """Set the gate's current query."""
+        """Set the gate's current query, after its start."""
         self.is_bounded = is_bounded
         self.stopped_by = None
         self._query = query
@@ -117,14 +116,14 @@ class StreamState:
 
     @property
     def has_said_its_end(self) -> bool:
-        """Whether the end of the last run was reported."""
+        """Whether the end of the query's last run was recorded."""
         return self._query is not None and str(self._query.runId) == self._ended_run
 
     @contextmanager
     def ending(self, run: str) -> Iterator[Self | None]:
-        """Prevent the start of another query, within the ``with``.
+        """Yield this state, to record the end of a run, and block a new start meanwhile.
 
-        Yields None if this run is not the last, or its end was reported.
+        Yields None if the run is not the query's last run, or if its end was recorded already.
         """
         with self._ending:
             is_last = self._query is not None and str(self._query.runId) == run
@@ -134,17 +133,17 @@ class StreamState:
             yield self if is_last and is_first else None
 
     def is_run(self, run: UUID) -> bool:
-        """Whether a run belongs to the gate's query."""
+        """Return whether a run belongs to the gate's query."""
         return self._query is not None and str(self._query.runId) == str(run)
 
     def is_active(self) -> bool:
-        """Whether the gate has a running query; False if Spark does not answer."""
+        """Return whether the gate has a running query; False if Spark does not respond."""
         with contextlib.suppress(Py4JError, PySparkException):
             return self._query is not None and not has_ended(self._query)
         return False
 
     def is_stopped(self) -> bool:
-        """Whether the query is being stopped, or has ended; False if unknown."""
+        """Return whether the query is being stopped or has ended; False if it is unknown."""
         return self._query is not None and has_ended(self._query)
 
     def refuse_a_second_query(self) -> None:
@@ -152,13 +151,16 @@ class StreamState:
         query = self._query
         if query is not None and not has_ended(query):
             raise GateInUseError(
-                f"The gate {self.gate!r} is in use by the query {query.name!r} of this same"
-                f" program (run {query.runId}): a gate has one query at a time, so stop that one"
-                " first, or give this one a gate of another name."
+                f"The gate {self.gate!r} is in use by the query {query.name!r} of this same program"
+                f" (run {query.runId}): a gate has one query at a time, so stop that query first,"
+                " or give this query a gate of another name."
             )
 
     def batch_began(self, batch: str, *, is_limited: bool = False) -> None:
-        """Record that a batch goes to the handler, possibly reduced by a limit or a ceiling."""
+        """Record that a batch goes to the handler.
+
+        ``is_limited`` tells that an operator's limit or a ceiling has reduced the batch.
+        """
         with self._changing:
             self._running = True
             if is_limited:
@@ -167,9 +169,9 @@ class StreamState:
     def batch_was_helped(
         self, batch: str, *, had_no_sink: bool = False, rate_after_outage: float | None = None
     ) -> None:
-        """Record that a batch failed at first, or waited for its sink or for another process.
+        """Record that a batch failed at first, or waited for its sink or another process.
 
-        Its duration is not typical of such a batch.
+        The rate law must not learn from the duration of such a batch.
         """
         with self._changing:
             self._helped.add(batch)
@@ -182,7 +184,7 @@ class StreamState:
             self._waited_ms[batch] = waited_ms
 
     def batch_ended(self, batch: str, progress: BatchProgress) -> BatchProgress:
-        """Record a batch's report. Return the report with the facts of its handler's run.
+        """Record that a batch has ended. Return its progress, completed with its handler's run.
 
         ``batch`` is the batch's key, empty if the batch has no offsets of the gate.
         """
@@ -201,7 +203,7 @@ class StreamState:
         return ended
 
     def handler_ended(self, start_ms: int, end_ms: int) -> None:
-        """Record that a batch's handler has returned, before its report, and let a backfill run."""
+        """Record that a batch's handler has returned. Call the function for the end of a batch."""
         with self._changing:
             self._running = False
             self._start_ms, self._end_ms = start_ms, end_ms
@@ -210,12 +212,12 @@ class StreamState:
             call()
 
     def on_batch_end(self, call: Callable[[], None] | None) -> None:
-        """Set the callback for the end of each batch, in place of the previous one."""
+        """Set the function to call after each batch, or None, in place of the previous one."""
         with self._changing:
             self._on_batch_end = call
 
     def live(self, rate_per_s: float | None, interval_ms: int) -> LiveStream:
-        """Return the state of the stream for a backfill beside it."""
+        """Return the stream's rate, interval and last batch, for a backfill in its application."""
         with self._changing:
             return LiveStream(rate_per_s, interval_ms, self._running, self._start_ms, self._end_ms)
 
@@ -225,13 +227,13 @@ _states: Final[dict[tuple[str, str], StreamState]] = {}
 
 
 def state_of(ledger_url: str, gate: str) -> StreamState:
-    """Return the state of the stream behind a gate of this process, by ledger and name."""
+    """Return the state of a gate's stream in this process; create it at the first call."""
     with _lock:
         return _states.setdefault((ledger_url, gate), StreamState(gate))
 
 
 def all_states() -> dict[tuple[str, str], StreamState]:
-    """Return the states of all gates of this process, by their ledgers and names."""
+    """Return the states of all gates of this process, by ledger URL and gate name."""
     with _lock:
         return dict(_states)
 
@@ -243,10 +245,10 @@ _of_gate: Final[dict[str, list[str]]] = {}
 
 
 def shared_ledger(url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
-    """Return the process's only handle on a ledger, opened at the first call.
+    """Return the ledger at a URL, which this process opens only once.
 
-    The handle waits for its database. The URL is complete, as `headrace.gate.ledger.normalize_url`
-    returns it.
+    The ledger waits for an unreachable database. The URL must be as
+    `headrace.gate.ledger.normalize_url` returns it.
 
     Raises:
         LedgerError: the ledger cannot be opened.
@@ -258,9 +260,10 @@ def shared_ledger(url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
 
 
 def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
-    """Record a gate's ledger for the listener, which only sees the gate's name. Return the ledger.
+    """Record which ledger a gate uses, for the listener, and return the ledger.
 
-    Raises `LedgerError` if the ledger cannot be opened, even if it could before.
+    The listener receives only the gate's name. Raises `LedgerError` if the ledger cannot be opened,
+    even if it was opened before.
     """
     Ledger.open(url, timeouts=timeouts).close()
     ledger = shared_ledger(url, timeouts)
@@ -273,10 +276,10 @@ def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
 
 
 def ledger_of(gate: str, run: UUID, default_url: str | None) -> Ledger | None:
-    """Return the ledger of a gate; the default ledger if this process did not make the gate.
+    """Return the ledger of a gate, or the ledger at ``default_url`` for an unknown gate.
 
-    Gates of one name may be in several ledgers: the ledger whose query has this run counts, or the
-    newest.
+    If several ledgers have a gate of this name, return the ledger whose query has this run, or
+    otherwise the newest.
     """
     with _ledgers_lock:
         urls = _of_gate.get(gate) or ([] if default_url is None else [default_url])
@@ -285,7 +288,7 @@ def ledger_of(gate: str, run: UUID, default_url: str | None) -> Ledger | None:
 
 
 def record_end(ledger_url: str, gate: str, run: str, error: ErrorReport | None) -> None:
-    """Record how a run of a query has ended, unless the gate has another query by now."""
+    """Record how a run of a query has ended, unless another query has the gate already."""
     with _ending(ledger_url, gate, run) as state:
         if state is not None:
             _record(ledger_url, gate, error, state, has_taken_all=state.is_bounded)
@@ -311,7 +314,7 @@ def _record(
 
 @contextmanager
 def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None]:
-    """Yield the state of a gate whose query had this run, once; log exceptions within."""
+    """Yield the state of a gate whose query had this run, only once. Log exceptions inside."""
     with all_states()[ledger_url, gate].ending(run) as state:
         try:
             yield state
@@ -320,13 +323,13 @@ def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None
 
 
 EVENTS_S: Final = 2.0
-"""Time that an ending program waits for the events of ended queries (s). Spark logs a trace for
-each event that it can no longer deliver."""
+"""Maximum time that an ending program waits for the events of ended queries (s). Spark logs a stack
+trace for each event that it cannot deliver."""
 
 
 @atexit.register
 def _record_ends() -> None:
-    """Record the end of the queries whose events have not come."""
+    """At the program's end, record the end of queries whose termination events have not arrived."""
     deadline_s = time.monotonic() + EVENTS_S
     for (ledger_url, gate), state in all_states().items():
         query = state.query

@@ -1,12 +1,12 @@
-"""The callable for ``foreachBatch``: find the batch in the ledger, attach it, and run it.
+"""Callable for ``foreachBatch``: find Spark's batch in the ledger, attach it, and call the handler.
 
-The planner counts each batch that the engine requests, in the gate's row, which also names the
-gate's query. The handler takes the last batch that its own query has begun, if the count has risen
-since its last call. The status alone would not distinguish a finished batch from a batch of another
-checkpoint with the same number.
+The gate's row names the gate's query, and counts the batches that its planner has begun. The
+handler takes the last batch that its own query has begun, if the count has risen since the
+previous call. The batch's status alone would not be enough: a finished batch could be mistaken for
+a batch of another checkpoint with the same number.
 
-Spark cancels the jobs of the current batch while a query stops, and the handler raises. Such an
-exception is no failure, so the handler asks whether its query is still active.
+When a query stops, Spark cancels the jobs of the current batch, and the user's handler raises. Such
+an exception is no failure, so this module checks whether the query is still active.
 """
 
 import logging
@@ -41,10 +41,10 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 
 class GateCeiling:
-    """The size ceiling of one gate, stored in its ledger. Errors are logged, not raised.
+    """Size ceiling of one gate, stored in its ledger. Errors are logged, not raised.
 
-    Without a ceiling, a batch that passes costs no read of the ledger: only the owner of the gate
-    creates a ceiling.
+    Only the owner of the gate creates a ceiling. So while there is none, a batch that passes needs
+    no read of the ledger.
     """
 
     def __init__(self, gate: str, ledger: Ledger) -> None:
@@ -53,12 +53,12 @@ class GateCeiling:
         self._may_be_there = True
 
     def note_passed(self, batch: BatchRecord) -> None:
-        """Record a batch of the stream that went through at once."""
+        """Raise the ceiling, if there is one, after a batch of the stream that passed at once."""
         if self._may_be_there:
             self._change(lambda ceiling: ceiling and ceiling.after_pass(batch.planned_records))
 
     def note_isolated(self, batch: BatchRecord, isolated: Isolated[Any]) -> None:
-        """Record a batch that was isolated at one go; a batch of the stream may be too large."""
+        """Set a ceiling if a batch of the stream failed as a whole, but all its parts passed."""
         learnt = SizeCeiling.of(batch.planned_records, isolated)
         if learnt is None or batch.status is not Status.IN_PROGRESS:
             return
@@ -91,24 +91,24 @@ class GateCeiling:
             self._warn(error)
 
     def _warn(self, error: HeadraceError) -> None:
-        _LOG.warning("The ceiling of gate %r was not written down: %s", self._gate, error)
+        _LOG.warning("The ceiling of gate %r was not stored: %s", self._gate, error)
 
 
 class GatedHandler:
-    """Writes a batch's outcome to the ledger around the user's handler.
+    """Callable for ``foreachBatch`` that calls the user's handler, and records each outcome.
 
     The row is ``in_progress`` when the handler starts, and ``success`` or ``failed`` when it ends;
-    then the failure policy applies. If Spark repeats a batch that is ``success`` in the ledger (the
-    process died between the two), the handler is not called again. Nor is it called for a batch
-    that a backfill has claimed meanwhile. A query with state computes such a batch for its state
-    alone.
+    then the failure policy applies. The handler is not called again for a batch that is already
+    ``success``: Spark repeats such a batch if the process died before Spark's commit. It is not
+    called for a batch that a backfill has claimed either. A query with state still computes such a
+    batch, to update its state.
 
     Args:
         gate: The gate's name.
-        context: The environment of its runs, with the user's handler.
-        read: The name of the gate's read that this handler processes.
-        has_state: Whether a batch without a handler call must still be computed, because the next
-            batch needs its state. Default: False.
+        context: Settings and services of the runs, with the user's handler.
+        read: Id of the `Gate.read` call whose stream this handler processes.
+        has_state: Whether the query has state, so that a batch must be computed even without a
+            handler call. Default: False.
     """
 
     def __init__(
@@ -143,9 +143,9 @@ class GatedHandler:
     def follow(
         self, query: StreamingQuery, checkpoint: str | None, *, is_bounded: bool = False
     ) -> None:
-        """Set the query that runs this handler, and the query's checkpoint if known.
+        """Set the query that calls this handler, and the query's checkpoint if it is known.
 
-        An exception while the query is being stopped is no failure.
+        With the query, the handler can tell an exception of a stopping query from a failure.
         """
         self._query = query
         self._checkpoint = checkpoint
@@ -156,9 +156,9 @@ class GatedHandler:
     def runner(
         self, owner: str, *, control_wait_s: float = 0, limits: BackfillLimits | None = None
     ) -> BatchRunner:
-        """Return a runner of backfills with this handler and an owner; never two runs at a time.
+        """Return a runner for backfills that calls this handler, and never during another call.
 
-        ``limits`` replaces the policy's.
+        ``limits`` replaces the limits of the failure policy.
         """
         policy = self._context.policy
         if limits is not None:
@@ -170,11 +170,11 @@ class GatedHandler:
         )
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Run one batch.
+        """Call the user's handler for one batch, and record the outcome.
 
         Raises:
-            LedgerError: the outcome cannot be stored, or the query was stopped before that; the
-                batch is run when the query is started again.
+            LedgerError: the outcome cannot be stored, or the query was stopped first. The batch
+                runs when the query is started again.
             Exception: the exception of the handler, if the policy stops then.
         """
         stopped = cancel_when(self._stopped, "the query was stopped")
@@ -218,7 +218,7 @@ class GatedHandler:
             self._state.batch_waited(record.batch_key, self._live_turn.take_waited_ms())
 
     def _handle(self, df: DataFrame, batch: Batch) -> None:
-        """Call the user's handler, within the turn."""
+        """Call the user's handler, while holding its turn."""
         if batch.sequence < self._newest_sequence:
             # Another run has ended between this run's numbering and its turn.
             number = self._ledger.gates.next_sequence(self._gate)
@@ -231,11 +231,10 @@ class GatedHandler:
         return self._query is not None and has_ended(self._query)
 
     def _begun(self) -> BatchRecord | None:
-        """Return the row of the batch that Spark runs now; None if the gate has no offsets in it.
+        """Return the row of the batch that Spark runs now; None if it has no offsets of the gate.
 
-        The planner of this query begins the batch just before, in the same trigger, and no other
-        query can while that planner has the gate. A batch that was begun before belongs to another
-        query.
+        The query's planner has begun the batch just before, in the same trigger. If no batch was
+        begun since the previous call, the newest row belongs to an earlier batch.
         """
         # Read both in one statement: between two statements the gate's owner could change.
         begun, behind = self._ledger.gates.begun_and_query(self._gate)
@@ -243,8 +242,8 @@ class GatedHandler:
             if behind.read != self._read:
                 raise GateInUseError(
                     f"The gate {self._gate!r} was taken over by another query, of"
-                    f" {behind.described}, for this one gave no sign of life until its lease had"
-                    " run out; start this query again once that one has ended."
+                    f" {behind.described}, because this query did not renew its lease in time;"
+                    " start this query again once the other query has ended."
                 )
             if behind.owner != self._planner:
                 self._planner, self._begins = behind.owner, behind.begins
@@ -256,7 +255,7 @@ class GatedHandler:
         return record
 
     def _resolve_abandoned(self, record: BatchRecord) -> None:
-        """Mark batches in progress without an owner as failed, at the first batch of the query."""
+        """At the query's first batch, mark other batches in progress without an owner as failed."""
         if self._has_resolved:
             return
         self._has_resolved = True
@@ -272,7 +271,7 @@ class GatedHandler:
             )
 
     def _attach(self, record: BatchRecord, batch_id: int) -> Attached | None:
-        """Return the batch after attaching it to this process; None if no run is needed."""
+        """Attach a batch to this process, and return it; None if the batch need not run."""
         gone = record.owner if record.owner is not None and is_gone(record.owner) else None
         waited = False
         attach = partial(
@@ -295,8 +294,8 @@ class GatedHandler:
                 return None
             if not waited:
                 _LOG.warning(
-                    "Batch %s of gate %r is run by another process, or was by one that ended; it"
-                    " is taken over if that one gives no sign of life for %d s.",
+                    "Batch %s of gate %r is leased by another process, which may have ended; this"
+                    " process takes the batch over if its lease is not renewed for %d s.",
                     record.batch_key,
                     self._gate,
                     self._context.lease_ms // 1000,
@@ -313,7 +312,7 @@ class GatedHandler:
         return owned
 
     def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
-        """Run a batch without a row in the ledger; its key has the query and the batch's number."""
+        """Run a batch without a row in the ledger; its key contains the query and its number."""
         if is_remote(df.sparkSession):
             query = None if self._query is None else self._query.id
         else:
@@ -328,9 +327,9 @@ class GatedHandler:
 
 
 def _compute(df: DataFrame) -> None:
-    """Compute a batch of a query with state without its handler.
+    """Compute a batch of a query with state, without calling the handler.
 
-    Spark writes the state of a batch during its computation, and ends a query whose batch has none
-    (STATE_STORE_COMMIT_VALIDATION_FAILED).
+    Spark writes the state while it computes the batch. It ends a query whose batch has written no
+    state (STATE_STORE_COMMIT_VALIDATION_FAILED).
     """
     df.write.format("noop").mode("append").save()

@@ -1,13 +1,14 @@
-"""The health of a handler: whether it has ever worked, and whether its sink seems to be down.
+"""Health of a handler: whether it has ever worked, and whether its sink seems to be down.
 
-A handler that has never worked stops its query. A misspelt name fails for any record, and looks
-like a sink that is down. Two facts distinguish them: the same error of the program for parts
-without a common record, or for three batches, and nothing processed since the start. A handler that
-has worked before is never stopped this way, because a record may lead to a `TypeError`.
+A handler that has never worked stops its query. A misspelt name in a handler fails for every
+record, and so looks like a sink that is down. A handler counts as wrong if it has processed nothing
+since the start, and raises the same programming error for three batches, or for parts without a
+common record. A handler that has worked before never counts as wrong, because a single record may
+cause a `TypeError`.
 
-A failure alone convicts no record: others must have passed, live or in a backfill, which this class
-counts. They pass under their own keys, as batches or parts that must run anyway, so a control
-writes nothing twice.
+A failure alone convicts no record: other records must have passed, in the stream or in a backfill.
+This class counts them. They are batches or parts that must run anyway, under their own keys, so a
+test by such a control writes nothing twice.
 """
 
 import threading
@@ -22,7 +23,7 @@ from headrace.errors import NotProcessedError
 from headrace.gate.ledger.error_report import ErrorReport
 
 ALIKE: Final = 3
-"""Consecutive batches with the same error of the program that prove the handler wrong."""
+"""Number of consecutive batches with the same programming error that prove the handler wrong."""
 
 _PROGRAM: Final = frozenset(
     {
@@ -40,13 +41,11 @@ _PROGRAM: Final = frozenset(
         "UnboundLocalError",
     }
 )
-"""Names of exceptions that a wrong program raises for any record; a record may cause some too."""
+"""Names of exceptions of a programming error. Some of them may also be caused by a record."""
 
 
 class HandlerHealth:
-    """The health of one handler, shared by all callers, live and in a backfill.
-
-    Any thread may use it.
+    """Health of one handler, shared by its callers in the stream and in a backfill. Thread-safe.
 
     ``clock`` returns a monotonic time (s).
 
@@ -54,9 +53,9 @@ class HandlerHealth:
         passes: Number of successful runs with at least one record. A run is counted before the next
             one begins.
         failures: Number of failed runs.
-        controls_passed, controls_failed: Numbers of runs that may serve as controls while a
-        backfill tests a record: runs of a single record, and all others after a single record has
-        passed.
+        controls_passed, controls_failed: Numbers of passed and failed runs that a backfill may use
+            as controls when it tests a record. These are runs of a single record; after a single
+            record has passed, all runs count.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,13 +73,13 @@ class HandlerHealth:
 
     @property
     def down(self) -> NotProcessedError | None:
-        """The reason why the sink seems to be down, after an isolation stopped; else None."""
+        """The reason why the sink seems to be down, since an isolation stopped; otherwise None."""
         return self._down
 
     def stopped_by(self, last: Exception | ErrorReport) -> NotProcessedError:
-        """Record that an isolation stopped: failed batches are not isolated now.
+        """Record that an isolation stopped because nothing passed. Return an error with the reason.
 
-        Return the error.
+        Failed batches are not isolated until a run has passed.
         """
         why = ErrorReport.of(last) if isinstance(last, Exception) else last
         self._down = NotProcessedError(
@@ -91,10 +90,10 @@ class HandlerHealth:
         return self._down
 
     def is_wrong(self, error: Exception, of_parts: Exception | ErrorReport | None) -> bool:
-        """Whether the handler itself is wrong, after a batch of the stream has failed.
+        """Return whether the handler itself is wrong, after a failed batch of the stream.
 
-        It is wrong if it has processed nothing yet, and fails with the same error of its program,
-        such as an AttributeError, in several batches, or in parts without a common record.
+        It is wrong if it has processed nothing yet, and has raised the same programming error, such
+        as an AttributeError, in three batches, or in parts without a common record.
 
         Args:
             error: The batch's failure.
@@ -109,17 +108,17 @@ class HandlerHealth:
         return len(self._alike) == ALIKE or same
 
     def note_failed(self, *, is_single: bool) -> None:
-        """Record a failed run, of one offset or of more; within the handler's turn."""
+        """Count a failed run. The caller must hold the handler's turn."""
         self.failures += 1
         self.controls_failed += is_single or self._takes_one
 
     def note(self, df: DataFrame, *, is_single: bool, is_dense: bool = False) -> None:
-        """Record a successful run; within the handler's turn.
+        """Count a successful run. The caller must hold the handler's turn.
 
         Args:
             df: The processed DataFrame.
             is_single: Whether the run has one offset.
-            is_dense: Whether each offset has a record, so that no search for a record is needed.
+            is_dense: Whether the log has a record at every offset, so that ``df`` cannot be empty.
         """
         self._down, self._last_s, self._has_worked = None, self._clock(), True
         if self._asking and (is_dense or _has_records(df)):
@@ -128,11 +127,11 @@ class HandlerHealth:
             self.controls_passed += self._takes_one
 
     def is_idle(self, for_s: float) -> bool:
-        """Whether no record was processed for a time (s), so that waiting is useless."""
+        """Return whether no run has succeeded for a time (s), so that waiting is useless."""
         return self._clock() - self._last_s > for_s
 
     def __enter__(self) -> None:
-        """Start counting passes; each count may cost a small job."""
+        """Start counting passed runs. Each count may cost a small Spark job."""
         with self._changing:
             self._asking += 1
 

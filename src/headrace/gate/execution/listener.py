@@ -1,12 +1,12 @@
-"""The query listener: turns each batch's progress event into the rates of the query's gates.
+"""Query listener: it learns the rates of a query's gates from each batch's progress event.
 
-Sources are identified by the gate's name in their own offsets, not by their place in the event,
-because the event describes all Python sources alike, and a join has two. Records are counted from
-the ranges: a handler that uses its DataFrame twice reads twice, and the event's ``numInputRows``
-counts both. A batch without a read has 0 there, and nothing is learnt.
+The event describes all Python sources alike, and a join has two of them. So a source is identified
+by the gate's name in its own offsets, not by its place in the event. Records are counted from the
+offset ranges: if a handler uses its DataFrame twice, ``numInputRows`` counts each record twice. If
+``numInputRows`` is 0, the batch was not read, and nothing is learnt.
 
-Sources of a join share a batch's time. So one law sees the whole batch, and only the reports go to
-each gate's own thread.
+The sources of a join share the time of a batch. So one law learns from the whole batch, and only
+the writes of the reports run in each gate's own thread.
 """
 
 import json
@@ -52,19 +52,18 @@ _OFFSETS: Final = ("startOffset", "endOffset", "latestOffset")
 
 
 class JsonStreamingQueryListener(StreamingQueryListener):
-    """A listener that receives the progress event soon after the batch's end.
+    """Listener that fetches the whole progress event from the JVM as JSON, in one call.
 
-    PySpark asks the JVM for each field of a batch's progress, in some 450 calls; on a busy driver
-    they take as long as a small batch, and every plan that waits for the report is late. This
-    listener gets the whole event as JSON in one call.
+    PySpark's own listener fetches each field separately, in about 450 calls. On a busy driver they
+    take as long as a small batch, and delay the next plan, which waits for the report.
     """
 
     @property
     def _jlistener(self) -> Any:
-        """The Java object that PySpark registers for this listener; always the same one.
+        """Java object that PySpark registers for this listener, created at the first use.
 
-        The name is private in PySpark, so a test compares these events with PySpark's own. Without
-        a JVM, PySpark never asks for it.
+        PySpark reads this private attribute, but never without a JVM. Because the name may change,
+        a test compares these events with PySpark's own.
         """
         if not hasattr(self, "_jlistenerobj"):
             jvm: Any = active_context()._jvm
@@ -78,7 +77,7 @@ class _FromJson(JStreamingQueryListener):
 
 
 def progress_event(text: str) -> QueryProgressEvent:
-    """Parse a batch's progress from Spark's JSON, which omits a rate that is not finite."""
+    """Parse Spark's JSON of a batch's progress. Spark leaves out rates that are not finite."""
     progress = json.loads(text)
     for report in (progress, *progress["sources"]):
         report.setdefault("inputRowsPerSecond", math.nan)
@@ -93,19 +92,19 @@ def progress_event(text: str) -> QueryProgressEvent:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """The engine's report on a batch, for one gate."""
+    """Spark's report on a batch, for one of its gates."""
 
     gate: str
     checkpoint_id: str
-    """The identity of the query's checkpoint."""
+    """Id of the query's checkpoint."""
     batch: str
-    """The batch's key; empty if the batch has no offsets of the gate."""
+    """Key of the batch; empty if the batch has no offsets of the gate."""
     query_batch_id: int
     progress: BatchProgress
 
 
 def batch_reports(progress: StreamingQueryProgress) -> Iterator[BatchReport]:
-    """Yield a report for each source with a gate."""
+    """Yield a report for each source of the batch that has a gate."""
     for source in progress.sources:
         end = _offset(source.endOffset)
         if end is None or end.gate is None:
@@ -152,14 +151,14 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 
 class Worker(Protocol):
-    """Runs a gate's tasks one after the other."""
+    """Interface of a queue that runs a gate's tasks one after the other."""
 
     def do(self, work: Callable[[], None], wait_s: float) -> bool:
-        """Queue a task. Return whether it has finished within the wait (s)."""
+        """Queue a task and wait up to ``wait_s`` for it. Return whether it has finished."""
 
 
 class SerialWorker:
-    """Runs tasks one after the other, in a named thread that ends with the process."""
+    """Queue that runs tasks one after the other, in a named daemon thread."""
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[tuple[Callable[[], None], threading.Event]] = (
@@ -170,9 +169,10 @@ class SerialWorker:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def do(self, work: Callable[[], None], wait_s: float) -> bool:
-        """Queue a task, whose exception is logged. Return whether it has finished.
+        """Queue a task and wait up to ``wait_s`` for it. Return whether it has finished.
 
-        The method waits for the task (s), unless an earlier task is still queued or running.
+        There is no wait while an earlier task is queued or running. An exception of a task is
+        logged.
         """
         finished = threading.Event()
         with self._changing:
@@ -203,19 +203,19 @@ class _GateRun:
 
 
 class GateListener(JsonStreamingQueryListener):
-    """Feeds the rate laws with finished batches.
+    """Query listener that passes finished batches to the rate laws, and stores the new rates.
 
-    Each run of a query has laws of its own; the initial rate, and the known cost of a batch, come
-    from the ledger. Errors of events are logged, because an exception would only vanish in Spark's
-    own log. The planner keeps the last rate then.
+    Each run of a query has its own laws. They start with the rate and the cost of a batch from the
+    ledger. If an event cannot be processed, the error is logged, and the last rate stays in force.
 
     Args:
-        ledger_of: returns the ledger of a gate whose query has this run; None for an unknown gate.
-        wait_s: how long the reports of all queries wait for a gate whose ledger does not respond,
-            for example because rows are locked (s); after that only this gate's reports wait.
-        new_worker: creates the worker for one gate's reports, from a name.
-        program: the name of this program, which sees its queries end; None for a process that does
-            not.
+        ledger_of: function that returns the ledger of a gate whose query has this run; None for an
+            unknown gate.
+        wait_s: maximum time for which reports of all queries wait for a gate whose ledger does not
+            respond, for example because rows are locked (s). After it, only this gate's reports
+            wait.
+        new_worker: function that creates the queue for one gate's reports, from a name.
+        program: name of this process if it receives the end of its queries; otherwise None.
     """
 
     def __init__(
@@ -236,14 +236,14 @@ class GateListener(JsonStreamingQueryListener):
         self._newest_run: dict[UUID, UUID] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Record a new run before its first batch; its sources are still unknown."""
+        """Record a new run of a query. Its sources are unknown until its first batch ends."""
         self._newest_run[event.id] = event.runId
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Ignore the event: no batch ran, so nothing is learnt."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Complete a batch's reports, feed the laws, and publish their rates."""
+        """Pass a finished batch to the rate laws, and store its reports with the new rates."""
         run = event.progress.runId
         if any(state.is_remote and state.is_run(run) for state in all_states().values()):
             return  # the process on the server that runs the handler has the report, too
@@ -260,10 +260,10 @@ class GateListener(JsonStreamingQueryListener):
                 self._do(watched.ledger.url, report.gate, work)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Record the query's end; fail its open batch if it ended with an exception.
+        """Record the end of a query. If it ended with an exception, fail its batch in progress.
 
-        The gates do not know a query that fails before its first batch has ended. That batch stays
-        in progress until it is run again.
+        A query that fails before its first batch has ended is not known to a gate yet. Its batch
+        then stays in progress until it is run again.
         """
         for run, gate in [key for key in self._watched if key[0] == event.runId]:
             watched = self._watched.pop((run, gate))
@@ -280,10 +280,10 @@ class GateListener(JsonStreamingQueryListener):
             del self._newest_run[event.id]
 
     def end_with_the_program(self, is_active: Callable[[UUID], bool], wait_s: float) -> None:
-        """Record the end of queries without a handler of `Gate.write` whose events have not come.
+        """Record the end of queries without `Gate.write` whose termination events have not arrived.
 
-        Called at the program's end, for queries that end with it. The method waits for queries that
-        have already ended, because Spark logs a trace for each event that it cannot deliver.
+        It is called at the program's end. For queries that have already ended, it waits for the
+        events, because Spark logs a stack trace for each event that it cannot deliver.
         """
         deadline_s = time.monotonic() + wait_s
         while any(not is_active(run) for run in list(self._newest_run.values())):
@@ -295,7 +295,7 @@ class GateListener(JsonStreamingQueryListener):
                 self._end(watched, gate, None)
 
     def _do(self, ledger_url: str, gate: str, work: Callable[[], None]) -> None:
-        """Queue a task for a gate, after its earlier tasks."""
+        """Queue a task for one gate, to run after the gate's earlier tasks."""
         place = (ledger_url, gate)
         if place not in self._workers:
             self._workers[place] = self._new_worker(f"headrace-reports-{gate}")
@@ -316,7 +316,7 @@ class GateListener(JsonStreamingQueryListener):
             _LOG.warning("A batch's failure was not processed: %s", error)
 
     def _end(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent | None) -> None:
-        """Record the end of a query without a handler of `Gate.write`, and so without state."""
+        """Record the end of a query without `Gate.write`, which has no `StreamState`."""
         try:
             with cancel_when(lambda: True, "the query ended"):
                 query, _ = watched.ledger.gates.last_queries([gate]).get(gate, (None, False))
@@ -334,7 +334,7 @@ class GateListener(JsonStreamingQueryListener):
     def _left_open(
         self, watched: _GateRun, gate: str, event: QueryTerminatedEvent
     ) -> BatchRecord | None:
-        """Return the batch that a run left in progress; None if another run may have it by now."""
+        """Return the batch that a run left in progress; None if another run may process it."""
         batch = watched.ledger.batches.open_batch(gate)
         if (
             batch is None
@@ -347,7 +347,7 @@ class GateListener(JsonStreamingQueryListener):
         return None if has_next else batch
 
     def _watch(self, run: UUID, report: BatchReport) -> _GateRun | None:
-        """Return the gate in this run, created from its declaration at its first report."""
+        """Return the gate's record in this run, created at the gate's first report."""
         if (run, report.gate) not in self._watched:
             try:
                 self._watched[run, report.gate] = self._first_seen(
@@ -367,8 +367,8 @@ class GateListener(JsonStreamingQueryListener):
                 declared = ledger.gates.get(gate)
         if ledger is None or declared is None:
             _LOG.warning(
-                "The gate %r learns no rate, for its ledger is not known here; name the ledger of"
-                " its option headrace.ledger in headrace.register(spark, ledger=...).",
+                "The gate %r learns no rate, because its ledger is unknown in this process; give"
+                " the URL of its option headrace.ledger to headrace.register(spark, ledger=...).",
                 gate,
             )
             return None
@@ -399,10 +399,10 @@ def _error_of(event: QueryTerminatedEvent) -> ErrorReport | None:
 
 
 def _completed(ledger: Ledger, report: BatchReport) -> BatchProgress:
-    """Return a batch's progress with the facts that Spark does not report.
+    """Complete a batch's progress with values that Spark does not report.
 
-    The process knows how the batch went through the handler. The ledger's row has the unread
-    offsets, if Spark does not report the end of the log.
+    This process knows how the handler's run went. The batch's row in the ledger has the number of
+    unread offsets, for a Spark that does not report the end of the log.
     """
     progress = state_of(ledger.url, report.gate).batch_ended(report.batch, report.progress)
     if report.batch and not progress.records:
@@ -420,13 +420,13 @@ def _row_of(ledger: Ledger, report: BatchReport) -> BatchRecord | None:
 
 
 def _was_rejected(ledger: Ledger, report: BatchReport) -> bool:
-    """Whether a batch without rows in Spark has dead letters: its values were read."""
+    """Return whether a batch without rows in Spark has dead letters, so its values were read."""
     rejected = partial(ledger.dead_letters.count_rejected, [report.batch])
     return bool(_read(ledger, report, rejected))
 
 
 def _read(ledger: Ledger, report: BatchReport, read: Callable[[], Answer]) -> Answer | None:
-    """Return the ledger's answer; None, with a log line, if the ledger cannot be read."""
+    """Call ``read`` and return its result; log a failure of the ledger, and return None."""
     stopped = state_of(ledger.url, report.gate).is_stopped
     try:
         with cancel_when(stopped, "the query was stopped"):
@@ -445,7 +445,7 @@ def _known_cost(gate: str, text: str | None) -> SourceCost | None:
 
 
 def _publish(ledger: Ledger, report: BatchReport, learnt: LearntRate | None) -> None:
-    """Store the result of a batch, even an empty one, because the planner waits for the report."""
+    """Store the report of a batch, with or without a new rate: the planner waits for it."""
     if learnt is not None and learnt.warning is not None:
         _LOG.warning("The gate %r: %s", report.gate, learnt.warning)
     interval = learnt.interval if learnt is not None else None
@@ -464,11 +464,11 @@ def _publish(ledger: Ledger, report: BatchReport, learnt: LearntRate | None) -> 
         _LOG.warning(_NOT_PROCESSED, error)
         return
     if interval is not None:
-        _LOG.info("The gate %r has another interval: %s.", report.gate, interval.why)
+        _LOG.info("The gate %r has a new interval: %s.", report.gate, interval.why)
 
 
 def _sample(report: BatchReport, learnt: LearntRate) -> RateSample:
-    """Return the measurement; without a new rate, the rate in force stays."""
+    """Return the rate sample of a batch. Without a new rate, it has the current rate."""
     return RateSample(
         gate=report.gate,
         time_ms=report.progress.end_ms,

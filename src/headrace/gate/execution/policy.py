@@ -1,4 +1,4 @@
-"""Policy for an exception in a handler: stop, retry, defer, isolate."""
+"""Failure policies, for exceptions of a handler: stop, retry, defer or isolate."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from headrace.gate.control.hold import OnOutage, OutageSettings
 Last = Literal["stop", "defer", "isolate"]
 _LAST: Final[tuple[str, ...]] = get_args(Last)
 OutageWord = Literal["hold", "defer", "stop"]
-"""The words of `OnOutage`."""
+"""Values of the argument ``on_outage`` of `Gate.write`."""
 
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._\-]{1,249}")
 
@@ -24,17 +24,18 @@ _A_SECOND: Final = Backoff(first_ms=1_000, most_ms=LONGEST_INTERVAL_MS)
 
 @dataclass(frozen=True, slots=True)
 class OnFailure:
-    """A failure policy, created by `retry`, `isolate`, or from a word.
+    """Failure policy, created by `retry`, by `isolate`, or from a word such as "defer".
 
     Attributes:
-        retries: Number of retries in place, before any other action.
+        retries: Number of retries by the stream itself, before ``last`` applies.
         backoff: The wait before each retry.
-        last: The action after the last failure. ``stop``: the query stops, and runs the batch again
-            when it is started. ``defer``: the stream continues; a backfill runs the batch later.
-            ``isolate``: the batch is halved until the records that cannot be processed stand alone.
-        budget: The limits of an isolation; the remaining parts are deferred.
-        topic: The topic for dead letters besides the ledger; None for none.
-        outage: The reaction to an unreachable sink, before all other actions.
+        last: Action after the last retry has failed. ``stop``: the query stops, and runs the batch
+            again when it is restarted. ``defer``: the stream continues; a backfill runs the batch
+            later. ``isolate``: the batch is halved until each record that cannot be processed is
+            alone in its part.
+        budget: Limits of an isolation. After them, the remaining parts are deferred.
+        topic: Topic that receives copies of dead letters; None for the ledger alone.
+        outage: What to do while the sink is unreachable, before all other actions.
         backfills: The limits after which a deferred batch is dead.
     """
 
@@ -48,20 +49,20 @@ class OnFailure:
 
     @property
     def skips(self) -> bool:
-        """Whether the stream can continue without all records of a batch."""
+        """Whether the stream may continue although records of a batch are not processed."""
         return self.last != "stop"
 
 
 STOP: Final = OnFailure()
-"""The policy of Spark itself."""
+"""Default policy, as in Spark itself: an exception stops the query."""
 
 
 def retry(
     attempts: int, backoff: str = "1 second", *, then: "Last | OnFailure" = "stop"
 ) -> OnFailure:
-    """Call the handler again, up to ``attempts`` times, before any other action.
+    """Call a failed handler again, up to ``attempts`` times, before any other action.
 
-    For temporary failures, such as a database restart or a lock. The stream waits meanwhile.
+    Use it for temporary failures, such as a database restart or a lock. The stream waits meanwhile.
 
     >>> retry(3, "500 ms", then="defer").backoff.wait_ms(3)
     2000
@@ -69,7 +70,8 @@ def retry(
     Args:
         attempts: Number of retries; 1 or more.
         backoff: The wait before the first retry; each later wait is twice as long.
-        then: The next action: ``"stop"``, ``"defer"``, ``"isolate"``, or a result of `isolate`.
+        then: Action after the last retry has failed: ``"stop"``, ``"defer"``, ``"isolate"``, or a
+            result of `isolate`.
 
     Raises:
         OptionError: A value is out of its range.
@@ -86,14 +88,17 @@ def retry(
 def isolate(
     *, max_runs: int = 200, max_time: str = "1 minute", topic: str | None = None
 ) -> OnFailure:
-    """Halve a failed batch until the records that cannot be processed stand alone, within limits.
+    """Halve a failed batch, within limits, to find the records that cannot be processed.
+
+    These records are stored as dead letters; all other records are processed.
 
     Args:
-        max_runs: Most runs of the handler on parts of the batch; 1 or more. Default: 200.
-        max_time: Longest wait of the stream for the isolation. Default: 1 minute.
+        max_runs: Maximum number of calls of the handler with parts of the batch; 1 or more.
+            Default: 200.
+        max_time: Maximum time for which the stream waits for an isolation. Default: 1 minute.
         topic: A Kafka topic, on the brokers of the stream, that also receives each dead letter,
-            with headers for its origin and its reason. The ledger stores it first, and durably; a
-            letter that the brokers refuse is logged, and not sent again.
+            with headers for its origin and its reason. The ledger stores the dead letter first. If
+            the brokers refuse it, this is logged, and it is not sent again.
 
     Raises:
         OptionError: A value is out of its range.
@@ -108,10 +113,10 @@ def isolate(
 
 
 def parse_on_failure(on_failure: str | OnFailure) -> OnFailure:
-    """Return the policy of a word; a policy is returned unchanged.
+    """Return the policy for a word such as "defer". Return a policy unchanged.
 
     Raises:
-        OptionError: There is no such word.
+        OptionError: The word is not a failure policy.
     """
     match on_failure:
         case OnFailure():
@@ -121,15 +126,15 @@ def parse_on_failure(on_failure: str | OnFailure) -> OnFailure:
         case _:
             raise OptionError(
                 f"on_failure is {on_failure!r}; it must be one of {', '.join(map(repr, _LAST))}, or"
-                " what headrace.retry or headrace.isolate answers."
+                " a result of headrace.retry or headrace.isolate."
             )
 
 
 def with_outages(policy: OnFailure, on_outage: str, settings: OutageSettings) -> OnFailure:
-    """Return a policy with a reaction to an unreachable sink.
+    """Return a policy with the settings for an unreachable sink added.
 
     Raises:
-        OptionError: There is no such word, or it contradicts the policy.
+        OptionError: ``on_outage`` has no valid value, or contradicts the policy or the settings.
     """
     words = [reaction.value for reaction in OnOutage]
     if on_outage not in words:
@@ -144,8 +149,8 @@ def with_outages(policy: OnFailure, on_outage: str, settings: OutageSettings) ->
         )
     if chosen is not OnOutage.HOLD and settings != OutageSettings():
         raise OptionError(
-            f"The options outage.retry, outage.maxRetry and outage.maxHold say how a gate waits for"
-            f" its sink, and on_outage is {on_outage!r}, which does not; leave them out, or set it"
-            " to 'hold'."
+            "The options outage.retry, outage.maxRetry and outage.maxHold set how a gate waits for"
+            f" its sink, but on_outage is {on_outage!r}, with which it does not wait; leave these"
+            " options out, or set on_outage to 'hold'."
         )
     return replace(policy, outage=replace(settings, on_outage=chosen))

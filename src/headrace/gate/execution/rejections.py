@@ -1,4 +1,4 @@
-"""Records that a handler rejects by name, until they are stored with the batch's success."""
+"""Records that a handler rejects, collected until they are stored with the batch's success."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ from headrace.gate.source.connector import DeadLetterSink
 from headrace.gate.source.losses import OnLoss
 
 MAX_REJECTED: Final = 10_000
-"""Most records that a handler may reject in one run; they are in memory until they are stored."""
+"""Maximum number of records that a handler may reject in one run. They are held in memory."""
 
 MAX_REJECTED_BYTES: Final = 256 * 1024 * 1024
-"""Largest total size of these records (bytes)."""
+"""Maximum total size of the records that a handler may reject in one run (bytes)."""
 
 Place = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -35,7 +35,7 @@ _REASON: Final = "reason"
 
 
 class RecordReader(Protocol):
-    """Reads single records of a gate's batches again, and opens the sink of dead letters."""
+    """Interface of a reader of single records of a gate's batches, for dead letters."""
 
     def rejected(
         self,
@@ -43,13 +43,13 @@ class RecordReader(Protocol):
         reasons: Mapping[Place, ErrorReport],
         on_loss: OnLoss | None = None,
     ) -> Iterable[DeadLetter]:
-        """Return the complete records at these places, each with its reason; in no order.
+        """Read the records at these places. Return a dead letter for each, in no fixed order.
 
         Args:
             ranges: the batch's ranges, which contain the places.
             reasons: the reasons by topic, partition and offset.
-            on_loss: receives offsets that have left the source, if the stream skips lost offsets
-                (``failOnDataLoss``). Default: None, they are an error.
+            on_loss: function called with offsets that the source no longer has, if the stream skips
+                lost offsets (``failOnDataLoss=false``). Default: None, they are an error.
 
         Raises:
             DataLossError, CorruptionError: a record has left the source, or is damaged.
@@ -57,24 +57,24 @@ class RecordReader(Protocol):
         """
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Return the sink of dead letters besides the ledger; None without a name or a topic."""
+        """Return the topic for copies of dead letters; None if there is no such topic."""
 
 
 class Rejections:
-    """Collects the rejections of one run of a handler, and reads the records from the source.
+    """Rejections of one run of a handler. They are read from the source before they are stored.
 
     Args:
         batch: the batch's key, for errors.
         ranges: the batch's ranges; no other record can be rejected.
-        reader: reads the records; None without a source to read from.
-        planned: the same ranges, from the ledger.
-        on_loss: records rejected offsets that have left the source, whose records cannot be stored.
-            Default: None, such a record is an error.
-        check_fit: raises if the schema is at fault, so that nothing is stored. Default: the schema
-            never is.
+        reader: reader of the records; None if there is no source to read from.
+        planned: function that returns the same ranges as planned in the ledger.
+        on_loss: function called with rejected offsets that the source no longer has, so that their
+            records cannot be stored. Default: None, such offsets are an error.
+        check_fit: function that raises an exception if the schema is at fault and not the records.
+            Nothing is stored then. Default: no check.
 
     Attributes:
-        unfit: the records that could not be decoded, with the reasons, as reported by tasks so far.
+        unfit: records that could not be decoded, with the reasons, as reported by tasks so far.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Rejections:
 
     @contextmanager
     def of_jobs(self) -> Iterator[None]:
-        """Reject, in the ``with`` block, the values that jobs of this thread cannot decode.
+        """Reject values that this thread's Spark jobs in the ``with`` block cannot decode.
 
         See `headrace.decode`.
         """
@@ -111,13 +111,13 @@ class Rejections:
 
     @property
     def kept(self) -> Sequence[DeadLetter]:
-        """Dead letters read so far, by topic, partition and offset."""
+        """Dead letters read so far, sorted by topic, partition and offset."""
         return [self._letters[place] for place in sorted(self._letters)]
 
     def count(self) -> int:
         """Return the number of rejected records.
 
-        Raises `TooManyRejectedError` if too many could not be decoded.
+        Raises `TooManyRejectedError` if too many values could not be decoded.
         """
         self._take_reported()
         return len(self._reasons)
@@ -130,15 +130,16 @@ class Rejections:
             self.unfit.update(unfit)
 
     def add(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
-        """Reject all of these rows, or none of them.
+        """Reject all of these rows, or none if an exception is raised.
 
-        Raises `RejectionError` for a row outside the batch, a row without a place, or an empty
-        reason; `TooManyRejectedError` for too many rows; and `LedgerError` without a source to read
-        from.
+        Raises `RejectionError` for a row outside the batch, a row without topic, partition or
+        offset, or an empty reason; `TooManyRejectedError` for too many rows; and `LedgerError` if
+        there is no source to read from.
         """
         if self._reader is None:
             raise LedgerError(
-                f"Batch {self._batch} was made without a reader of its source, so it keeps nothing."
+                f"Batch {self._batch} was made without a reader of its source, so its records"
+                " cannot be rejected."
             )
         self._add(
             _of_frame(rows, reason) if isinstance(rows, DataFrame) else _of_rows(rows, reason),
@@ -160,7 +161,7 @@ class Rejections:
             self._reasons = reasons
 
     def read(self) -> Sequence[DeadLetter]:
-        """Return the rejected records, by topic, partition and offset; each record is read once.
+        """Read the rejected records that were not read yet. Return all as sorted dead letters.
 
         Raises:
             RejectionError: there is no record at one of the offsets.
@@ -199,9 +200,9 @@ class Rejections:
             return self.kept
 
     def has_others(self) -> bool:
-        """Whether the batch has a value other than the values that could not be decoded.
+        """Return whether the batch has other values than the values that could not be decoded.
 
-        The answer is True for a batch that is mostly gaps, without a read.
+        The result is True without a read if most offsets are not known to have such a value.
         """
         ranges = [offsets for same in self._ranges.values() for offsets in same]
         gaps = sum(offsets.count for offsets in ranges) - len(self.unfit)
@@ -216,9 +217,9 @@ class Rejections:
     def _lose(
         self, missing: dict[Place, ErrorReport], gone: Sequence[tuple[OffsetRange, str]]
     ) -> None:
-        """Record rejected records that have left the source as lost, and no other records.
+        """Report rejected records as lost if the source no longer has them.
 
-        The handler has processed the other lost records.
+        Other records in the missing ranges are no loss, because the handler has processed them.
         """
         for offsets, why in gone:
             unread = missing.keys() - self._letters.keys()
@@ -247,7 +248,7 @@ class Rejections:
 
 
 def letters_in(batch: pa.RecordBatch, reasons: Mapping[Place, ErrorReport]) -> Iterator[DeadLetter]:
-    """Yield the dead letters of the source's records that have a reason."""
+    """Yield a dead letter for each record of a batch whose place has a reason."""
     offsets = pa.array(sorted({offset for _, _, offset in reasons}), pa.int64())
     wanted = batch.filter(pc.is_in(batch.column("offset"), value_set=offsets))
     times_us = wanted.column("timestamp").cast(pa.int64()).to_pylist()
@@ -259,7 +260,7 @@ def letters_in(batch: pa.RecordBatch, reasons: Mapping[Place, ErrorReport]) -> I
 
 
 def letter_from(row: Mapping[str, Any], timestamp_ms: int, error: ErrorReport) -> DeadLetter:
-    """Return the dead letter of a record, from its columns as Python values of Arrow or Spark."""
+    """Return the dead letter for a record, from its columns as Python values."""
     headers = row["headers"]
     return DeadLetter(
         topic=row["topic"],
@@ -288,7 +289,7 @@ def _size(letter: DeadLetter) -> int:
 
 
 def _of_frame(rows: Any, reason: str | Column) -> Iterator[tuple[Place, ErrorReport]]:
-    """Yield each row's place and reason; computed now, up to one row above the maximum."""
+    """Compute a DataFrame. Yield the place and reason of each row, up to the maximum plus one."""
     missing = [name for name in _COLUMNS if name not in rows.columns]
     if missing:
         raise RejectionError(

@@ -1,12 +1,12 @@
-"""Sinks outside the ledger's database that store each batch once, with the batch's key.
+"""Writes that store each batch once in a sink outside of the ledger's database, by batch key.
 
-A backfill runs batches out of order, so no sink may skip a batch because its number is not above
-the last one's. Each function here has the sink store keys, in the same transaction or commit as the
-batch's rows. A stored key is skipped; any other is written.
+A backfill runs batches out of order, so a sink cannot tell by a batch's number whether it has the
+batch. Instead, each function here stores the batch's key in the same transaction or commit as the
+rows. A batch whose key is stored is skipped, and any other batch is written.
 
-A batch and its parts have different keys and the same records. So a part also marks the keys of
-the enclosing parts and the batch: the first writer excludes the other. This matters if two
-processes have a batch, because one of them was frozen for longer than its lease.
+A batch and its parts have the same records, but different keys. So the write of a part also marks
+the keys of the enclosing parts and of the batch as split. The first write then excludes the other.
+This matters if two processes run a batch, because one was frozen for longer than its lease.
 """
 
 import copy
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 DELTA_VERSION: Final = 1
-"""The version of all batches. Delta skips a version that is not above the last one of its
-application. Each batch is an application of its own, so its first write is stored, and later ones
-are skipped."""
+"""Value of ``txnVersion`` for all batches. Delta skips a write whose version is not above the last
+version of the same ``txnAppId``. Each batch has its own ``txnAppId``, so its first write is stored
+and later writes are skipped."""
 
 ICEBERG_PROPERTY: Final = "headrace.batch-key"
-"""The property of an Iceberg snapshot that names the batch of its added rows."""
+"""Property of an Iceberg snapshot with the key of the batch whose rows it adds."""
 
 ICEBERG_SPLIT_PROPERTY: Final = "headrace.split-batch-keys"
-"""The property of a snapshot with a part's rows: the keys of the enclosing parts and the batch, as
-JSON."""
+"""Property of an Iceberg snapshot that adds the rows of a part: the keys of the enclosing parts and
+of the batch, as JSON."""
 
 RECORD_HEADER: Final = "headrace-record"
-"""The header that identifies a record: the same in all of its copies, and in no other record."""
+"""Name of the Kafka header that identifies a row: all copies of a row have the same value."""
 
 BATCH_KEY_HEADER: Final = "headrace-batch-key"
-"""The header that names the batch that has written a copy."""
+"""Name of the Kafka header with the key of the batch that wrote the copy."""
 
 BATCHES: Final = sqlalchemy.Table(
     "headrace_batches",
@@ -63,11 +63,11 @@ BATCHES: Final = sqlalchemy.Table(
         server_default=sqlalchemy.func.now(),
     ),
 )
-"""The keys of the batches in a database, in its default schema."""
+"""Table of the batch keys stored in a database, in its default schema."""
 
 
 def delta_options(key: str, name: str) -> dict[str, str]:
-    """Return the options of `Batch.delta_options`."""
+    """Return the result of `Batch.delta_options`, for the batch with this key."""
     suffix = f"-{name}" if name else ""
     return {"txnAppId": f"headrace-{key}{suffix}", "txnVersion": str(DELTA_VERSION)}
 
@@ -81,9 +81,10 @@ class _Presence(Enum):
 def append_iceberg(
     df: DataFrame, table: "Table", keys: Sequence[str], name: str, *, asked: Callable[[], None]
 ) -> bool:
-    """Append as `Batch.append_iceberg` does, with the keys of a batch and its enclosing parts.
+    """Do the work of `Batch.append_iceberg`.
 
-    ``asked`` is called after the table's keys were read.
+    ``keys`` are the key of the batch or part, and then the keys of the enclosing parts and the
+    batch. ``asked`` is called after the table was searched for these keys.
     """
     mark, *above = marks = [f"{key}/{name}" if name else key for key in keys]
     properties = {ICEBERG_PROPERTY: mark}
@@ -109,11 +110,11 @@ def append_iceberg(
 
 
 class _Watcher:
-    """A table's catalog, which refuses to commit on top of a state that has the batch.
+    """Catalog of a table that refuses a commit if the table has the batch already.
 
-    A commit names the snapshot that it follows, and the catalog accepts it only if the table still
-    has this snapshot. Otherwise PyIceberg reads the table again, and commits on top of another
-    process's rows. So this class checks the state before each attempt.
+    A commit names the snapshot that it follows, and fails if the table has a newer snapshot.
+    PyIceberg then reads the table again and retries, so another process may have written the batch
+    meanwhile. So this class checks the table before each attempt.
     """
 
     def __init__(self, catalog: Any, marks: Sequence[str]) -> None:
@@ -125,9 +126,9 @@ class _Watcher:
         self.found = _presence(table, self._marks)
 
     def commit_table(self, table: "Table", requirements: Any, updates: Any) -> Any:
-        """Commit as the catalog does, unless the preceding state has the batch.
+        """Commit through the catalog, unless the table has the batch already.
 
-        Raises `ValidationException` if it has; PyIceberg then stops, and removes its manifests.
+        Raises `ValidationException` if it has. PyIceberg then stops, and removes its manifests.
         """
         from pyiceberg.exceptions import ValidationException  # noqa: PLC0415  (an extra)
 
@@ -141,9 +142,10 @@ class _Watcher:
 
 
 def _presence(table: "Table", marks: Sequence[str]) -> _Presence:
-    """Return the state of the first mark's batch in the current snapshot and its ancestors.
+    """Return whether the table has a batch or part, from its current snapshot and the ancestors.
 
-    The other marks are the keys of the enclosing parts and the batch.
+    The first of ``marks`` is for the batch or part, the others are for the enclosing parts and
+    batch.
     """
     by_id = {entry.snapshot_id: entry for entry in table.metadata.snapshots}
     snapshot = table.current_snapshot()
@@ -168,11 +170,11 @@ _EXACT: Final = {
 
 
 def kafka_headers(key: str, columns: tuple[str, ...]) -> Column:
-    """Return the column of `Batch.kafka_headers`."""
+    """Return the result of `Batch.kafka_headers`, for the batch with this key."""
     if not columns:
         raise OptionError(
-            "batch.kafka_headers() is called without columns; name those that tell each row from"
-            " every other, such as 'topic', 'partition', 'offset'."
+            "batch.kafka_headers() is called without columns; name the columns that identify a"
+            " row, such as 'topic', 'partition', 'offset'."
         )
     # Typed JSON keeps different values distinct; binary values cast to text could look alike.
     record = F.to_json(F.struct(*(F.col(name) for name in columns)), _EXACT)
@@ -187,7 +189,7 @@ def _header(name: str, value: Column) -> Column:
 
 
 def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
-    """Decide as `Batch.once` does, with the keys of a batch and its enclosing parts."""
+    """Do the work of `Batch.once`; ``keys`` begin with the key of the batch or part."""
     key, *above = keys
     _require_transaction(connection, key)
     _make_table(connection)
@@ -204,7 +206,7 @@ def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
 
 
 def _insert(connection: Connection, key: str, name: str, *, is_split: bool) -> bool:
-    """Insert a key if it is missing. Return whether it was inserted."""
+    """Insert a key into `BATCHES` if it is missing. Return whether it was inserted."""
     row = {"batch_key": key, "name": name, "is_split": is_split}
     if connection.dialect.name == "postgresql":
         # Waits for another open transaction that has inserted the key.
@@ -243,8 +245,8 @@ def _require_transaction(connection: Connection, key: str) -> None:
     if _commits_each_statement(connection.connection.dbapi_connection):
         raise OptionError(
             f"The connection given to batch.once() for batch {key!r} commits each statement by"
-            " itself (AUTOCOMMIT), so the key would be there without the rows; give one with"
-            " transactions: `with engine.begin() as connection:`."
+            " itself (AUTOCOMMIT), so the key could be stored without the rows; give a connection"
+            " with a transaction: `with engine.begin() as connection:`."
         )
 
 
@@ -259,7 +261,7 @@ def _commits_each_statement(driver: Any) -> bool:
 
 
 def _make_table(connection: Connection) -> None:
-    """Create the table if it is missing; a role without that right may still insert."""
+    """Create `BATCHES` if it is missing. Ignore a missing right to create, if the table exists."""
     if _is_there(connection):
         return
     make = sqlalchemy.schema.CreateTable(BATCHES, if_not_exists=True)

@@ -1,4 +1,4 @@
-"""Set-up of a Spark session, once: the sources, their secrets, and the listener of the gates."""
+"""Registration with a Spark session: sources, secrets, query listener and Python workers."""
 
 import atexit
 import contextlib
@@ -50,23 +50,22 @@ if TYPE_CHECKING:
 VARIABLE: Final = "PYSPARK_PYTHON"
 
 DAEMON: Final = "headrace.worker_daemon"
-"""The module that Spark starts in place of PySpark's daemon; executors on other machines need it
-too."""
+"""Module that Spark starts instead of PySpark's worker daemon. All executors need it too."""
 
 LAUNCHER: Final = Path(__file__).with_name("compiled_python.sh")
-"""The script that starts this program's Python for Spark without Spark's archives."""
+"""Script with which Spark starts this program's Python, without Spark's Python archives."""
 
 _IMPORT_S: Final = 60
-"""The time limit for an import of Headrace in another Python (s)."""
+"""Maximum time for a test import of Headrace in Spark's Python (s)."""
 
 
 def choose_python(context: "SparkContext", environ: Mapping[str, str] = os.environ) -> None:
     """Make sure that Spark's Python processes can import Headrace.
 
-    With a local master, unless the user chose a Python, this program's Python is used from now on,
-    also for the user's own functions. With any other master the machines may differ, and only this
-    one is examined, because the planner runs here. If the session sends Python files along, nothing
-    is examined, because Headrace may be one of them.
+    With a local master, Spark uses this program's Python from now on, also for the user's own
+    functions, unless the user has chosen a Python. With any other master, only the Python of this
+    machine is checked, because the planner runs here. If the session distributes Python files,
+    nothing is checked, because Headrace may be one of them.
 
     Raises `SetupError` if Spark's Python cannot be started, or cannot import headrace; the message
     names the setting.
@@ -90,9 +89,10 @@ def choose_python(context: "SparkContext", environ: Mapping[str, str] = os.envir
 
 
 def _keep_workers(context: "SparkContext") -> None:
-    """Start workers with `headrace.worker_daemon` from now on, unless another daemon is set.
+    """Make Spark start workers with `headrace.worker_daemon`, unless the user has set a daemon.
 
-    Python files of the session are not in the daemon's path, and Headrace may be one of them.
+    Nothing changes if the session distributes Python files: Headrace may be one of them, and the
+    daemon could not import it.
     """
     jsc: Any = context._jsc
     if jsc is not None and not context._python_includes:
@@ -100,10 +100,10 @@ def _keep_workers(context: "SparkContext") -> None:
 
 
 def skip_lookup(spark: SparkSession) -> None:
-    """Avoid the Python process in which Spark looks for installed data sources.
+    """Skip Spark's search for installed data sources, which starts a Python process.
 
-    Data sources are modules named ``pyspark_...``. If this program has none, and Spark uses the
-    same Python, the lookup would find none either. Otherwise Spark looks itself.
+    Spark searches for modules named ``pyspark_...``. The search is skipped if this program has no
+    such module, and Spark uses the same Python.
     """
     if spark.sparkContext.pythonExec not in {sys.executable, str(LAUNCHER)}:
         return
@@ -121,7 +121,7 @@ def skip_lookup(spark: SparkSession) -> None:
 
 
 QUIET_LOGS: Final = "spark.headrace.quietLogs"
-"""Setting of `configure`: whether the levels of Spark's loggers in `_NOISE` are raised."""
+"""Spark setting, set by `configure`: whether to raise the levels of Spark's loggers in `_NOISE`."""
 
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _NOISE: Final = {
@@ -134,11 +134,11 @@ _NOISE: Final = {
     # "Failed to cancel job group": the query that ends runs no job.
     "org.apache.spark.scheduler.DAGScheduler": "ERROR",
 }
-"""Levels of loggers whose warnings have no meaning under a gate."""
+"""New levels for Spark's loggers whose warnings have no meaning under a gate."""
 
 
 def set_log_levels(spark: SparkSession, levels: Mapping[str, str]) -> None:
-    """Set the levels of the driver's loggers; without log4j 2 in its JVM nothing changes."""
+    """Set the levels of loggers in the driver's JVM. Without log4j 2, nothing changes."""
     jvm: Any = spark._jvm
     try:
         log4j = jvm.org.apache.logging.log4j
@@ -149,13 +149,13 @@ def set_log_levels(spark: SparkSession, levels: Mapping[str, str]) -> None:
 
 
 def _is_this_python(found: Path) -> bool:
-    """Whether a Python is of this program's environment; both Pythons of one are often links."""
+    """Return whether a Python belongs to this program's environment, also through links."""
     this = Path(sys.executable)
     return found.parent == this.parent and found.samefile(this)
 
 
 def _has_compiled_pyspark(context: "SparkContext") -> bool:
-    """Whether this Python's PySpark is installed, and is the copy that Spark has as an archive."""
+    """Return whether Spark runs from the PySpark that is installed in this Python."""
     home, jvm = Path(pyspark.__file__).parent, context._jvm
     of_spark = None if jvm is None else jvm.java.lang.System.getenv("SPARK_HOME")
     return (
@@ -182,10 +182,10 @@ _SESSION: Final = "headrace.session"
 
 @dataclass
 class _Session:
-    """State of a session: its parallelism, default ledger, and its sources' secrets.
+    """State of a registered session: parallelism, default ledger, and secrets of its sources.
 
-    ``link_token`` authenticates tasks that report to a handler over Spark Connect. ``is_adopted``:
-    another process has registered the session.
+    ``link_token`` authenticates tasks that report to a handler over Spark Connect. ``is_adopted``
+    tells that another process has registered the session.
     """
 
     parallelism: int
@@ -200,18 +200,19 @@ _lock: Final = threading.RLock()
 
 
 def register(spark: SparkSession, *, ledger: str | None = None) -> None:
-    """Register the sources with a session, and listen to its queries. Repeated calls are harmless.
+    """Register Headrace's sources and query listener with a session. A second call has no effect.
 
     Args:
         spark: the session.
-        ledger: the ledger of gates that are used by options alone (``headrace.gate`` and
-            ``headrace.ledger`` on the bare format), if no `Gate` of this program names it. The same
-            URL as in the option, but with its password, which Spark would show in the option.
+        ledger: URL of the ledger for gates that are set only by the options ``headrace.gate`` and
+            ``headrace.ledger``, without a `Gate` in this program. It is the URL of the option, but
+            with the password, which Spark would show in the option.
 
     Raises:
         LedgerError: ``ledger`` is not a ledger's URL, or cannot be opened.
-        SetupError: the Python that Spark starts for planners and tasks has no headrace; the message
-            names the setting. With a local master and no choice of the user, it is set here.
+        SetupError: the Python that Spark starts for planners and tasks cannot import headrace; the
+            message names the setting. With a local master, this happens only if the user has chosen
+            the Python.
     """
     if ledger is not None:
         ledger = normalize_url(ledger)
@@ -224,7 +225,7 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
 
 
 def hide_secrets(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
-    """Return a source's options with placeholders for secrets, which the session resolves.
+    """Replace secrets in a source's options by placeholders, which the session can resolve.
 
     The rest of a ledger's URL stays readable. Raises `LedgerError` if the option for the ledger is
     not a ledger's URL.
@@ -239,7 +240,7 @@ def hide_secrets(spark: SparkSession, options: Mapping[str, str]) -> dict[str, s
 def _hidden(
     options: Mapping[str, str], known: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options without secrets, and the new secrets by their placeholders."""
+    """Return the options with placeholders, and the secrets that are new, by placeholder."""
     place_of = {secret: place for place, secret in known.items()}
     shown, new = dict[str, str](), dict[str, str]()
     for name, value in options.items():
@@ -255,7 +256,7 @@ def _hidden(
 
 
 def _name_of(spark: Any, origin: _Session | None) -> str:
-    """Return the name of a session. Over Connect a clone inherits its origin's settings."""
+    """Return a session's name: over Spark Connect its id, because a clone has the same settings."""
     if is_remote(spark) and not (origin and origin.is_adopted):
         return str(spark.session_id)
     return spark.conf.get(_SESSION, None) or uuid.uuid4().hex
@@ -315,10 +316,11 @@ def _end_with_the_program(spark: SparkSession, listener: GateListener) -> None:
 
 
 def _listen(spark: SparkSession, listener: GateListener) -> None:
-    """Add a listener that does not keep the program running.
+    """Add a query listener to a session, so that it does not keep the program running.
 
-    Over Spark Connect PySpark delivers events in a thread that Python waits for at its end, and
-    only ``spark.stop()`` ends that thread. A thread started by a daemon thread is a daemon too.
+    Over Spark Connect, PySpark delivers events in a thread that only ``spark.stop()`` ends, and
+    Python waits for the thread at its end. Here a daemon thread adds the listener, so PySpark's
+    thread is a daemon too.
     """
     if not is_remote(spark):
         spark.streams.addListener(listener)
@@ -339,21 +341,21 @@ def _listen(spark: SparkSession, listener: GateListener) -> None:
 
 
 def known_secrets(spark: SparkSession) -> dict[str, str]:
-    """Return the secrets of a registered session by their placeholders."""
+    """Return the secrets of a registered session, by placeholder."""
     with _lock:
         return dict(_session(spark, {}).secrets)
 
 
 def link_token(spark: SparkSession) -> str:
-    """Return the token of a session's tasks that report to a handler over Spark Connect."""
+    """Return the token with which a session's tasks authenticate their reports to a handler."""
     with _lock:
         return _session(spark, {}).link_token
 
 
 def adopt(spark: SparkSession, known: Mapping[str, str]) -> None:
-    """Record a session that another process has registered, and its secrets.
+    """Record a session that another process has registered, with its secrets.
 
-    For Spark Connect's server, where handlers run in a process of their own.
+    Used in the server's process that runs a handler of Spark Connect.
     """
     with _lock:
         name = spark.conf.get(_SESSION, None) or ""
@@ -365,7 +367,7 @@ _ASSUMED_PARALLELISM: Final = 4
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Return the number of tasks that a session runs at once; over Connect, from a plan."""
+    """Return how many tasks a session runs at once; over Spark Connect, from a query plan."""
     if not is_remote(spark):
         return spark.sparkContext.defaultParallelism
     plan = io.StringIO()
@@ -376,14 +378,13 @@ def _parallelism(spark: SparkSession) -> int:
 
 
 def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
-    """Register a source with environment variables that any number of threads may share.
+    """Register a source as ``spark.dataSource.register`` does, but with a thread-safe map.
 
-    Like ``spark.dataSource.register``, except for the map of these variables, which all queries of
-    the source share. Spark adds to the map in the thread of each query that starts, and serializes
-    the map for the tasks. Two threads that add at once damage PySpark's ``HashMap``, and then no
-    task of any query can be read (``OptionalDataException``). Spark's method also checks the
-    thread's active session, perhaps another one, for such a source, and would then skip this
-    session.
+    The map has the environment variables of all queries of the source. Each query that starts adds
+    to it in its own thread. PySpark's ``HashMap`` is damaged by two simultaneous writes, and then
+    no task of any query can be deserialized (``OptionalDataException``). Spark's method also looks
+    for an existing source in the thread's active session. If this is another session, Spark would
+    not register the source here.
     """
     if is_remote(spark):
         spark.dataSource.register(source)
@@ -436,7 +437,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
 
 
 def is_new_checkpoint(spark: SparkSession, path: str) -> bool:
-    """Return whether a checkpoint has no batch yet; False over Connect, which hides the path."""
+    """Return whether a checkpoint has no batch yet; False over Spark Connect, if unknown."""
     if is_remote(spark):
         return False
     jvm: Any = spark._jvm

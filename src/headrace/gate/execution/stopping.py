@@ -1,7 +1,7 @@
-"""Stops of queries: for an operator after the present batch, and at SIGTERM.
+"""Stop queries after their current batch: for an operator, or at a signal such as SIGTERM.
 
-The planner sees an operator's stop and plans no further batch, but only the query's own process can
-end the query. Each stop has an author and a reason.
+After an operator's stop, the planner plans no further batch, but only the driver can end the query.
+Each stop has an author and a reason.
 """
 
 import contextlib
@@ -30,18 +30,19 @@ from headrace.spark_versions import Py4JError, Py4JJavaError
 _LOG: Final = logging.getLogger("headrace.execution")
 
 LOOK_S: Final = 2.0
-"""Interval at which a process asks the ledgers whether one of its queries must end (s)."""
+"""Interval at which the driver checks in the ledgers whether one of its queries must end (s)."""
 
 _starting: Final = threading.Lock()
 _is_watching = False
 
 
 def watch_for_stops(*, at_signals: bool) -> None:
-    """Start ending this process's followed queries on request.
+    """Start a thread that ends this process's gated queries when an operator requests it.
 
-    ``at_signals`` makes SIGTERM end them too, and Ctrl-C outside of an interactive session, unless
-    the program has its own handler, or this is not its main thread. The program then continues to
-    its end; a second signal ends it at once.
+    With ``at_signals``, SIGTERM ends the queries too, and so does Ctrl-C outside of an interactive
+    session. It has no effect if the program handles the signal itself, or outside of the main
+    thread. After the signal the program continues after its queries; a second signal ends it at
+    once.
     """
     global _is_watching  # noqa: PLW0603  (one thread for the process)
     with _starting:
@@ -55,7 +56,7 @@ def watch_for_stops(*, at_signals: bool) -> None:
 
 
 def _end_all_at(number: signal.Signals) -> None:
-    """Make a signal end all queries, unless the program handles it; the second acts as usual."""
+    """Make a signal end all queries, unless the program handles it; a second one acts as usual."""
     before: Any = signal.getsignal(number)
     module = getattr(before, "__module__", None)
     if before is not signal.SIG_DFL and module not in {"_signal", "pyspark.core.context"}:
@@ -90,14 +91,14 @@ def _watch() -> None:
 def look(
     followed: Mapping[tuple[str, str], StreamState], idle_before: Set[StreamState]
 ) -> set[StreamState]:
-    """End the queries that must end and run no batch, if their planners have seen the stop.
+    """End the queries that must end and run no batch now.
 
-    A query that plans nothing, for example because of a long interval, ends when it is idle at two
-    looks.
+    A query ends once its planner has seen the stop. A query that plans nothing, for example because
+    of a long interval, ends when two consecutive calls find it idle.
 
     Args:
-        followed: The gates' states by ledger and name.
-        idle_before: The result of the previous look.
+        followed: States of the gates, by ledger URL and gate name.
+        idle_before: Result of the previous call.
 
     Returns:
         The queries that must end and run no batch.
@@ -114,7 +115,7 @@ def look(
                 if stop.seen_ms is not None or state in idle_before:
                     _end(state, stop.author)
         except HeadraceError:
-            _LOG.debug("Whether a query is to end is not known now.", exc_info=True)
+            _LOG.debug("The ledger did not answer whether a query must end.", exc_info=True)
     return idle
 
 
@@ -132,7 +133,7 @@ def _idle(
 
 
 def _end(state: StreamState, by: str) -> None:
-    """End a query in a separate thread, so that a slow end delays no other query."""
+    """Stop a query in a separate thread, so that a slow stop delays no other query."""
     state.stopped_by = by
     threading.Thread(target=_stop, args=(state, by), name="headrace-stop", daemon=True).start()
 
@@ -150,7 +151,7 @@ def _stop(state: StreamState, by: str) -> None:
     except (Py4JError, PySparkException, OSError) as error:
         if has_ended(query):
             # A signal to the whole group has ended its Spark first.
-            _LOG.debug("The query behind gate %r has ended with its Spark.", state.gate)
+            _LOG.debug("The query behind gate %r has ended together with Spark.", state.gate)
             return
         line = text_of(error).strip().partition("\n")[0]
         _LOG.warning("The query %r could not be stopped: %s", name, line)
@@ -166,10 +167,11 @@ _STOPPED_QUERY: Final = (
 
 @contextlib.contextmanager
 def shorten_interrupts(stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Replace the exception of a batch whose query is stopped by a short one.
+    """Replace a batch's exception by a short one if its query is being stopped.
 
-    Spark searches the handler's exception for an interrupt, with a pattern that overflows its stack
-    on the many lines of Py4J's text. While a query is ``stopped``, every exception is an interrupt.
+    Spark searches the text of an exception for an interrupt. Its pattern overflows the stack on the
+    many lines of Py4J's text. While ``stopped`` returns True, every exception counts as an
+    interrupt.
     """
     try:
         yield
@@ -184,13 +186,13 @@ def shorten_interrupts(stopped: Callable[[], bool] = lambda: False) -> Iterator[
 
 @contextlib.contextmanager
 def exits_as_errors(batch: str) -> Iterator[None]:
-    """Raise exceptions outside ``Exception`` as `HandlerExitError`, with the cause.
+    """Convert SystemExit, KeyboardInterrupt and the like to `HandlerExitError`, with the cause.
 
-    Otherwise Py4J's thread that calls a handler would end without an answer, and Spark would wait
-    forever; any other thread would end silently.
+    Otherwise the thread of Py4J that calls a handler would end without a reply, and Spark would
+    wait forever. Any other thread would end silently.
 
     Raises:
-        HandlerExitError: SystemExit, KeyboardInterrupt or the like was raised.
+        HandlerExitError: an exception outside ``Exception`` was raised in the ``with`` block.
     """
     try:
         yield
@@ -198,7 +200,7 @@ def exits_as_errors(batch: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise HandlerExitError(
-            f"The handler of batch {batch} raised {type(error).__name__}"
-            f"{f': {error}' if str(error) else ''}, which ends its query; raise an Exception for"
-            " what the policy on_failure is to deal with."
+            f"The handler of batch {batch} raised"
+            f" {type(error).__name__}{f': {error}' if str(error) else ''}, which ends its query;"
+            " raise an Exception for a failure that the policy on_failure should handle."
         ) from error

@@ -1,7 +1,7 @@
-"""Spark's stream reader behind a gate, and the sources and the state in a stream's plan.
+"""Spark's stream reader behind a gate, and checks of a stream's plan.
 
-`Gate.write` finds in the plan of its DataFrame which gate reads it. So a gate writes the records
-that it has read itself, once.
+From the plan of its DataFrame, `Gate.write` finds which gates read it. So it can check that the
+gate writes only a stream that the same gate reads, once.
 """
 
 import contextlib
@@ -38,10 +38,11 @@ _GATE: Final = re.compile(r"\bheadrace\.gate=([\w.\-]+)")
 _READ: Final = re.compile(r"\bheadrace\.read=([0-9a-f]{32})\b")
 
 SOURCE_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
-"""Spark's setting with which every source of a query has a name, also in the checkpoint."""
+"""Spark setting that gives every source of a query a name, also in the checkpoint."""
 
 _SOON_S: Final = 0.05
-"""Time that ``load`` waits for the check before Spark loads (s): a wrong option is reported sooner.
+"""Time for which ``load`` waits for the check of options before Spark loads (s): a wrong option is
+then reported without a load.
 """
 
 # Spark omits the fields beyond this number from a plan's text, including options.
@@ -50,14 +51,14 @@ _MOST_FIELDS: Final = "spark.sql.debug.maxToStringFields"
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """One source of a stream: its gate, and the name from `Gate.read`; None without either."""
+    """Source of a stream: its gate and the id of its `Gate.read`, each None if unknown."""
 
     gate: str | None
     read: str | None
 
 
 def sources_of(df: DataFrame) -> list[StreamSource]:
-    """Return the sources of a query of this stream; a source that is used twice is two."""
+    """Return the sources of a stream. A DataFrame that is used twice counts as two sources."""
     plan = _analyzed(df)
     begins = [match.start() for match in _SOURCE.finditer(plan)]
     texts = [plan[at:until] for at, until in zip(begins, [*begins[1:], len(plan)], strict=True)]
@@ -73,7 +74,7 @@ def _source(text: str) -> StreamSource:
 
 
 def name_of_source(df: DataFrame) -> str | None:
-    """Return the name of a stream's only source in its checkpoint; None if Spark uses no names."""
+    """Return the name of a stream's source in its checkpoint; None if Spark stores no names."""
     if df.sparkSession.conf.get(SOURCE_EVOLUTION, "false") != "true":
         return None
     plan = _analyzed(df)
@@ -82,9 +83,9 @@ def name_of_source(df: DataFrame) -> str | None:
 
 
 def state_of_plan(df: DataFrame) -> str | None:
-    """Return the stateful operator that makes a stream's batches depend on each other, or None.
+    """Return a stateful operator in a stream's plan, which links its batches; else None.
 
-    A stream of several sources counts as stateful, because most such streams join their sources.
+    A stream of several sources counts as stateful, because most of them are joins.
     """
     plan = _analyzed(df)
     stateful = _STATEFUL.search(plan)
@@ -94,23 +95,23 @@ def state_of_plan(df: DataFrame) -> str | None:
 
 
 def check_batches_can_be_skipped(state: str | None, gate: str, last: str) -> None:
-    """Refuse a stream whose batches depend on each other, or on several sources.
+    """Raise `OptionError` if a batch depends on more than the offsets of the gate's source.
 
-    ``state`` is the result of `state_of_plan`, and ``last`` the failure policy that skips batches.
-    Raises `OptionError` if a batch depends on more than the offsets of the gate's source.
+    This is so for a stream with state or with several sources. ``state`` is the result of
+    `state_of_plan`, and ``last`` is the failure policy that skips batches.
     """
     if state not in {None, SEVERAL_SOURCES}:
         raise OptionError(
-            f"on_failure is {last!r}, but what the gate {gate!r} writes is computed with state"
-            f" ({state}): without one of its batches the state, and every batch after it,"
-            " would be wrong; use 'stop' or headrace.retry(attempts), or compute with state in"
-            " another query, of what this one writes."
+            f"on_failure is {last!r}, but the gate {gate!r} writes a stream with state ({state}):"
+            " without one of its batches, the state and all later batches would be wrong; use"
+            " 'stop' or headrace.retry(attempts), or compute the state in another query that reads"
+            " the output of this query."
         )
     if state is not None:
         raise OptionError(
-            f"on_failure is {last!r}, but what the gate {gate!r} writes is computed from more than"
-            " one stream, and a batch cannot be run again from this gate's ranges alone; use 'stop'"
-            " or headrace.retry(attempts), or write each stream by a query of its own."
+            f"on_failure is {last!r}, but the gate {gate!r} writes a DataFrame of more than one"
+            " stream, and a batch cannot be run again from this gate's ranges alone; use 'stop' or"
+            " headrace.retry(attempts), or write each stream by a query of its own."
         )
 
 
@@ -137,9 +138,9 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class GateRead:
-    """A stream that a gate's reader has loaded, and the user's options for it.
+    """Stream that a gate's reader has loaded, with the user's options.
 
-    The name is unique among all loaded streams; the ledger's URL is complete.
+    ``name`` is unique among all loaded streams. The ledger's URL is complete.
     """
 
     name: str
@@ -155,29 +156,29 @@ _reads: Final[dict[str, GateRead]] = {}
 
 
 def remember(read: GateRead) -> None:
-    """Store a loaded stream for `read_of`."""
+    """Store a loaded stream, so that `read_of` finds it."""
     with _lock:
         _reads[read.name] = read
 
 
 def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
-    """Return the only read of this gate in a stream: a gate stands before one source.
+    """Return the loaded stream from which a DataFrame of this gate is derived.
 
-    Raises `OptionError` if the stream reads nothing through the gate, or more than one source, or
-    is no stream.
+    Raises `OptionError` if the DataFrame is no stream, or is not read through this gate, or reads
+    more than one source through it.
     """
     if not df.isStreaming:
         raise OptionError(
-            f"The gate {gate!r} was given a batch DataFrame, and a gate writes a stream;"
-            " give what gate.read(...).load() returns, or what is derived from it."
+            f"The gate {gate!r} was given a batch DataFrame, but a gate writes a stream; give the"
+            " DataFrame of gate.read(...).load(), or a DataFrame derived from it."
         )
     sources = sources_of(df)
     own = [source for source in sources if source.gate == gate]
     if len(own) > 1:
         raise OptionError(
-            f"What the gate {gate!r} is to write reads through it {len(own)} times, which are"
-            f" {len(own)} sources of one query, and a gate stands before one; read each with a gate"
-            " of its own."
+            f"The DataFrame for the gate {gate!r} reads through it {len(own)} times, as {len(own)}"
+            " sources of one query, but a gate limits one source; read each source with its own"
+            " gate."
         )
     with _lock:
         read = _reads.get(own[0].read or "") if own else None
@@ -185,21 +186,21 @@ def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
         other_gates = sorted({source.gate for source in sources if source.gate not in {None, gate}})
         through = f"through the gate {other_gates[0]!r}" if other_gates else "with no Gate.read"
         raise OptionError(
-            f"What the gate {gate!r} is to write was read {through}; write what"
-            f" {gate!r} itself has read, or what is derived from it."
+            f"The DataFrame for the gate {gate!r} was read {through}; write a DataFrame that"
+            f" {gate!r} itself has read, or one derived from it."
         )
     if read.ledger_url != ledger_url:
         raise OptionError(
-            f"What the gate {gate!r} is to write was read with another ledger than this gate's; use"
-            " one Gate to read and to write."
+            f"The DataFrame for the gate {gate!r} was read with another ledger than this gate's;"
+            " use one Gate to read and to write."
         )
     return read
 
 
 class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Addition to Spark's reader, whose methods come after: a check of the options at load.
+    """Mixin for Spark's stream reader that checks the options in ``load``.
 
-    Spark itself finds a wrong option only when the query runs, and wraps it in a traceback.
+    Spark itself finds a wrong option only when the query runs, and wraps the error in a traceback.
     """
 
     def __init__(
@@ -227,23 +228,23 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         super().format(connector.format)
 
     def format(self, source: str) -> Self:
-        """Refuse any format but the gate's source: another source would ignore the gate.
+        """Accept only the format of the gate's source: other sources would ignore the gate.
 
         Raises:
-            OptionError: the format is another one.
+            OptionError: the format is not the format of the gate's source.
         """
         if source != self._connector.format:
             raise OptionError(
-                f"The format is {source!r}, but behind the gate {self._gate!r} stands"
+                f"The format is {source!r}, but the gate {self._gate!r} reads"
                 f" {self._connector.format}; leave format() out, or read without a gate."
             )
         return self
 
     def option(self, key: str, value: Any) -> Self:
-        """Set an option of the source, case-insensitive in its name; None sets nothing.
+        """Set an option of the source. Names are case-insensitive, and None sets nothing.
 
         Raises:
-            OptionError: only the gate sets this option, or `Gate.read` has already set it.
+            OptionError: only the gate may set this option, or `Gate.read` has already set it.
         """
         if value is None:
             return self
@@ -301,7 +302,7 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         return df
 
     def _text_of(self, value: Any) -> str:
-        """Return the text of an option's value, as Spark formats it; a format with its secrets."""
+        """Return an option's value as text, as Spark formats it. A format includes its secrets."""
         if isinstance(value, Format):
             return json.dumps(value.option(self._session))
         return str(value).lower() if isinstance(value, bool) else str(value)
@@ -312,9 +313,10 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
 
 
 def _beside(check: Callable[[], None]) -> "Future[None]":
-    """Run the check while Spark loads: the first time, each of both takes half a second.
+    """Run a check of options in a thread while Spark loads the stream.
 
-    The check runs in a daemon thread, which does not delay an interrupted program.
+    The first time, the check and the load take half a second each. The thread is a daemon, so that
+    it does not delay the end of an interrupted program.
     """
     checked: Future[None] = Future()
 
@@ -331,4 +333,4 @@ def _beside(check: Callable[[], None]) -> "Future[None]":
 
 
 class GatedStreamReader(GatedReading, DataStreamReader):
-    """The reader of a session with a JVM of its own."""
+    """Stream reader behind a gate, for a session with its own JVM (not Spark Connect)."""

@@ -1,4 +1,4 @@
-"""The writer of a gated stream, and the handling of its query's batches: live, and backfills."""
+"""Spark's stream writer behind a gate, and the handlers of its query's batches and backfills."""
 
 import logging
 import threading
@@ -36,9 +36,9 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 @dataclass(frozen=True)
 class StreamBackfill:
-    """Runs the deferred batches of a stream in its application, in the time that the stream leaves.
+    """Backfill of a stream's deferred batches in its application, in time that the stream leaves.
 
-    The runner runs the batches as ``owner``.
+    The batches are leased for ``owner``.
     """
 
     gate: str
@@ -50,7 +50,7 @@ class StreamBackfill:
     schedule: Schedule
 
     def follow(self, query: StreamingQuery) -> None:
-        """Run until the query ends, in separate threads."""
+        """Run the backfill in separate threads until the query ends."""
         scheduler = BackfillScheduler(
             self.ledger,
             self.runner.run,
@@ -96,24 +96,24 @@ def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
 
 
 def _control_wait_s(interval_ms: int) -> float:
-    """Return the time that a backfill waits for the stream's next batch (s): at most a minute."""
+    """Return how long a backfill waits for the stream's next batch (s); at most a minute."""
     return min(2 * interval_ms / 1000 + 5, 60)
 
 
 Started = Callable[[StreamingQuery, str | None, bool], None]
-"""Called with a started query, its option ``checkpointLocation`` if set, and whether its trigger
-reads all available records and ends."""
+"""Function called with a started query, its option ``checkpointLocation`` or None, and whether its
+trigger reads all available records and ends."""
 
 
 @dataclass(frozen=True)
 class Handling:
-    """Handling of a gate's batches, with the arguments of `Gate.write`.
+    """Arguments of `Gate.write`, from which a gate's handler is created.
 
-    Over Spark Connect it is sent to the server's process that runs the handler.
+    Over Spark Connect they are sent to the server's process that runs the handler.
 
     Attributes:
-        read: the name of the gate's read that the handler processes.
-        options: the stream's options, with its secrets.
+        read: id of the `Gate.read` call whose stream the handler processes.
+        options: options of the stream's source, with secrets.
         transform: the stream's derivation from the source.
         columns: the columns of the source's DataFrame.
         has_state: whether the stream's batches depend on each other.
@@ -134,13 +134,13 @@ class Handling:
 
     @property
     def decodes(self) -> bool:
-        """Whether the stream's source decodes values."""
+        """Whether the stream's source decodes values (option ``decode``)."""
         return OPTION in map(str.lower, self.options)
 
     def begin(
         self, spark: SparkSession, derived: DerivedStream | None
     ) -> tuple[GatedHandler, Started]:
-        """Return the callable for ``foreachBatch``, and the callback for the start of the query."""
+        """Create the handler. Return the callable for ``foreachBatch`` and a start callback."""
         ledger = use_ledger(self.gate, self.ledger_url)
         records = SparkBatchReader(
             spark, self.connector, self.options, derived, self.transform, self.columns
@@ -179,14 +179,14 @@ class Handling:
 
 
 Before = Callable[[str | None, str], str]
-"""Called before a query starts, with its option ``checkpointLocation`` if set, and its name;
-returns the path of its checkpoint."""
+"""Function called before a query starts, with its name and its ``checkpointLocation`` or None. It
+returns the path of the checkpoint."""
 
 
 def trigger_notice(interval_ms: int, processing_time: object) -> str | None:
-    """Return a sentence if Spark's trigger is longer than a gate's interval.
+    """Return a sentence for the log if Spark's trigger is longer than a gate's interval; else None.
 
-    None also for a time that only Spark can parse.
+    None is also returned for a trigger time that only Spark can parse.
     """
     try:
         trigger_ms = duration_ms("processingTime", str(processing_time))
@@ -206,7 +206,7 @@ _WITHOUT_BATCHES: Final = frozenset({"realTime", "continuous"})
 
 
 class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Addition to Spark's writer, whose methods come after: hooks around the query's start.
+    """Mixin for Spark's stream writer that calls functions before and after the query's start.
 
     `start` raises the exceptions of ``before``.
     """
@@ -217,7 +217,7 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
     _checkpoint: str | None = None
     _is_bounded: bool = False
     interval_ms: int | None = None
-    """The gate's interval; None for one that is ``auto``."""
+    """Interval of the gate (ms); None for an ``auto`` interval."""
     _processing_time: object = None
 
     def queryName(self, queryName: str) -> Self:  # noqa: N803  (Spark's own name)
@@ -243,7 +243,8 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
         """Set the trigger of batches, as Spark does.
 
         Raises:
-            OptionError: Spark plans no batches before it runs them under this trigger.
+            OptionError: the trigger is continuous or real-time, so Spark does not plan batches in
+                advance.
         """
         for mode in _WITHOUT_BATCHES & chosen.keys():
             if chosen[mode] is not None:
@@ -287,7 +288,7 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
 
 
 class GatedStreamWriter(GatedWriting, DataStreamWriter):
-    """The writer of a session with a JVM of its own."""
+    """Stream writer behind a gate, for a session with its own JVM (not Spark Connect)."""
 
     def __init__(
         self,

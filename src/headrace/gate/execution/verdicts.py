@@ -1,19 +1,19 @@
-"""The meaning of a handler's exception for its batch: the only place that inspects exceptions.
+"""Classification of a handler's exceptions: what an exception means for its batch.
 
-`failure_of` checks in this order: the query is being stopped; the sink has parts of the batch; the
-source or the program is at fault; a process was lost, or ran out of memory; the sink or the source
-is unreachable; another failure is unrelated to records. Any other exception may be the records'
-fault. A source that cannot be read is no failure of the handler: such a batch is held, and no
-record is convicted for it.
+No other module inspects exceptions. `failure_of` checks in this order: the query is being stopped;
+the sink has parts of the batch; the source or the program is at fault; a process was lost, or ran
+out of memory; the sink or the source is unreachable; another failure is unrelated to records. Any
+other exception may be caused by the records. If the source cannot be read, the batch is held, and
+no record is convicted.
 
-Exceptions of this process are inspected by code and class, never by text. An exception in a task
-comes as text alone: only classes are read from the text, and the words that a package writes before
-any value. If Spark has the Java exceptions, these are inspected instead.
+Exceptions of this process are inspected by code and class, never by text. An exception of a task
+arrives only as text: from it, this module reads the classes, and the words that a package writes
+before any value. If Spark has the Java exceptions, they are inspected instead.
 `headrace.gate.execution.drivers` has the meanings of each driver's codes, classes and texts.
 
-So a record in a message cannot look like an outage, except in two cases, both with line breaks in
-the text: over Spark Connect, in a message of a Java exception; and in an imitation of a whole
-traceback that ends with a ``SinkAwayError``.
+So a record that is quoted in a message cannot look like an outage. There are two exceptions, both
+with line breaks in the record: a message of a Java exception over Spark Connect, and a record that
+imitates a whole traceback that ends with a ``SinkAwayError``.
 """
 
 import errno
@@ -64,13 +64,13 @@ def failure_of(
     has_asked: bool = False,
     passes_over_losses: bool = False,
 ) -> Failure:
-    """Return the meaning of a call's exception for its batch.
+    """Return the kind of failure that a call's exception means for its batch.
 
     Args:
-        error: The exception. If it is Spark's, its JVM is asked for the causes.
-        is_stopped: Whether the query is being stopped; then nothing else is checked.
-        has_asked: Whether the handler has asked its sink for this key.
-        passes_over_losses: Whether the source skips lost records.
+        error: The exception. For an exception of Spark, the causes are read from the JVM.
+        is_stopped: Whether the query is being stopped. Nothing else is checked then.
+        has_asked: Whether the handler has asked its sink for the batch's key, as `Batch.once` does.
+        passes_over_losses: Whether the stream skips lost offsets (``failOnDataLoss=false``).
     """
     if is_stopped:
         return Failure(Verdict.STOPPED, error, query_stopped(error), is_blameless=True)
@@ -104,7 +104,10 @@ def failure_of(
 
 
 def with_causes(error: BaseException, *, hidden: bool = True) -> Iterator[BaseException]:
-    """Yield an exception and its causes, outermost first; ``hidden`` includes ``from None``'s."""
+    """Yield an exception and its causes, outermost first.
+
+    With ``hidden``, causes that ``from None`` hides are included.
+    """
     seen: set[int] = set()
     now: BaseException | None = error
     while now is not None and id(now) not in seen:
@@ -123,7 +126,7 @@ def _spark_text(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return Spark's message, possibly from its JVM; empty if the JVM is gone."""
+    """Return the message of an exception of Spark; empty if it is in a JVM that has ended."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001  (an ending JVM raises many classes)
@@ -149,7 +152,7 @@ _FULL_IN_TEXT: Final = re.compile(r"No space left on device|Disk quota exceeded"
 _NOT_TRUSTED: Final = re.compile(
     r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|PKIX path (?:building|validation) failed"
 )
-"""Messages of Python, libpq and Java for an untrusted certificate."""
+"""Messages with which Python, libpq and Java report an untrusted certificate."""
 
 _TLS_IN_TEXT: Final = re.compile(
     r"^(?:: |Caused by: )?[\w.]*(?:SSL\w*(?:Error|Exception)|OperationalError): (.+)$", re.MULTILINE
@@ -177,7 +180,7 @@ _LINKAGE: Final = re.compile(
     r"|IncompatibleClassChange)Error): (?!Could not initialize)'?([^\n('\"]+)",
     re.MULTILINE,
 )
-"""Linkage errors of Java: a class is linked once, so the error repeats for every record."""
+"""Linkage errors of Java, which repeat for every record because a class is linked only once."""
 
 _OF_DELTA: Final = re.compile(
     r"^\s+at (?:io\.delta|org\.apache\.spark\.sql\.delta)\.", re.MULTILINE
@@ -204,12 +207,12 @@ def _unsuited_jar(error: BaseException) -> SetupError | None:
 
 
 def ends_query(error: BaseException) -> HeadraceError | None:
-    """Return the error that ends the query under every policy; None without one.
+    """Return the error that ends the query under every policy; None if there is none.
 
-    The source has lost records, or the program cannot run: a wrong schema or option, a missing
-    package, a jar for another Spark, or an untrusted certificate. No record is at fault, and no
-    sink is away. Only Spark's exceptions and their causes are searched: the text of a handler's own
-    exception may contain a record.
+    Such an error means that the source has lost records, or that the program cannot run: a wrong
+    schema or option, a missing package, a jar for another Spark, or an untrusted certificate. Only
+    Spark's exceptions and their causes are searched, because the text of a handler's own exception
+    may contain a record.
     """
     for cause in with_causes(error):
         if type(cause) in _ENDING:
@@ -222,13 +225,13 @@ def ends_query(error: BaseException) -> HeadraceError | None:
 def unreachable_source(error: BaseException) -> HeadraceError | None:
     """Return the error of a failed read of the source, in one sentence; None for any other error.
 
-    The brokers or the journal's store are unreachable, or refuse: the same read may succeed later.
-    Only Spark's exceptions are searched, because a sink in a task, or a handler, raises the same
+    The brokers or the journal's storage are unreachable, or refuse, so a later read may succeed.
+    Only Spark's exceptions are searched, because a handler, or a sink in a task, may raise the same
     classes.
 
     Returns:
-        The task's error, of its class; a ``SourceError`` for a class outside Headrace; or the error
-        of this process from reading rejected records, or from a rejection of records outside the
+        The error of the task, or a ``SourceError`` if its class is not Headrace's. Or the error of
+        this process when it read rejected records, or refused a rejection of records outside the
         batch. None for any other error.
     """
     for cause in with_causes(error):
@@ -243,14 +246,16 @@ def unreachable_source(error: BaseException) -> HeadraceError | None:
 
 
 _UNREACHED: Final = drivers.NETWORK_NAMES | {"InterfaceError", "OperationalError"}
-"""Names of exceptions of Python itself, of databases' drivers (PEP 249), and of HTTP clients."""
+"""Names of exceptions of an unreachable system: of Python, database drivers (PEP 249) and HTTP
+clients."""
 
 
 def no_connection(error: BaseException) -> bool:
-    """Whether an exception reports that another system was unreachable, or too slow.
+    """Return whether an exception reports that another system was unreachable or too slow.
 
-    The record is not the cause, even if no other record fails: its region of the sink may be down.
-    More exceptions count than for `sink_is_away`: also a database's deadlock and its lock timeout.
+    Then the record is not the cause, even if no other record fails, because only one region of the
+    sink may be down. In contrast to `sink_is_away`, a database's deadlock and lock timeout count
+    too.
     """
     return sink_is_away(error) or any(
         kind.__name__ in _UNREACHED for cause in with_causes(error) for kind in type(cause).__mro__
@@ -258,10 +263,10 @@ def no_connection(error: BaseException) -> bool:
 
 
 def machinery_error(what: str, cause: BaseException) -> MachineryError:
-    """Return the error of a batch that could not be run, in one sentence, with its cause.
+    """Return a `MachineryError` for a batch that could not be run, in one sentence, with its cause.
 
-    Only the handler's own exceptions count against records. Any other failure while a batch is run
-    again, such as a query that Spark does not start, is a `MachineryError`.
+    It is for failures outside of the handler while a batch is run again, such as a query that Spark
+    does not start. Only exceptions of the handler itself count against records.
     """
     first_line = text_of(cause).strip().partition("\n")[0]
     error = MachineryError(f"{what}, which says nothing of the records: {first_line or cause!r}")
@@ -270,7 +275,7 @@ def machinery_error(what: str, cause: BaseException) -> MachineryError:
 
 
 def _broken_machinery(error: BaseException) -> MachineryError | None:
-    """Return the error of a failed disk, ledger or JVM; None for any other error."""
+    """Return the error if a disk, the ledger or the JVM has failed; None for any other error."""
     for cause in with_causes(error):
         is_full = isinstance(cause, OSError) and cause.errno in _FULL
         spark_says = text_of(cause) if isinstance(cause, Py4JError | PySparkException) else ""
@@ -284,9 +289,9 @@ def _broken_machinery(error: BaseException) -> MachineryError | None:
 
 
 def _is_the_databases(error: LedgerError) -> bool:
-    """Whether the database failed, and not a handler's misuse or a refused row.
+    """Return whether the database failed, and not the handler's use of it or a refused row.
 
-    A computation within the transaction for longer than the server allows is misuse.
+    If the handler computes in its transaction for longer than the server allows, it is at fault.
     """
     causes = [cause for cause in with_causes(error) if isinstance(cause, SQLAlchemyError)]
     refused = any(isinstance(cause, IntegrityError | DataError) for cause in causes)
@@ -301,14 +306,14 @@ _TOO_MUCH: Final = re.compile(
     r"|\bOOMKilled\b"
     r"|[Ee]xit (?:code|status):? 137\b"
 )
-"""Messages of Spark, YARN and Kubernetes; 137 is the code of a killed process (128 + SIGKILL)."""
+"""Messages of Spark, YARN and Kubernetes about a lost process; 137 means killed (128 + SIGKILL)."""
 
 
 def took_too_much(error: BaseException) -> bool:
-    """Whether an executor or a Python worker was lost, or ran out of memory, during a batch.
+    """Return whether a process was lost or ran out of memory: executor, worker or driver.
 
-    Only Spark's exceptions are searched, because a handler's own text may contain a record, and
-    Python's ``MemoryError``.
+    Only Spark's exceptions and Python's ``MemoryError`` are searched, because the text of a
+    handler's own exception may contain a record.
     """
     for cause in with_causes(error):
         if isinstance(cause, MemoryError):
@@ -330,29 +335,26 @@ _OF_THE_JOB: Final = (
     *("SparkRuntimeException", "SparkNoSuchElementException", "SparkUpgradeException"),
     *("UnsupportedOperationException", "TempTableAlreadyExistsException"),
 )
-"""Names of PySpark's classes for a wrong query, or a value that does not suit the query."""
+"""Names of PySpark's exceptions for a wrong query, or for a value that the query cannot process."""
 
 
 def sink_is_away(error: BaseException) -> bool:
-    """Whether an exception reports the sink away, so that a later run may succeed.
+    """Return whether an exception reports that the sink is away, so that a later run may succeed.
 
     True for a ``SinkAwayError`` among the causes, and for a service that was unreachable, too slow,
-    shutting down, out of connections or of disk, or read-only. The outermost exception with a
+    shutting down, read-only, or out of connections or disk space. The outermost exception with a
     verdict decides: an ``IntegrityError`` raised while an ``OperationalError`` was handled is no
-    outage. Causes hidden by ``from None`` are ignored. In an exception group all members must
-    report the outage.
+    outage. Causes hidden by ``from None`` are ignored. In an exception group, all members must
+    report an outage.
 
-    False for answers that refuse the data: constraints, deadlocks, statement timeouts, missing
-    tables, HTTP 400, 404, 413, 422 and 500. Also for HTTP 401 and 403, though an expired password
-    is no record's fault: services return these codes for single records, too, such as the records
-    of one tenant. A handler with better knowledge raises ``SinkAwayError``. A wrong password of a
-    database is an ``OperationalError`` without an SQLSTATE, like an unreachable database, and so
-    the result is True.
+    False for a refusal of the data: constraints, deadlocks, statement timeouts, missing tables,
+    HTTP 400, 404, 413, 422 and 500. Also False for HTTP 401 and 403, although an expired password
+    is no record's fault: services return these codes for single records too, such as the records of
+    one tenant. A handler that knows better raises ``SinkAwayError``. True for a wrong password of a
+    database: it is an ``OperationalError`` without an SQLSTATE, like an unreachable database.
 
-    False as well for the end of a process of Spark's own, caused by a record or not, and for an
-    exception while Headrace read its source.
-
-    For Spark's exceptions, the JVM is asked for the causes.
+    Also False if a process of Spark ended, for any reason, and if Headrace could not read its
+    source. For an exception of Spark, the causes are read from the JVM.
     """
     if isinstance(error, BaseExceptionGroup):
         return all(sink_is_away(cause) for cause in error.exceptions)
@@ -382,9 +384,9 @@ def _verdict(error: BaseException) -> bool | None:
 
 
 def _code_says(error: BaseException) -> bool | None:
-    """Return the verdict of the code in a driver's or a client's exception; None without one.
+    """Return the verdict for the code in an exception of a driver or client; None without one.
 
-    SQLAlchemy's exceptions have no verdict: their cause, the driver's exception, decides.
+    Exceptions of SQLAlchemy have no verdict: their cause, the driver's exception, decides.
     """
     package, first = _package(error), error.args[0] if error.args else None
     number, status = getattr(error, "errno", first), _http_status(error)
@@ -447,7 +449,7 @@ def _package(error: BaseException) -> str:
 
 
 def _was_raised_by_pyspark(trace: TracebackType | None) -> bool:
-    """Whether a socket failed in PySpark's or Py4J's connection to the JVM."""
+    """Return whether the traceback is from PySpark's or Py4J's connection to the JVM."""
     while trace is not None:
         if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] in {"pyspark", "py4j"}:
             return True
@@ -459,7 +461,7 @@ def _was_raised_by_pyspark(trace: TracebackType | None) -> bool:
 
 
 class JavaError(NamedTuple):
-    """One Java exception: its class and superclasses, its message, its frames and its SQLSTATE."""
+    """Java exception: names of its class and superclasses, message, stack frames and SQLSTATE."""
 
     names: tuple[str, ...]
     message: str
@@ -468,9 +470,9 @@ class JavaError(NamedTuple):
 
 
 def _spark_verdict(error: BaseException) -> bool:
-    """Return the verdict of the first of Spark's exceptions, outermost first, that has one.
+    """Return the verdict for an exception of Spark: of its outermost Java exception that has one.
 
-    The verdict is final: the Python exceptions above and below belong to PySpark.
+    The verdict is final, because the Python exceptions around it belong to PySpark.
     """
     name = type(error).__name__
     if name in _OF_THE_JOB or (name.startswith("PySpark") and name != "PySparkException"):
@@ -505,7 +507,8 @@ def _java_links(error: BaseException) -> list[JavaError]:
 
 
 _MOST_LINKS: Final = 20
-"""Most exceptions read of a chain: a chain of Java's may contain a cycle."""
+"""Maximum number of exceptions read from a chain of causes, because Java's chains may have
+cycles."""
 
 _JOB: Final = (
     r"(?:An error occurred while calling \S+\n: )?(?:[\w.$]+: )?"
@@ -516,14 +519,15 @@ _LINK: Final = re.compile(
     r"((?:\w+\.)+[\w$]+)(?:(?:: |\) )([^\n]*(?:\n(?![ \t]+at |Caused by: |Driver stack)[^\n]*)*))?",
     re.MULTILINE,
 )
-"""The header of one Java exception. Spark Connect writes the class of an unknown exception in
-parentheses."""
+"""First line of a Java exception in a printed trace. Spark Connect writes the class of an unknown
+exception in parentheses."""
 
 
 def _read_links(text: str) -> Iterator[JavaError]:
-    """Yield the Java exceptions in a printed trace; a Python worker's, if Spark prints only that.
+    """Yield the Java exceptions of a printed stack trace, each with its message and frames.
 
-    A message ends at the start of its stack.
+    A message ends where its stack frames begin. If Spark has printed only the exception of a Python
+    worker, yield this one.
     """
     if _WORKER.match(text):
         yield JavaError((_PYTHON_EXCEPTION,), text, "")
@@ -561,11 +565,11 @@ _AWAY: Final = "headrace.errors.SinkAwayError"
 
 
 def _task_verdict(text: str) -> bool:
-    """Return the verdict of a traceback from a Python worker.
+    """Return the verdict for a traceback from a Python worker.
 
-    The first exception, the root cause of the others, counts: only frames stand above it, while all
-    text below it may be part of its message. A later exception can only deny an outage, unless it
-    is a ``SinkAwayError``.
+    The first exception in the text counts, which is the root cause of the others: only frames are
+    above it, but all text below it may belong to its message. Later exceptions can only deny an
+    outage, except a ``SinkAwayError``, which reports one.
     """
     start = _WORKER.match(text)
     raised = list(_RAISED.finditer(text[start.end() - len(_HEADER) :])) if start else []

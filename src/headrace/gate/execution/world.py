@@ -1,7 +1,7 @@
-"""Steps of a batch's life over Spark: reading, handler calls, ledger writes and log lines.
+"""Execution of the steps of a batch's life: reads, handler calls, ledger writes and log lines.
 
-`headrace.gate.control.life` decides the next step of a batch; this module carries it out. One
-`BatchRunner` lives as long as its query, its backfill or its command; each batch has a `_World`.
+`headrace.gate.control.life` decides the next step of a batch, and this module executes it. A query,
+a backfill and a command each use one `BatchRunner`. It creates a `_World` for each batch.
 """
 
 import itertools
@@ -44,17 +44,17 @@ from headrace.gate.ledger.records import Attached, BatchRecord, PlannedRange, wi
 _LOG: Final = logging.getLogger("headrace.execution")
 
 Cause = Exception | ErrorReport
-"""The reason why a batch, or a part of it, failed."""
+"""Reason why a batch or a part failed: an exception, or its stored report."""
 
 _SURELY_RAISES: Final = 10
-"""Number of failed backfills of a batch, over some hours, after which a call with an unknown
-outcome counts as failed."""
+"""Number of failed backfills of a batch after which a call with an unknown outcome counts as
+failed. So many backfills take some hours."""
 
 _LOOK_S: Final = 0.05
-"""Interval at which the end of another batch's run is checked (s)."""
+"""Interval at which a backfill checks whether a call for another batch has ended (s)."""
 
 _LOOKS_A_QUERY: Final = 4
-"""Number of looks, some 2 s, for each query of the ledger: a thousand gates may wait for one sink.
+"""Number of checks of a wait (about 2 s) per query of the ledger: many gates may wait for one sink.
 """
 
 _LOG_MS: Final = 60_000
@@ -63,14 +63,14 @@ _NOT_RUN: Final = ErrorReport("NotRun", "It is a part of a batch that failed, an
 
 
 class BatchRunner:
-    """Runs batches with a gate's handler, live or again, and applies the failure policy.
+    """Runner of batches with a gate's handler, in the stream or again, under the failure policy.
 
     Args:
-        context: The context of the gate's runs.
-        control_wait_s: Longest wait of a backfill for a control (s): for some other record that the
-            stream processes, after one record has failed alone. Default: 0.
-        on_isolated: Called after the isolation of a batch that failed because of its records or its
-            size.
+        context: Settings and services of the gate's runs.
+        control_wait_s: Maximum wait of a backfill, after a record has failed alone, for the stream
+            to process another record as a control (s). Default: 0.
+        on_isolated: Function called after the isolation of a batch that failed because of its
+            records or its size.
 
     Attributes:
         had_no_sink: Whether the last live batch waited for an unreachable sink.
@@ -93,19 +93,19 @@ class BatchRunner:
 
     @property
     def rate_after_outage(self) -> float | None:
-        """The rate in force since the last live batch waited (records/s); None if unchanged."""
+        """Rate after the last live batch's outage (records/s); None if it is unchanged."""
         return self._hold.rate_after_outage
 
     @property
     def limits(self) -> BackfillLimits:
-        """The policy's limits of backfills."""
+        """Limits of backfills, from the failure policy."""
         return self._context.policy.backfills
 
     def run_live(self, df: DataFrame, attached: Attached, number: int) -> bool:
-        """Run a newly attached batch of the stream, and store its outcome.
+        """Run a batch of the stream that was just attached, and store its outcome.
 
         Returns:
-            Whether the batch went through at once. If not, its duration is no measure of the job.
+            Whether the batch passed at once. If not, the rate law must not learn from its duration.
 
         Raises:
             LedgerError: the outcome cannot be stored.
@@ -136,17 +136,18 @@ class BatchRunner:
     def run(
         self, batch: BatchRecord, allowed: int = sys.maxsize, gone: Sequence[OffsetRange] = ()
     ) -> Cause | None:
-        """Run a failed batch that is ``backfilling`` and belongs to this owner.
+        """Run a failed batch again, which must be ``backfilling`` and belong to this owner.
 
         Args:
             batch: The batch.
-            allowed: Records that may be run now; a batch with more is run in parts. Default: all.
-            gone: Ranges of the batch that have left the source, and are lost.
+            allowed: Maximum number of records to run now. A larger batch is run in parts. Default:
+                no limit.
+            gone: Ranges of the batch that the source no longer has. They are not read.
 
         Returns:
-            The reason if nothing was processed, which the caller stores. None for a batch that has
-            passed, which the caller stores too; and for a batch that was run in parts, whose
-            outcome is stored, and whose rest is put back.
+            The reason of the failure if nothing was processed, or None for success; the caller
+            stores this outcome. Also None for a batch that was run in parts: its outcome is already
+            stored, and its remaining parts are available to the next backfill.
         """
         policy, is_final = self._context.policy, why_dead(batch, self.limits) is not None
         # A whole that a backfill has run keeps its key, so that its sink recognizes the key.
@@ -206,12 +207,13 @@ class BatchRunner:
 
 
 class _Hold:
-    """The hold of a gate's live batch, stored in the ledger, so that a restart continues it.
+    """Hold of a gate's live batch: its wait for a sink. The ledger has it for a restart.
 
     Attributes:
-        outage: The outage of the waiting batch; None without one.
-        in_parts: Classes of errors during which some parts passed and others found the sink away.
-        rate_after_outage: As for `BatchRunner`.
+        outage: Outage for which the batch waits; None if no batch waits.
+        in_parts: Error classes of outages in which some parts of a batch passed, and others failed
+            because the sink was away.
+        rate_after_outage: See `BatchRunner.rate_after_outage`.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -221,10 +223,10 @@ class _Hold:
         self.rate_after_outage: float | None = None
         self._has_looked = False
         self._is_eased = False
-        """Whether the law has reduced the rate, and no batch has passed since."""
+        """Whether the law has reduced the rate after an outage, and no batch has passed since."""
 
     def resume(self, batch: BatchRecord) -> Held | None:
-        """Return the hold of an earlier run of this batch; end the hold of any other batch."""
+        """Return the hold of this batch from an earlier run; end the hold of any other batch."""
         self.rate_after_outage = None
         if not self._has_looked:
             self._has_looked = True
@@ -234,7 +236,7 @@ class _Hold:
         if self.outage is None:
             return None
         _LOG.warning(
-            "Batch %s of gate %r goes on waiting, for %s by now: %s",
+            "Batch %s of gate %r still waits, for %s by now: %s",
             batch.batch_key,
             batch.gate,
             _span(self._ledger.database_time_ms() - self.outage.since_ms),
@@ -243,7 +245,7 @@ class _Hold:
         return self.outage.held
 
     def note_end(self, batch: BatchRecord, end: End, life: Life) -> None:
-        """Record the end of the hold: the sink is back, or ``on_failure`` applies."""
+        """End the hold of a batch that has ended. Log whether the batch passed."""
         passed = end.kind is Ending.SUCCESS
         passed = passed or (life.isolated is not None and life.isolated.has_passed)
         outage = self.outage
@@ -272,8 +274,8 @@ class _Hold:
             )
         else:
             _LOG.warning(
-                "Batch %s of gate %r waits no more after %s and %d failed runs, and is left to"
-                " on_failure: %s",
+                "Batch %s of gate %r stops waiting after %s and %d failed runs, and on_failure"
+                " applies: %s",
                 outage.batch,
                 batch.gate,
                 waited,
@@ -282,9 +284,9 @@ class _Hold:
             )
 
     def _forget(self, gate: str) -> None:
-        """End the outage, and have the law reduce the rate if the sink was away.
+        """End the outage in the ledger. Let the law reduce the rate if the sink was certainly away.
 
-        A sink may be slow at first when it returns, unlike a handler whose bug is fixed.
+        A sink that returns may be slow at first. If only the handler was wrong, the rate stays.
         """
         outage, self.outage = self.outage, None
         by_law = outage is not None and outage.is_certain and not self._is_eased
@@ -292,13 +294,13 @@ class _Hold:
         self.rate_after_outage = self._ledger.sink_outages.end(gate, by_law=by_law)
 
     def keep(self, gate: str, outage: SinkOutage) -> None:
-        """Store that a batch waits, or continues to wait."""
+        """Store in the ledger that a batch waits for its sink."""
         self._ledger.sink_outages.keep(gate, outage)
         self.outage = outage
 
 
 class _World:
-    """The row of one batch, its handler, and time."""
+    """One batch during its run: its row, its progress, its rows read for parts, and its handler."""
 
     def __init__(
         self,
@@ -329,18 +331,21 @@ class _World:
 
     @property
     def passes(self) -> int:
-        """Number of handler calls that have passed with a record."""
+        """Number of handler calls that have passed with at least one record."""
         return self._context.health.passes
 
     @property
     def is_down(self) -> bool:
-        """Whether nothing has passed since an isolation without a passing part."""
+        """Whether the sink seems to be down: no part passed in an isolation, nor any call since."""
         return self._context.policy.skips and self._context.health.down is not None
 
     # Calls.
 
     def call(self, call: Call) -> Failure | None:
-        """Call the handler with the whole, or with a part after storing it as running."""
+        """Call the handler with the whole batch, or with a part. Return the failure or None.
+
+        A part is stored as running before its call.
+        """
         if call.part == WHOLE and call.before.running is None:
             failure = self._call_whole()
         else:
@@ -374,7 +379,10 @@ class _World:
         return self._context.reader
 
     def _part_reader(self) -> BatchReader:
-        """Read the open ranges once for all parts, unless only some of them may run."""
+        """Return the reader for parts of the batch, created at the first call.
+
+        It reads all open ranges once, unless a limit allows only some of them to run.
+        """
         if self._reader is None:
             reader = self._readable
             self._parts.enter_context(self._context.health)
@@ -387,12 +395,12 @@ class _World:
         return self._reader
 
     def release(self) -> None:
-        """Release the rows that were read for the parts."""
+        """Release the persisted rows of the batch."""
         self._parts.close()
         self._reader = None
 
     def _ranges(self, part: str) -> tuple[PlannedRange, ...]:
-        """Return the ranges of a part, without offsets that have left the source."""
+        """Return the ranges of a part, without offsets that the source no longer has."""
         ids = {planned.offsets.topic_partition: planned.topic_id for planned in self._planned}
         ranges = [
             PlannedRange(offsets, topic_id=ids[offsets.topic_partition])
@@ -401,17 +409,17 @@ class _World:
         return without(ranges, self._gone)
 
     def _keep(self, progress: Progress, *letters: Any) -> None:
-        """Store the progress. Raise `LedgerError` if this process no longer owns the batch."""
+        """Store progress and dead letters; raise `LedgerError` if another process has the batch."""
         key, owner = self.batch.batch_key, self._context.owner
         if not self._ledger.batches.keep_progress(key, owner, progress, *letters):
             raise LedgerError(
-                f"Batch {key} of gate {self.batch.gate!r} does not belong to this process any"
-                " more, so the rest of it is not run here; whoever owns it now runs it."
+                f"Batch {key} of gate {self.batch.gate!r} does not belong to this process any more,"
+                " so this process does not run the rest of it; the new owner does."
             )
         self._kept = progress
 
     def reject(self, reject: Reject) -> bool:
-        """Store a convicted record as a dead letter. Return False if it cannot be stored."""
+        """Store a convicted record as a dead letter. Return whether it was stored."""
         ranges = self._ranges(reject.part)
         if not ranges:
             return True
@@ -445,7 +453,7 @@ class _World:
     # Waits.
 
     def await_other(self) -> bool | None:
-        """Wait for another batch's call. Return whether it passed; None if none ended in time."""
+        """Wait for a call for another batch. Return whether it passed; None after a timeout."""
         self._part_reader()
         health = self._context.health
 
@@ -460,7 +468,7 @@ class _World:
         return None if ended() == before else ended()[1] == before[1]
 
     def pause(self, pause: Pause, progress: Progress) -> Waited:
-        """Store the hold and the progress, and wait. Return how the pause ended."""
+        """Store hold and progress, and wait before the next call. Return how the wait ended."""
         self.release()
         if progress != self._kept:
             self._keep(progress)
@@ -485,7 +493,7 @@ class _World:
         return Waited.OVER if failure is None or self._is_ours() else Waited.NOT_OURS
 
     def _is_ours(self) -> bool:
-        """Read the row again. Return whether it still belongs to this owner."""
+        """Read the batch's row again. Return whether this owner still has the batch."""
         self.batch = self._ledger.batches.get(self.batch.batch_key) or self.batch
         return self.batch.owner == self._context.owner
 
@@ -508,9 +516,9 @@ class _World:
         return Waited.OVER if self._add_attempt() and self._is_ours() else Waited.NOT_OURS
 
     def _wait_on(self, pause: Pause, failure: Failure) -> bool:
-        """Store one more failed call; all calls of a hold are one attempt.
+        """Store one more failed call of a hold. Return False if another process owns the batch.
 
-        Return False if another process owns the batch.
+        All calls during a hold count as one attempt.
         """
         before, held, batch = self._hold.outage, pause.held, self.batch
         if before is None and not self._add_attempt():
@@ -555,8 +563,8 @@ class _World:
             return False
         _LOG.error(
             "The handler of gate %r has processed nothing since its query was started, and fails"
-            " with the same error whatever it is given, so the query is stopped. Mend the handler,"
-            " and start the query again; a backfill runs what has failed. %s",
+            " with the same error for all records, so the query is stopped. Correct the handler,"
+            " and start the query again; a backfill runs the failed batches. %s",
             self.batch.gate,
             ErrorReport.of(whole.error).line,
         )
@@ -565,7 +573,7 @@ class _World:
     # Ends.
 
     def end_live(self, end: End, life: Life) -> None:
-        """Store the outcome of a batch of the stream. Raise the error that ends the query."""
+        """Store the outcome of a batch of the stream. Raise the error if it ends the query."""
         batches, key, owner = self._ledger.batches, self.batch.batch_key, self._context.owner
         if not end.is_unknown and life.progress != self._kept:
             self._keep(life.progress)
@@ -608,7 +616,7 @@ class _World:
         """Store the outcome of a batch whose parts a backfill has run.
 
         Returns:
-            As for `BatchRunner.run`.
+            The result of `BatchRunner.run`.
         """
         batches, key, owner = self._ledger.batches, self.batch.batch_key, self._context.owner
         if end.kind is Ending.RAISED and end.failure is not None:

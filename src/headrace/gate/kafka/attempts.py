@@ -1,6 +1,6 @@
-"""Attempts of stages to write a batch into a topic: readable when finished, skipped when aborted.
+"""Attempts of a stage to write a batch into a topic: finished ones are read, aborted ones skipped.
 
-Each record names the attempt that produced it in a header; the ledger has the attempt's outcome
+A header of each record names the attempt that produced it. The ledger has the attempt's outcome
 (`headrace.gate.ledger.flows`). Records without the header come from other producers, and are read.
 """
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from headrace.gate.ledger.ledger import Ledger
 
 HEADER: Final = "headrace-batch"
-"""Header of the records that a stage has written; its value comes from `tag`."""
+"""Name of the header in records that a stage has written. `tag` makes its value."""
 
 
 def tag(key: str, attempt: str) -> str:
-    """Return the header's value for an attempt to write the batch of this key."""
+    """Return the value of `HEADER` for one attempt to write the batch with this key."""
     return f"{key}/{attempt}"
 
 
 def known_id(name: str, topic: Topic) -> str:
     """Return the topic's id, by which the ledger identifies the topic.
 
-    SourceError is raised for brokers before 2.8, which have no ids.
+    SourceError is raised if the topic has no id, as on brokers before version 2.8.
     """
     if topic.topic_id is None:
         raise SourceError(
@@ -42,10 +42,10 @@ def known_id(name: str, topic: Topic) -> str:
 def produce(
     client: Mapping[str, Any], topic: str, tag: str, batches: Iterable[pa.RecordBatch]
 ) -> int:
-    """Produce the records of an attempt, none of them twice; return their number.
+    """Produce the records of an attempt, each once. Return their number.
 
-    ``client`` are settings from `client_config`, and ``batches`` have the columns key and value
-    (binary) and headers. A record goes to the same partition as with Java's client.
+    ``client`` has settings from `client_config`. ``batches`` have the columns key, value (binary)
+    and headers. A record goes to the partition that Java's client would choose.
 
     Raises:
         BrokerError: The brokers refused a record; other records may be in the topic.
@@ -75,16 +75,17 @@ def _marked(tag: str, headers: list[dict[str, Any]] | None) -> list[tuple[str, b
 
 
 class Attempts:
-    """Attempts to write into topics, read from a ledger that is opened at the first request."""
+    """Reader of stages' attempts in their ledger. It opens the ledger at the first request."""
 
     def __init__(self, ledger_url: str) -> None:
         self._url = ledger_url
         self._opened: Ledger | None = None
 
     def readable_until(self, topic_ids: Mapping[str, str], latest: Positions) -> Positions:
-        """Return the first offset in each partition of an unfinished attempt.
+        """Return the offset in each partition before which no attempt is unfinished.
 
-        ``latest`` must be older than this call: an attempt that begins later starts behind it.
+        The caller must have requested ``latest`` before this call. So an attempt that begins during
+        this call starts at or after ``latest``.
         """
         ends = dict(latest)
         for name, topic_id in topic_ids.items():
@@ -97,7 +98,7 @@ class Attempts:
     def aborted(
         self, topic_ids: Mapping[str, str], ranges: Iterable[OffsetRange]
     ) -> tuple[str, ...]:
-        """Return the tags of the aborted attempts that may have records in these ranges."""
+        """Return the tags of aborted attempts that may have records in these ranges."""
         tags = []
         for name, topic_id in topic_ids.items():
             untils = [(r.partition, r.until) for r in ranges if r.topic == name]
@@ -107,7 +108,7 @@ class Attempts:
         return tuple(tags)
 
     def close(self) -> None:
-        """Close the ledger."""
+        """Close the ledger, if it is open."""
         if self._opened is not None:
             self._opened.close()
 

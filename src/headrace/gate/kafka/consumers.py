@@ -1,8 +1,8 @@
-"""Consumers kept warm, and a task's requests through them when its fetches fall silent.
+"""Cache of connected consumers in a worker process, and a task's requests about missing records.
 
-A worker process opens a consumer for each configuration and reuses it. Opening a consumer costs a
-connection, a metadata request and several round trips (some 20 ms on one machine, far more with
-TLS). Assigning a warm consumer to other offsets costs one fetch.
+A worker process opens one consumer per configuration and reuses it. Opening a consumer costs a
+connection, a metadata request and several round trips: about 20 ms on one machine, and far more
+with TLS. Assigning an open consumer to other offsets costs one fetch.
 """
 
 import logging
@@ -23,8 +23,8 @@ MakeConsumer = Callable[..., Consumer]
 _Key = frozenset[tuple[str, str | int | float | bool]]
 
 KEEP_AT_MOST: Final = 8
-"""Maximum number of idle consumers. A worker serves one task at a time, so this is a number of
-different configurations."""
+"""Maximum number of idle consumers, each with another configuration, because a worker runs one task
+at a time."""
 
 # Settings that the reader needs, whatever the user sets.
 _ALWAYS: Final[ClientConfig] = {
@@ -46,7 +46,7 @@ _DEFAULTS: Final[ClientConfig] = {
     "log.connection.close": False,
 }
 MISSING: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-"""Errors of a topic or partition that does not exist."""
+"""Error codes that mean that a topic or partition does not exist."""
 
 REFUSALS: Final = frozenset(
     {
@@ -56,15 +56,17 @@ REFUSALS: Final = frozenset(
         KafkaError._AUTHENTICATION,
     }
 )
-"""Errors that another try does not cure."""
+"""Codes of permanent errors, for which a retry is useless."""
 
 
 class WarmConsumer:
-    """A consumer, and the errors of its connections.
+    """Connected consumer that is reused, with the last errors of its connections.
 
     Attributes:
-        last_error: Error of the last failed connection; librdkafka does not repeat an error.
-        refusal: The last of ``REFUSALS``; a reader that receives records sets it to None.
+        last_error: Error of the last failed connection. It is kept because librdkafka reports an
+            error only once.
+        refusal: Last error whose code is in ``REFUSALS``. A reader that receives records sets it to
+            None.
     """
 
     def __init__(self, config: ClientConfig, make: MakeConsumer = Consumer) -> None:
@@ -77,7 +79,8 @@ class WarmConsumer:
     def on_error(self, error: KafkaError) -> None:
         """Store an error of a connection; librdkafka calls this.
 
-        Missing rights on the group do not matter: partitions are assigned and nothing is committed.
+        A missing right on the consumer group is ignored: the reader assigns partitions itself and
+        commits nothing.
         """
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             return
@@ -93,10 +96,10 @@ _idle: OrderedDict[_Key, WarmConsumer] = OrderedDict()
 
 @contextmanager
 def warm_consumer(config: ClientConfig, make: MakeConsumer = Consumer) -> Iterator[WarmConsumer]:
-    """Lend a consumer of this configuration, idle or new, without an assignment.
+    """Lend a consumer with this configuration, idle or new, without assigned partitions.
 
-    After an exception the consumer is closed, because its state is unknown. Otherwise this process
-    keeps it for the next borrower.
+    After an exception the consumer is closed, because its state is unknown. Otherwise it is kept
+    for the next use.
     """
     key = frozenset(config.items())
     consumer = _idle.pop(key, None) or WarmConsumer(config, make)
@@ -124,7 +127,7 @@ def _keep(key: _Key, consumer: WarmConsumer) -> None:
 
 
 def close_idle_consumers() -> None:
-    """Close the idle consumers of this process; tests call this between brokers."""
+    """Close all idle consumers of this process. Tests call this before they use another broker."""
     while _idle:
         _, consumer = _idle.popitem()
         consumer.kafka.close()
@@ -133,7 +136,7 @@ def close_idle_consumers() -> None:
 def find_watermarks(
     client: ClientConfig, tp: TopicPartition, timeout_s: float, make: MakeConsumer = Consumer
 ) -> tuple[int, int] | None:
-    """Return the offsets [earliest, latest) of the partition's log; None without an answer."""
+    """Return a partition's first offset and end offset; None if no broker answers in time."""
     # With read_committed, the end is the last stable offset, the start of an open transaction. The
     # records after it are not lost, so use the end of the log.
     with warm_consumer({**client, "isolation.level": "read_uncommitted"}, make) as consumer:
@@ -146,7 +149,7 @@ def find_watermarks(
 def find_missing(
     kafka: Consumer, partitions: Iterable[TopicPartition], timeout_s: float
 ) -> set[TopicPartition] | None:
-    """Return the partitions that do not exist according to one broker; None without an answer."""
+    """Return the partitions that a broker says do not exist; None if no broker answers in time."""
     wanted = set(partitions)
     missing = set()
     for topic in {tp.topic for tp in wanted}:

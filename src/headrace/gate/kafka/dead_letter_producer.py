@@ -1,4 +1,4 @@
-"""Dead letters on their way to Kafka: sent again to be processed, or to a topic of their own."""
+"""Production of dead letters to Kafka: sent again for processing, or copied to another topic."""
 
 import logging
 from collections import deque
@@ -42,9 +42,9 @@ _Headers = tuple[tuple[str, bytes | None], ...]
 def resent_record(
     letter: "DeadLetter", *, topic: str | None = None, mended: "DeadLetter | None" = None
 ) -> ProducedRecord:
-    """Return the record that sends a dead letter again, with the content of ``mended``.
+    """Return the record that sends a dead letter again, with ``mended``'s content if it is set.
 
-    In its own topic, with its own key, the record goes to its original partition.
+    The record goes to its original partition if topic and key are unchanged.
     """
     content = letter if mended is None else mended
     back = topic in {None, letter.topic} and content.key == letter.key
@@ -58,7 +58,7 @@ def resent_record(
 
 
 def dead_letter_record(letter: "DeadLetter", topic: str) -> ProducedRecord:
-    """Return the record of a dead letter for a topic of dead letters, with the reason."""
+    """Return the copy of a dead letter for a topic of dead letters. Headers hold the error."""
     why = (
         (f"{WHY}class", letter.error.error_class.encode()),
         (f"{WHY}message", letter.error.message.encode()),
@@ -68,11 +68,11 @@ def dead_letter_record(letter: "DeadLetter", topic: str) -> ProducedRecord:
 
 
 class DeadLetterProducer:
-    """Producer that produces no record twice; all in-sync replicas acknowledge each record.
+    """Idempotent producer of dead letters. All in-sync replicas must acknowledge a record.
 
     Args:
-        options: The stream's options, or other options with ``kafka.*``: Java's names, as for
-            reading.
+        options: Options with the connection in ``kafka.*``, such as the stream's options. Names
+            are those of Java's client.
         timeout_ms: Time for the brokers to store a record (ms).
     """
 
@@ -87,9 +87,9 @@ class DeadLetterProducer:
         self._producer = Producer(with_tokens(settings), logger=CLIENT_LOG)
 
     def send(self, record: ProducedRecord) -> Future[str]:
-        """Queue a record; return its future ``topic-partition at offset``, complete after `flush`.
+        """Queue a record. Return a future of its place, such as ``orders-0 at 17``.
 
-        The future fails with `BrokerError` for a refused record.
+        `flush` completes the future. The future raises `BrokerError` if the record is refused.
         """
         sent: Future[str] = Future()
         try:
@@ -99,7 +99,7 @@ class DeadLetterProducer:
         return sent
 
     def flush(self) -> None:
-        """Return when every queued record has been stored or refused."""
+        """Wait until every queued record has been stored or refused."""
         flush(self._producer)
 
     def _delivered(
@@ -116,9 +116,9 @@ class DeadLetterProducer:
 
 
 class DeadLetterTopic:
-    """Copier of dead letters to a topic; failures are logged, and stop nothing.
+    """Topic that receives copies of dead letters. A failed copy is logged, and raises nothing.
 
-    The stream's ``kafka.*`` options are used at the first dead letter.
+    The producer connects at the first dead letter, with the stream's ``kafka.*`` options.
     """
 
     def __init__(self, options: Mapping[str, str], topic: str) -> None:
@@ -128,11 +128,11 @@ class DeadLetterTopic:
         self._sent: list[Future[str]] = []
 
     def send(self, letter: "DeadLetter") -> None:
-        """Queue a dead letter; `flush` waits for its outcome."""
+        """Queue a copy of a dead letter. `flush` waits until it is stored or refused."""
         if letter.topic == self._topic:
             _LOG.warning(
-                "The dead letter of %s-%d at %d is in the ledger only: the topic for dead letters"
-                " is the one that the gate reads, so it would be read again; name another topic.",
+                "The dead letter of %s-%d at %d is in the ledger only: the gate reads the topic"
+                " for dead letters, so it would read the copy; name another topic.",
                 letter.topic,
                 letter.partition,
                 letter.offset,
@@ -141,12 +141,12 @@ class DeadLetterTopic:
         try:
             self._producer = self._producer or DeadLetterProducer(self._options)
         except OptionError as error:
-            _LOG.warning("No dead letter is sent to the topic %r: %s", self._topic, error)
+            _LOG.warning("Dead letters are not copied to the topic %r: %s", self._topic, error)
             return
         self._sent.append(self._producer.send(dead_letter_record(letter, self._topic)))
 
     def flush(self) -> None:
-        """Return when every queued dead letter has been stored or refused."""
+        """Wait until every queued copy has been stored or refused; log the refused ones."""
         if self._producer is not None:
             self._producer.flush()
         for sent in self._sent:

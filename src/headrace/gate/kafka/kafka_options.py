@@ -1,4 +1,4 @@
-"""The options of ``format("headrace-kafka")``: the native connector's, and Headrace's own."""
+"""Options of ``format("headrace-kafka")``: the native connector's options and Headrace's own."""
 
 import re
 import uuid
@@ -39,12 +39,12 @@ _BOTH: Final = (
     "headrace.channel",
 )
 OPTIONS: Final = (*_BOTH, *_STREAM_ONLY, *SHARED)
-"""All documented options except ``kafka.*``."""
+"""Names of all documented options of the source, except ``kafka.*``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Topics or partitions that a source reads; ``option`` is the name of the option."""
+    """Topics, a pattern of topics, or partitions that a source reads; ``option`` has set them."""
 
     option: str
     topics: tuple[str, ...] = ()
@@ -54,13 +54,14 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """Checked options of one source; its ``repr`` shows no secret.
+    """Parsed options of one source; the ``repr`` shows no secret.
 
     Attributes:
-        poll_timeout_ms: Longest wait of a task for a record (ms).
-        commit_group: Consumer group to which processed offsets are committed; None for none.
-        channel: URL of the ledger of the stages that write the topics, whose batches are each read
-            once. None to read every record.
+        poll_timeout_ms: Time without a record after which a task fails (ms).
+        commit_group: Consumer group to which processed offsets are committed; None to commit
+            nothing.
+        channel: URL of the ledger of the stages that write the topics. Records of aborted attempts
+            are then skipped. None to read every record.
     """
 
     shared: SourceOptions
@@ -75,7 +76,7 @@ class KafkaOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOptions:
-    """Check every option, individually and against each other."""
+    """Parse the source's options. Raise `OptionError` for wrong or contradictory options."""
     raw = exactly_named(
         FORMAT,
         {name: value for name, value in options.items() if not name.lower().startswith(PREFIX)},
@@ -111,7 +112,7 @@ def _commit_group(raw: Mapping[str, str]) -> str | None:
 
 
 def parse_subscription(raw: Mapping[str, str]) -> Subscription:
-    """Parse ``subscribe``, ``subscribePattern`` or ``assign``."""
+    """Parse the one option of ``subscribe``, ``subscribePattern`` and ``assign`` that is set."""
     chosen = [name for name in _SUBSCRIPTIONS if name in raw]
     if len(chosen) != 1:
         who = f"{' and '.join(chosen)} say" if chosen else "Nothing says"

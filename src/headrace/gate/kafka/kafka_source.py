@@ -53,13 +53,13 @@ def read_same_topics(
     on_loss: OnLoss,
     read: Read,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the result of ``read`` for the ranges whose topic is still the planned one.
+    """Call ``read`` for the ranges whose topic still has the planned id. Yield its batches.
 
-    A topic without a planned id is not checked. ``on_loss`` is called with each range of a
-    recreated topic.
+    A topic without a planned id is not checked. ``on_loss`` is called with each range of a topic
+    that was recreated since the plan.
 
     DataLossError is raised if a topic was recreated during the read, because the records may be
-    from either topic.
+    from the old topic or from the new one.
     """
     recreated = _recreated(client, planned_ids, ranges)
     for offsets in ranges:
@@ -70,14 +70,15 @@ def read_same_topics(
     if meanwhile := sorted(_recreated(client, planned_ids, existing)):
         raise DataLossError(
             f"The topic {meanwhile[0]} was deleted and recreated while a batch of it was read, so"
-            " what was read may be of either; start the query again, which sees what is gone."
+            " the records may be from the old or the new topic; start the query again, which then"
+            " finds the lost offsets."
         )
 
 
 def _recreated(
     client: ClientConfig, planned_ids: Mapping[str, str], ranges: Sequence[OffsetRange]
 ) -> set[str]:
-    """Return the topics whose id has changed; the reader detects missing topics."""
+    """Return the topics whose id has changed. Missing topics are left to the reader."""
     names = {offsets.topic for offsets in ranges} & planned_ids.keys()
     if not names:
         return set()
@@ -91,12 +92,12 @@ def _recreated(
 
 @lru_cache(maxsize=8)
 def _lookup(client: str) -> Lookup:
-    """Return the worker's lookup of a configuration; opening one costs a connection."""
+    """Return a lookup for a configuration (JSON), cached because it costs a connection."""
     return Lookup(json.loads(client), retries=0, retry_interval_ms=0)
 
 
 TOPIC: Final = "topic"
-"""Option with the topic of all rows; it overrides the rows' column."""
+"""Name of the sink's option that sets one topic for all rows. It overrides the column ``topic``."""
 
 # Options of a sink from Spark itself or a builder, and options that the native sink ignores.
 _OF_SPARK: Final = frozenset(
@@ -117,14 +118,14 @@ _COLUMNS: Final[Mapping[str, tuple[DataType, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Producer of the rows of a task; a topic of its own overrides the rows' topic."""
+    """Writer of a task's rows to Kafka. Its ``topic``, if set, overrides the rows' topics."""
 
     client: Mapping[str, Any] = field(repr=False)
     topic: str | None
     columns: tuple[str, ...]
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Produce all rows; return their number once all are acknowledged.
+        """Produce all rows and wait until they are acknowledged. Return their number.
 
         OptionError is raised for a row without a topic, a header without a key, or a negative
         partition. BrokerError is raised if the brokers refuse a row; other rows may be in their
@@ -141,18 +142,19 @@ class Sink:
             to = self.topic or topic
             if to is None:
                 raise OptionError(
-                    "A row's topic is null; give every row one, or set the option topic for all."
+                    "A row's topic is null; give every row a topic, or set the option topic for"
+                    " all."
                 )
             if partition is not None and partition < 0:
                 raise OptionError(
-                    f"A row's partition is {partition}; it must be 0 or more, or null, which leaves"
-                    " it to the key."
+                    f"A row's partition is {partition}; it must be 0 or more, or null to choose the"
+                    " partition by the key."
                 )
             yield ProducedRecord(to, _bytes(key), _bytes(value), _pairs(headers), partition)
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):
-    """Spark's writer of the sink, for ``df.write``."""
+    """Writer that Spark uses for ``df.write``."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -164,7 +166,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
 
 
 class KafkaStreamWriter(VersionedStreamWriter):
-    """Spark's writer of the sink, for ``df.writeStream``."""
+    """Writer that Spark uses for ``df.writeStream``."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -181,7 +183,11 @@ class KafkaStreamWriter(VersionedStreamWriter):
 
 
 def parse_sink(source: str, options: Mapping[str, str], schema: StructType) -> Sink:
-    """Check the options and the columns of a sink; columns with other names are not written."""
+    """Check a sink's options and columns, and return the sink.
+
+    Columns other than topic, key, value, headers and partition are not written. OptionError is
+    raised for an unknown option, and for a missing column or a column of a wrong type.
+    """
     topic = None
     for name, value in options.items():
         if name.lower() == TOPIC:
@@ -203,18 +209,19 @@ def _checked(source: str, schema: StructType, topic: str | None) -> tuple[str, .
             )
     if "value" not in types:
         raise OptionError(
-            f"There is no column value to be written to {source}; select one, string or binary."
+            f"There is no column value to write to {source}; select a column value, of type string"
+            " or binary."
         )
     if topic is None and "topic" not in types:
         raise OptionError(
-            f"Nothing says to which topic {source} writes; set the option topic, or give each row"
-            " a column topic."
+            f"No topic is set to which {source} writes; set the option topic, or give each row a"
+            " column topic."
         )
     return tuple(types)
 
 
 def _same(one: DataType, other: DataType) -> bool:
-    """Return whether two types differ at most by nullability, or by a string's collation."""
+    """Return whether two types are equal, except for nullability and a string's collation."""
     if isinstance(one, ArrayType) and isinstance(other, ArrayType):
         return _same(one.elementType, other.elementType)
     if isinstance(one, StructType) and isinstance(other, StructType):
@@ -228,9 +235,9 @@ def _pairs(headers: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes
     for header in headers or ():
         # The native sink fails too, but without a reason.
         if header is None:
-            raise OptionError("A header is null; leave it out, or give it a key.")
+            raise OptionError("A header is null; leave the header out, or give it a key.")
         if header["key"] is None:
-            raise OptionError("The key of a header is null; give every header one.")
+            raise OptionError("The key of a header is null; give every header a key.")
     return [(header["key"], header["value"]) for header in headers or () if header is not None]
 
 
@@ -239,7 +246,7 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 
 
 class KafkaSource(SourceFormat):
-    """Kafka, read under a gate, with the native connector's options and columns."""
+    """Spark's data source for Kafka, with the options and columns of the native connector."""
 
     @classmethod
     def name(cls) -> str:
@@ -250,7 +257,7 @@ class KafkaSource(SourceFormat):
         return KafkaReading(options, columns, self.parallelism, streaming=streaming)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
-        """Return the sink of ``df.write``."""
+        """Return the writer for ``df.write``. Raise `OptionError` for the mode overwrite."""
         if overwrite:
             raise OptionError(
                 f'The mode is overwrite, and {FORMAT} only appends to topics; write mode("append").'
@@ -258,12 +265,12 @@ class KafkaSource(SourceFormat):
         return KafkaBatchWriter(parse_sink(FORMAT, self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
-        """Return the sink of ``df.writeStream``; as with the native sink, each mode appends."""
+        """Return the writer for ``df.writeStream``. Every mode appends, as in Spark's sink."""
         return KafkaStreamWriter(parse_sink(FORMAT, self.options, schema))
 
 
 class KafkaReading:
-    """Reader of a source's tasks for Kafka: its `headrace.gate.source.readers.Reading`."""
+    """Kafka's implementation of `headrace.gate.source.readers.Reading`: reads a task's ranges."""
 
     name = "Kafka"
 
@@ -283,11 +290,11 @@ class KafkaReading:
         return KafkaLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange], _log: Log) -> list[tuple[OffsetRange, ...]]:
-        """Return the ranges of each task, as many as the native connector makes.
+        """Distribute ranges over tasks, as the native connector does.
 
-        For a bounded read, the native connector applies ``maxRecordsPerPartition`` in two cases:
-        the options alone show that a range is too long, or ``minPartitions`` requires a resolution
-        of the bounds.
+        In a bounded read, the native connector applies ``maxRecordsPerPartition`` only in two
+        cases: if the unresolved bounds show that a range is too long, or if ``minPartitions`` is
+        larger than the number of ranges.
         """
         minimum = self.options.min_partitions
         most = self.options.max_records_per_partition
@@ -356,7 +363,7 @@ def _servers(options: Mapping[str, str]) -> str:
 
 
 def _complete(options: Mapping[str, str], servers: str | None) -> dict[str, str]:
-    """Return the options, with missing brokers added, after checking them as a stream's."""
+    """Add the brokers to a stream's options if they are missing. Check and return the options."""
     names = {name.lower() for name in options}
     complete = dict(options)
     if _SERVERS not in names and servers is not None:

@@ -1,6 +1,6 @@
-"""The planner's requests to Kafka: partitions, and the first and last offsets of their logs.
+"""Requests of the planner to Kafka: topics, and the first and end offsets of their partitions.
 
-A request asks each broker once for all of its partitions, never once per partition.
+Each call sends one request to each broker, for all partitions of that broker.
 """
 
 import logging
@@ -54,7 +54,7 @@ _PERMANENT: Final = frozenset(
         *(KafkaError._AUTHENTICATION, KafkaError.UNSUPPORTED_VERSION, KafkaError.TOPIC_EXCEPTION),
     }
 )
-# Immediate errors that pass: partitions are new or move, leaders are elected, brokers restart.
+# Temporary errors: partitions are new or move, leaders are elected, brokers restart.
 _PASSING: Final = frozenset(
     {
         *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE),
@@ -69,11 +69,11 @@ _PASSING: Final = frozenset(
 
 
 class _ClientErrors:
-    """Store of a client's last error.
+    """Callback that stores a client's last error.
 
-    The client calls this object and not its owner, so that the client ends with its owner. In a
-    reference cycle, the client would try to connect, and log failures, until the next garbage
-    collection.
+    It is an object without a reference to `Lookup`, so that the client is freed together with its
+    `Lookup`. In a reference cycle, the client would try to connect, and log failures, until the
+    next garbage collection.
     """
 
     def __init__(self) -> None:
@@ -86,13 +86,14 @@ class _ClientErrors:
 
 
 class Lookup:
-    """Requests to a cluster; passing errors and empty answers are tried again.
+    """Requests to a cluster, repeated after temporary errors and incomplete answers.
 
-    Every method raises ``BrokerError`` if the cluster cannot be reached or refuses. A request is
-    repeated according to fetchOffset.numRetries and fetchOffset.retryIntervalMs. A first answer may
-    take ``first_contact_s``: a broker that cannot be reached at the start is a mistake, which is
-    reported within ten seconds. ``is_reached`` says that the broker was reached before. After a
-    passing error, such as an election, a request is repeated every ``poll_s``.
+    Every method raises ``BrokerError`` if the cluster cannot be reached or refuses a request. A
+    failed request is repeated ``retries`` times, every ``retry_interval_ms``. During a temporary
+    error, such as a leader election, a try repeats its request every ``poll_s``. The first answer
+    must arrive within ``first_contact_s``, because an address that is wrong from the start should
+    be reported soon. ``is_reached`` tells that the cluster was reached before, so longer outages
+    are waited for.
     """
 
     def __init__(
@@ -123,10 +124,10 @@ class Lookup:
         self._admin = make_admin(settings, logger=CLIENT_LOG)
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Return the existing topics; a topic is missing when no try has found it.
+        """Return the topics among these names that exist. A missing topic is looked up repeatedly.
 
-        A topic that was missing in the last call is tried only once, so that a deleted topic does
-        not delay every plan.
+        A topic that was already missing in the last call is looked up only once, so that a deleted
+        topic does not delay every plan.
         """
         wanted = sorted(set(names))
         if not wanted:
@@ -141,7 +142,7 @@ class Lookup:
         return topics
 
     def listeners(self) -> dict[int, tuple[str, int]]:
-        """Return the host and port that each broker advertises, by the broker's id."""
+        """Return the host and port that each broker advertises, by broker id."""
         brokers = self._ask(lambda timeout: self._admin.list_topics(timeout=timeout).brokers)
         return {
             number: (str(broker.host), broker.port) for number, broker in sorted(brokers.items())
@@ -150,7 +151,7 @@ class Lookup:
     def matching(self, pattern: re.Pattern[str]) -> dict[str, Topic]:
         """Return the topics whose name contains a match of the pattern, except Kafka's own.
 
-        As with the native connector, ``orders`` matches ``orders-dlq`` too.
+        As in the native connector, the pattern ``orders`` matches the topic ``orders-dlq`` too.
         """
 
         def names(timeout: float) -> list[str]:
@@ -167,13 +168,13 @@ class Lookup:
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))[0]
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of each partition's log; the last stable offset for ``read_committed``."""
+        """Return each partition's end offset; with ``read_committed``, its last stable offset."""
         return self._offsets(dict.fromkeys(partitions, _LATEST))[0]
 
     def bounds(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Return ``(earliest, latest)`` of each partition, requested at the same time."""
+        """Return the first offset and the end offset of each partition, requested together."""
         wanted = list(partitions)
         specs = dict.fromkeys(wanted, _EARLIEST), dict.fromkeys(wanted, _LATEST)
         earliest, latest = self._offsets(*specs)
@@ -182,7 +183,7 @@ class Lookup:
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record at or after a time (ms), or None without one."""
+        """Return the offset of each partition's first record at or after its time (ms), or None."""
         specs = {tp: OffsetSpec.for_timestamp(ms) for tp, ms in timestamps_ms.items()}
         (offsets,) = self._offsets(specs)
         return {tp: offset if offset >= 0 else None for tp, offset in offsets.items()}
@@ -190,7 +191,7 @@ class Lookup:
     def _offsets(
         self, *questions: Mapping[TopicPartition, OffsetSpec]
     ) -> list[dict[TopicPartition, int]]:
-        """Return the answers to all of the questions, requested at the same time."""
+        """Send all requests for offsets at the same time. Return one dict for each request."""
         if not any(questions):
             return [{} for _ in questions]
         topics = sorted({tp.topic for specs in questions for tp in specs})
@@ -214,7 +215,7 @@ class Lookup:
         return self._ask(offsets)
 
     def _learn_leaders(self, topics: list[str], timeout: float) -> None:
-        """Refresh the client's list of leaders, which is outdated after an election."""
+        """Refresh the client's list of partition leaders, outdated after an election."""
         described = self._admin.describe_topics(TopicCollection(topics), request_timeout=timeout)
         for future in described.values():
             future.exception()  # Waits for the answer; the next try raises its error.
@@ -240,7 +241,7 @@ class Lookup:
         return described
 
     def _ask(self, question: Callable[[float], _Answer]) -> _Answer:
-        """Return the answer after the allowed number of tries; without a first contact, one try."""
+        """Call ``question``, with retries after a first contact, and return its answer."""
         attempts = self._retries + 1
         for attempt in range(1, attempts + 1):
             try:
@@ -263,7 +264,7 @@ class Lookup:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _ask_until_passed(self, question: Callable[[float], _Answer]) -> _Answer:
-        """Return the answer of one try, which repeats the request during a passing error."""
+        """Make one try: repeat the request during temporary errors, and return the answer."""
         deadline = time.monotonic() + (_LATER_S if self._reached else self._first_contact_s)
         request_s = _REQUEST_S
         while True:
@@ -283,7 +284,7 @@ class Lookup:
 
 
 class _Unready(Exception):  # noqa: N818  (not an error to anybody outside)
-    """An incomplete answer that a broker gives only for a moment."""
+    """Incomplete answer from a broker, which a repeated request corrects."""
 
 
 def _code(error: Exception) -> int | None:

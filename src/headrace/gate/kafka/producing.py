@@ -1,4 +1,4 @@
-"""Production of records into Kafka's topics, by a producer that produces nothing twice."""
+"""Production of records into Kafka's topics with an idempotent producer."""
 
 import logging
 from collections import deque
@@ -19,12 +19,12 @@ _ASKED_S: Final = 10.0
 def too_large(
     client: Mapping[str, Any], topic: str | None, where: str, sizes: Sequence[int]
 ) -> BrokerError:
-    """Return the error for records larger than their topic's, or their producer's, limit.
+    """Return the error for records that exceed the size limit of their topic or producer.
 
-    A topic refuses all records that its producer has sent together with a record that is too large.
-    A topic also refuses a batch that is too large, even if each record would fit. ``topic`` is None
-    if the producer refused the records. ``where`` names the topic and its brokers, and ``sizes``
-    has the size of each refused record (bytes).
+    If one record is too large, the topic refuses all records of the producer's batch. It also
+    refuses a batch that is too large, even if each record would fit. ``topic`` is None if the
+    producer itself refused the records. ``where`` describes the topic and its brokers for the
+    message. ``sizes`` has the size of each refused record (bytes).
     """
     if topic is None:
         name, limit_bytes = "kafka.max.request.size", client[_OF_PRODUCER]
@@ -43,7 +43,7 @@ def too_large(
     advice = f"set kafka.batch.size to {limit_bytes} at most" if fits else "make records smaller"
     return BrokerError(
         f"{where} did not take {_records(len(sizes))}{which}; {limit}, and the largest of these"
-        f" records has {largest_bytes} bytes: {advice}, or raise that."
+        f" records has {largest_bytes} bytes: {advice}, or raise the limit."
     )
 
 
@@ -52,7 +52,7 @@ def _records(number: int) -> str:
 
 
 def _limit(client: Mapping[str, Any], topic: str) -> int | None:
-    """Return the topic's largest message (bytes); None if this user may not read the setting."""
+    """Return a topic's maximum message size (bytes); None if this user may not read the setting."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     try:
         admin = AdminClient({**with_tokens(client), "log_level": 0}, logger=CLIENT_LOG)
@@ -63,22 +63,22 @@ def _limit(client: Mapping[str, Any], topic: str) -> int | None:
 
 
 CLIENT_LOG: Final = logging.getLogger("headrace.kafka.producer")
-"""Logger of a producer's client."""
+"""Logger for the messages of librdkafka's producer."""
 # The client logs a line for each failed connection, and for each setting that only a consumer uses;
 # Headrace's own error describes the cause once.
 CLIENT_LOG.addHandler(logging.NullHandler())
 CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
 TIMEOUT_MS: Final = 120_000
-"""Time for the brokers to store a record, as in Java's producer."""
+"""Time in which the brokers must store a record (ms), as in Java's producer."""
 
 _A_MOMENT_S: Final = 0.5
 _BY_KEY: Final = -1
-"""librdkafka's value for no particular partition."""
+"""Partition number with which librdkafka chooses the partition by the record's key."""
 
 
 class ProducedRecord(NamedTuple):
-    """Record to produce; without a partition, Java's rule for the key applies."""
+    """Record to produce. If ``partition`` is None, the key decides, as in Java's client."""
 
     topic: str
     key: bytes | None
@@ -88,9 +88,9 @@ class ProducedRecord(NamedTuple):
 
 
 def produce_all(client: Mapping[str, Any], records: Iterable[ProducedRecord]) -> int:
-    """Produce records in their order; return their number once all are acknowledged.
+    """Produce records in order and wait until all are acknowledged. Return their number.
 
-    Producer options in ``client`` are kept; by default nothing is produced twice.
+    Producer settings in ``client`` override the defaults, such as the idempotent producer.
 
     Raises:
         BrokerError: The brokers refused a record; other records may be in their topics.
@@ -132,7 +132,7 @@ class _Failures:
             self._add(str(message.topic()), error, size)
 
     def refused(self, record: ProducedRecord | None, error: KafkaError) -> None:
-        """Add a record that the client itself refuses, or a fatal error of the client."""
+        """Add a record that the client itself has refused, or a fatal error of the client."""
         self._by_client = self.count == 0
         if record is None:
             self._add("", error, 0)
@@ -154,7 +154,10 @@ class _Failures:
 
 
 def send(producer: Producer, record: ProducedRecord, delivered: Callable[..., None]) -> None:
-    """Queue a record as soon as there is room; `delivered` is called with the outcome."""
+    """Wait for space in the producer's queue, and queue a record for sending.
+
+    The client later calls ``delivered`` with the error or None, and with the message.
+    """
     partition = _BY_KEY if record.partition is None else record.partition
     while True:
         try:
@@ -176,9 +179,9 @@ def send(producer: Producer, record: ProducedRecord, delivered: Callable[..., No
 def producer_settings(
     client: Mapping[str, Any], timeout_ms: int, on_error: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return librdkafka's settings for a producer that produces nothing twice.
+    """Return librdkafka's settings for an idempotent producer.
 
-    ``on_error`` is called with the reason each time that the brokers cannot be reached.
+    ``on_error`` is called with a text each time that the brokers cannot be reached.
     """
 
     def failed(error: KafkaError) -> None:
@@ -197,13 +200,13 @@ def producer_settings(
 
 
 def flush(producer: Producer) -> None:
-    """Return when every queued record has been stored or refused."""
+    """Wait until every queued record has been stored or refused."""
     while producer.flush(_A_MOMENT_S):
         pass  # Wait in steps, because no signal is handled during a wait.
 
 
 def not_taken(where: str, what: str, why: str, reasons: Sequence[str]) -> BrokerError:
-    """Return the error for a refusal of a topic; the last of ``reasons`` adds details."""
+    """Return the error for a topic that did not accept records, with the last of ``reasons``."""
     because = f"{why} ({reasons[-1]})" if reasons else why
     return BrokerError(
         f"{where} did not take {what}: {because}; check that the topic exists, that its brokers run"

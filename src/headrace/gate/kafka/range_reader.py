@@ -1,6 +1,6 @@
-"""Reader of a task: offset ranges in, Arrow record batches out; independent of Spark.
+"""Reader of offset ranges in a task: it yields Arrow record batches. It does not import Spark.
 
-librdkafka reads in the tasks, so no jar is added to Spark.
+The tasks read with librdkafka, so Spark needs no additional jar.
 """
 
 import time
@@ -44,10 +44,10 @@ _MOST_MS: Final = (2**63 - 1) // 1000
 
 @dataclass
 class Chunk:
-    """Consecutive messages from one ``consume`` call.
+    """Messages of one ``consume`` call that lie within the wanted ranges.
 
-    ``offsets`` and ``partitions`` were computed to cut the range; storing them avoids reading the
-    messages again. ``topic`` is None for messages of several topics.
+    ``offsets`` and ``partitions`` have one entry per message: the reader has computed them already.
+    ``topic`` is None for messages of several topics.
     """
 
     messages: Sequence[Message]
@@ -55,11 +55,11 @@ class Chunk:
     partitions: Int32s
     topic: str | None
     client: ClientConfig = field(default_factory=dict, repr=False)
-    """Connection settings, for headers that have to be read once more."""
+    """Client settings, to read a record again whose headers the client cannot decode."""
 
     @cached_property
     def timestamps(self) -> Int64s:
-        """Array of shape ``(messages, 2)``: librdkafka's timestamp type, and time (ms)."""
+        """Array of shape ``(messages, 2)``: timestamp type as in librdkafka, and time (ms)."""
         flat = chain.from_iterable(map(Message.timestamp, self.messages))
         return np.fromiter(flat, np.int64, 2 * len(self.messages)).reshape(-1, 2)
 
@@ -100,20 +100,20 @@ _BUILDERS: Final[dict[str, Callable[[Chunk], pa.Array]]] = {
 
 
 class RecordBatchBuilder:
-    """Builder of record batches with only the requested columns, in the requested order."""
+    """Builder of record batches with the selected columns, in the selected order."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
         self._builders = [_BUILDERS[name] for name in columns]
 
     def build(self, chunk: Chunk) -> pa.RecordBatch:
-        """Return a batch with one row per message, in the messages' order."""
+        """Return a record batch with one row per message, in the messages' order."""
         arrays = [build(chunk) for build in self._builders]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def bounded(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield slices of the batch (views) of at most this many bytes, or of one record."""
+    """Split a batch by halves into slices of at most ``most_bytes``, or of one record."""
     if batch.nbytes <= most_bytes or batch.num_rows == 1:
         yield batch
     else:
@@ -145,18 +145,18 @@ _UNREADABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReaderConfig:
-    """Settings of a range reader.
+    """Settings of `read_ranges`.
 
     Attributes:
-        on_loss: Called with missing offsets before they are skipped; it may raise.
-        timeout_ms: Silence of the broker after which the read fails (ms).
-        batch_bytes: Largest record batch of more than one record (bytes).
-        aborted: Tags of a stage's attempts whose records are skipped; see
+        on_loss: Function called with missing offsets before they are skipped. It may raise.
+        timeout_ms: Time without a message from the brokers after which the read fails (ms).
+        batch_bytes: Maximum size of a record batch (bytes). Only one larger record may exceed it.
+        aborted: Tags of the aborted stage attempts whose records are skipped; see
             `headrace.gate.kafka.attempts`.
-        silence_s: Time without messages before a request asks the brokers for the reason (s). There
-            are two requests: librdkafka does not report a deleted topic, and a broker may learn
-            late of a new partition.
-        request_s: Timeout of that request (s).
+        silence_s: Time without messages after which the brokers are asked whether the topics exist
+            (s), because librdkafka does not report a deleted topic. A partition counts as missing
+            after two such requests, because a broker may learn late of a new partition.
+        request_s: Timeout of the requests after a silence (s).
     """
 
     client: ClientConfig = field(repr=False)
@@ -172,15 +172,15 @@ class ReaderConfig:
 
 
 def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-    """Yield every record of the ranges, and no other, in offset order within a range.
+    """Yield exactly the records of these ranges, in offset order within each range.
 
-    Partitions are interleaved as the broker delivers them; several ranges of one partition follow
-    each other. A range ends by position, not by count: compaction, control records and aborted
-    transactions leave gaps.
+    Partitions are interleaved as the brokers deliver them. Several ranges of one partition follow
+    each other. A range ends at its end offset, not after a number of records, because compaction,
+    control records and aborted transactions leave gaps.
 
     DataLossError is raised if offsets of a range are gone and ``on_loss`` does not skip them.
-    BrokerError is raised if the broker refused, or sent nothing for ``timeout_ms``; SourceError if
-    records cannot be decoded.
+    BrokerError is raised if a broker refused the read, or no message arrived for ``timeout_ms``.
+    SourceError is raised if records are damaged or of an unknown format.
     """
     wanted = [r for r in ranges if r.count > 0]
     if not wanted:
@@ -192,16 +192,16 @@ def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator
 
 
 def _turns(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
-    """Split the ranges into the fewest rounds with at most one range per partition."""
+    """Split ranges into as few lists as possible, each with at most one range per partition."""
     by_partition = [list(same) for _, same in groupby(sorted(ranges), lambda r: r.topic_partition)]
     return [[r for r in turn if r is not None] for turn in zip_longest(*by_partition)]
 
 
 def _fetch_size(client: ClientConfig, ranges: Sequence[OffsetRange]) -> ClientConfig:
-    """Return the client's settings for the size of the read; the user's own setting wins.
+    """Return the client's settings, with less prefetching for a small read.
 
-    librdkafka fetches until it holds 100 000 messages of each partition. For a small read this is
-    wasted, and takes twice the processor time of the read itself.
+    librdkafka prefetches 100 000 messages of each partition by default. For a small read this takes
+    twice the processor time of the read itself. A value that the user has set is kept.
     """
     if "queued.min.messages" in client or sum(r.count for r in ranges) > _SMALL_READ:
         return client
@@ -209,9 +209,9 @@ def _fetch_size(client: ClientConfig, ranges: Sequence[OffsetRange]) -> ClientCo
 
 
 class _RangeRead:
-    """State of one read: for each range (a slot), the next wanted offset and the end.
+    """State of one read: for each range, its next offset to read and its end.
 
-    No two ranges may be of the same partition.
+    A slot is the index of a range. No two ranges may be of the same partition.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class _RangeRead:
         return Position(r.topic, r.partition, int(self._next[slot]))
 
     def _take(self, messages: list[Message]) -> Chunk | None:
-        """Return the wanted messages and move the positions, then handle the events among them."""
+        """Return the wanted messages, or None. Move the positions and handle error events."""
         events: list[tuple[Message, KafkaError]] = []
         if any(map(Message.error, messages)):
             events = [(m, error) for m in messages if (error := m.error()) is not None]
@@ -327,7 +327,8 @@ class _RangeRead:
         if error.code() in _UNREADABLE and offset < self._until[slot]:
             raise SourceError(
                 f"Records of {self._ranges[slot]} cannot be read, at offset {offset}:"
-                f" {error.str()}; Kafka's copy is damaged, or of a format unknown to this client."
+                f" {error.str()}; the records in Kafka are damaged, or of a format unknown to this"
+                " client."
             )
         if slot not in self._open:
             return
@@ -339,9 +340,10 @@ class _RangeRead:
             self._consumer.last_error = error
 
     def _after_reset(self, slot: int) -> None:
-        """Continue after an offset outside the log, in this read or in an earlier one.
+        """Handle the event that an offset was outside of the log, then continue the read.
 
-        The event may be old, so the cluster is asked before any offset counts as lost.
+        The event may come from an earlier read, so the cluster is asked before offsets count as
+        lost.
         """
         self._skip_lost(slot)
         if slot in self._open:
@@ -350,7 +352,7 @@ class _RangeRead:
             self._consumer.kafka.incremental_assign([position])
 
     def _skip_lost(self, slot: int) -> None:
-        """Skip, or fail for, the offsets of the range that the log no longer holds."""
+        """Call ``on_loss`` for offsets of a range that the log no longer has, and skip them."""
         r = self._remaining(slot)
         config = self._config
         log = find_watermarks(
@@ -371,7 +373,11 @@ class _RangeRead:
         self._advance(slot, until)
 
     def _look_into_silence(self) -> bool:
-        """Look for refusals and deleted topics; return whether a broker answered."""
+        """Ask the brokers why no messages arrive. Return whether a broker answered.
+
+        BrokerError is raised after a refusal. Partitions missing for the second time count as
+        lost.
+        """
         if self._consumer.refusal is not None:
             raise _refused(self._consumer.refusal)
         partitions = {slot: self._ranges[slot].topic_partition for slot in self._open}
@@ -385,7 +391,7 @@ class _RangeRead:
         return True
 
     def _fail(self) -> None:
-        """Handle a silence of the whole timeout: skip lost ranges, or raise with the reason."""
+        """Handle the read's timeout: skip lost ranges, else raise `BrokerError` with the reason."""
         self._missing = set(self._open)
         if self._look_into_silence():
             for slot in sorted(self._open):
@@ -394,9 +400,9 @@ class _RangeRead:
             waiting = ", ".join(str(self._remaining(slot)) for slot in sorted(self._open))
             error = self._consumer.last_error
             raise BrokerError(
-                f"Kafka gave nothing of {waiting} for {self._config.timeout_ms} ms"
-                " (kafkaConsumer.pollTimeoutMs);"
-                f" its last error was: {error.str() if error else 'none'}."
+                f"Kafka sent no records of {waiting} for {self._config.timeout_ms} ms"
+                " (kafkaConsumer.pollTimeoutMs); its last error was:"
+                f" {error.str() if error else 'none'}."
             )
 
     def _remaining_count(self) -> int:

@@ -1,8 +1,8 @@
-"""Headers of a record with a name that is not UTF-8, which the client cannot return.
+"""Read headers whose name is not UTF-8, which confluent-kafka cannot return.
 
-confluent-kafka decodes each name and fails for invalid UTF-8. Java's client, and so the native
-source, has U+FFFD in place of undecodable bytes. Here librdkafka itself, which the client contains,
-returns the names. For this, one record is read once more, because such records are rare.
+confluent-kafka decodes each name, and fails for invalid UTF-8. Java's client, and so the native
+source, replaces undecodable bytes by U+FFFD. To do the same, this module reads the record again
+through the librdkafka inside confluent-kafka, which returns names as bytes. Such records are rare.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from headrace.gate.kafka.consumers import ClientConfig
 Headers = list[tuple[str, bytes | None]]
 
 _WAIT_S: Final = 30.0
-"""Timeout of the second read of the record, which existed a moment ago (s)."""
+"""Timeout of the second read of a record (s)."""
 
 _POLL_MS: Final = 100
 _CONSUMER: Final = 1  # of rd_kafka_type_t
@@ -35,15 +35,17 @@ class _Message(ctypes.Structure):
 
 
 _ASK: Final = methodcaller("headers")
-"""Call of a message's ``headers``. The client returns an incomplete list and raises at once.
-CPython detects this only in an indirect call like this one: in `message.headers()`, once
-specialized, the list's holes would crash the process."""
+"""Function that calls a message's ``headers``. For an invalid name, the client both returns an
+incomplete list and sets an exception. CPython detects this only in an indirect call like this one.
+After CPython has specialized a direct `message.headers()`, the incomplete list would crash the
+process."""
 
 
 def headers_of(message: Message, client: ClientConfig) -> Headers:
-    """Return a message's headers, with any bytes in their names, and store them in the message.
+    """Return a message's headers, with U+FFFD for undecodable bytes in names.
 
-    BrokerError is raised if a name is not UTF-8, and the record cannot be read once more.
+    Headers that needed a second read are stored in the message. BrokerError is raised if the second
+    read fails.
     """
     try:
         return cast(Headers, _ASK(message) or [])
@@ -70,8 +72,8 @@ def _read(client: ClientConfig, place: TopicPartition, offset: int) -> list[tupl
             finally:
                 library.rd_kafka_message_destroy(message)
     raise BrokerError(
-        f"The record {place} at {offset} has a header whose name is not UTF-8, and could not be"
-        f" read once more within {_WAIT_S:g} s; see that the brokers can be reached."
+        f"The record {place} at {offset} has a header whose name is not UTF-8, and a second read of"
+        f" the record failed within {_WAIT_S:g} s; check that the brokers can be reached."
     )
 
 
@@ -104,7 +106,9 @@ def _consumer(library: Any, client: ClientConfig) -> Iterator[int]:
     consumer = library.rd_kafka_new(_CONSUMER, settings, text, _TEXT_BYTES)
     if not consumer:
         reason = text.value.decode("utf-8", "replace")
-        raise BrokerError(f"Kafka's client could not be made for a record's headers: {reason}.")
+        raise BrokerError(
+            f"Kafka's client could not be created to read the headers of a record: {reason}."
+        )
     library.rd_kafka_poll_set_consumer(consumer)
     try:
         yield consumer
@@ -128,7 +132,7 @@ def _assigned(library: Any, consumer: int, place: TopicPartition, offset: int) -
 
 @cache
 def _library() -> Any:
-    """Return librdkafka's functions, from the library with which the client is linked."""
+    """Load librdkafka's functions from the library that is part of confluent-kafka."""
     library = ctypes.CDLL(cimpl.__file__)
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
     size, message = ctypes.c_size_t, ctypes.POINTER(_Message)

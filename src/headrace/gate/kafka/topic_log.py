@@ -1,4 +1,4 @@
-"""Kafka's topics as a log for planning: the topics of a subscription that the cluster has."""
+"""Kafka as a `headrace.gate.source.Log`: the existing topics of a subscription, for planning."""
 
 import logging
 import time
@@ -30,10 +30,10 @@ _COMMIT_POLL_S: Final = 0.005
 
 
 def lookup_with(options: KafkaOptions) -> Lookup:
-    """Return a lookup with the options' client settings.
+    """Return a lookup with the client settings of these options.
 
-    `Gate.read` has reached the brokers before its query starts, so the lookup waits for a later
-    outage.
+    In a query of `Gate.read`, which has already reached the brokers, the lookup waits longer for an
+    unreachable broker.
     """
     return Lookup(
         options.client,
@@ -44,7 +44,7 @@ def lookup_with(options: KafkaOptions) -> Lookup:
 
 
 class KafkaLog:
-    """The `headrace.gate.source.Log` of one source, which connects at its first request.
+    """Kafka's `headrace.gate.source.Log` for one source. It connects at its first request.
 
     Every method raises ``BrokerError`` if the cluster cannot be reached. `readable_until` and
     `aborted` raise ``LedgerError`` if the topics are a channel and its ledger cannot be read.
@@ -85,7 +85,7 @@ class KafkaLog:
         ]
         if missing:
             raise SourceError(
-                f"Kafka has no {' and no '.join(missing)} ({wanted.option}); make it, or correct"
+                f"Kafka has no {' and no '.join(missing)} ({wanted.option}); create it, or correct"
                 " the name."
             )
 
@@ -112,10 +112,11 @@ class KafkaLog:
         return self._lookup.at_timestamps(timestamps_ms)
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
-        """Return the mean size of key and value in a sample of each topic's next records.
+        """Return the mean size (bytes) of key and value in a sample of each topic's next records.
 
-        The sample is from the partitions that are furthest behind, because they make up most of a
-        batch. A topic keeps its last size; a topic without a sampled record has no size.
+        The sample is from the partitions with the most unread offsets, because they make up most of
+        a batch. Without a new sample, a topic keeps its last size. A topic never sampled is left
+        out.
         """
         config = ReaderConfig(
             self._options.client,
@@ -134,20 +135,20 @@ class KafkaLog:
         return self._mean_bytes
 
     def readable_until(self, latest: Positions) -> Positions:
-        """Return the first offset of any attempt that a stage may yet finish or abort."""
+        """Limit ends to the first offset of an attempt that a stage has not finished or aborted."""
         if self._attempts is None:
             return latest
         return self._attempts.readable_until(self._ids(tp.topic for tp in latest), latest)
 
     def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
-        """Return the tags of aborted attempts; none if the topics are not a channel."""
+        """Return the tags of aborted attempts in these ranges; empty without a channel."""
         if self._attempts is None:
             return ()
         wanted = list(ranges)
         return self._attempts.aborted(self._ids(r.topic for r in wanted), wanted)
 
     def _ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the ids of topics at their last lookup."""
+        """Return the ids of topics, by name, from the last lookup."""
         wanted = set(names)
         if wanted - self._known_ids.keys():
             topics = self._lookup.topics(wanted)
@@ -155,7 +156,7 @@ class KafkaLog:
         return {name: self._known_ids[name] for name in wanted & self._known_ids.keys()}
 
     def processed(self, positions: Positions) -> None:
-        """Commit these offsets to the consumer group, if the user named one."""
+        """Commit these offsets to the consumer group, if ``headrace.commit.group`` is set."""
         if self._options.commit_group is None:
             return
         if self._group is None:
@@ -188,11 +189,11 @@ def _length(column: pa.Array) -> int:
 
 
 class GroupOffsets:
-    """Committer of processed offsets to a consumer group, for lag monitoring.
+    """Commits processed offsets to a consumer group, so that lag monitors can see them.
 
     The client does not join the group. A commit waits up to ``wait_s`` for the broker, which first
-    looks for the coordinator. A failed commit is logged and stops nothing. Offsets are never read
-    back, because the query's position is in its checkpoint.
+    looks for the group's coordinator. A failed commit is only logged. The query never reads these
+    offsets, because its position is in its checkpoint.
     """
 
     def __init__(self, client: ClientConfig, group: str, wait_s: float = 3.0) -> None:
@@ -205,10 +206,10 @@ class GroupOffsets:
         self._consumer = Consumer({**with_tokens(client), **own}, logger=_LOG)
 
     def commit(self, positions: Positions) -> None:
-        """Commit these positions; unchanged positions cost nothing.
+        """Commit positions that have changed since the last commit.
 
-        Positions are committed on return, unless the broker is slower than ``wait_s``. Spark ends
-        the planner's process silently when a query ends, and with it any pending commit.
+        Wait up to ``wait_s`` until they are committed: when a query ends, Spark kills the planner's
+        process, and pending commits would be lost.
         """
         if self._is_refused:
             self._serve(0)
@@ -228,7 +229,7 @@ class GroupOffsets:
             self._serve(_COMMIT_POLL_S)
 
     def _serve(self, wait_s: float) -> None:
-        """Handle the client's pending events: the end of a commit, or a refusal."""
+        """Process the client's pending events, such as the result of a commit or a refusal."""
         while (event := self._consumer.poll(wait_s)) is not None:
             if (error := event.error()) is not None:
                 self._on_event(error)
@@ -242,8 +243,8 @@ class GroupOffsets:
             self._is_refused = True
             _LOG.warning(
                 "The offsets of processed batches are not committed to the group %s, which this"
-                " user may not use: grant it Read on the group, or leave headrace.commit.group"
-                " out. This is logged once.",
+                " user may not use: grant the user Read on the group, or leave"
+                " headrace.commit.group out. This is logged once.",
                 self._group,
             )
 

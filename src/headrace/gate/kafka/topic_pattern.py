@@ -1,7 +1,7 @@
-"""``subscribePattern``: translation of Java's regular expressions of topic names to Python's.
+"""Translation of ``subscribePattern``, a regular expression in Java's syntax, to Python's syntax.
 
-Topic names are ASCII, so classes of characters are translated exactly. Constructs with another
-meaning in Python, and without a translation, are refused; no pattern changes its meaning.
+Topic names are ASCII, so character classes can be translated exactly. A construct that has another
+meaning in Python, and no translation, is refused. So no pattern changes its meaning.
 """
 
 import re
@@ -21,15 +21,15 @@ _PROPERTIES: Final = {
     **{"Graph": "!-~", "Print": " -~", "ASCII": r"\x00-\x7f", "Cntrl": r"\x00-\x1f\x7f"},
     **{"Space": r"\s", "Blank": r" \t"},
 }
-"""Items of a class by the name of a property, without a leading ``Is``."""
+r"""Characters of each property, such as ``Digit``, as items of a Python character class."""
 
 _FLAGS: Final = re.compile(r"\(\?([a-zA-Z]*)(?:-[a-zA-Z]*)?[:)]")
 _SAME: Final = "ABbDdSsWwafnrtu"
-"""Letters with the same meaning after a backslash, in ASCII names."""
+"""Letters that, after a backslash, mean the same in Java and in Python for ASCII names."""
 
 
 def topic_pattern(text: str) -> re.Pattern[str]:
-    r"""Compile a regular expression of Java; raise `OptionError` for one without translation.
+    r"""Translate and compile a regular expression of Java; raise `OptionError` if it cannot.
 
     >>> topic_pattern(r"\Qa.b\E-[a-z&&[^x]]\z").pattern
     'a\\.b-[abcdefghijklmnopqrstuvwyz]\\Z'
@@ -38,8 +38,7 @@ def topic_pattern(text: str) -> re.Pattern[str]:
         return re.compile(_Translation(text).all())
     except (re.error, OverflowError) as error:
         raise OptionError(
-            f"subscribePattern is {text!r}; it must be a regular expression, and this is not:"
-            f" {error}."
+            f"subscribePattern is {text!r}; it is not a valid regular expression: {error}."
         ) from error
 
 
@@ -80,7 +79,7 @@ class _Translation:
         return "("
 
     def _escape(self, *, in_class: bool) -> str:
-        """Translate an escape; within a class, into items of the class."""
+        """Translate an escape sequence. Within a class, return items of the class."""
         rest = self._text[self._at :]
         if rest.startswith(r"\Q"):
             quoted, _, _ = rest[2:].partition(r"\E")
@@ -111,7 +110,7 @@ class _Translation:
         return items if in_class else f"[{items}]"
 
     def _class(self) -> str:
-        """Translate a class; nested classes and intersections are expanded to their characters."""
+        """Translate a character class; expand nested classes and intersections to characters."""
         begin = self._at
         self._at += 2 if self._text.startswith("[^", begin) else 1
         caret = self._text[begin + 1 : self._at]

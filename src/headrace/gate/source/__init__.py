@@ -1,1 +1,1 @@
-"""Common code of all sources: they plan batches of a `Log` under a gate for Spark."""
+"""Code that all sources share: planning the batches of a `Log` for Spark, under a gate."""

@@ -1,11 +1,12 @@
-"""A query's checkpoint as Spark writes it: its planned batches, and its committed batches.
+"""Reader of a query's checkpoint, as Spark writes it: its planned and its committed batches.
 
-``offsets/N`` is written before batch N is read: a version, a line about the batch, and a line for
-each source with the offset where the batch ends (``v2`` prefixes the source's name and a colon).
-``commits/N`` is written after batch N. Spark keeps the newest hundred of each.
+Spark writes ``offsets/N`` before it reads batch N. The file has a line with a version, a line with
+metadata of the batch, and a line per source with the offset where the batch ends. In version
+``v2``, the source's name and a colon precede the offset. Spark writes ``commits/N`` after batch N.
+It keeps the newest 100 files in each folder.
 
-The native connector reads only topics, partitions and numbers. So a query returns to it on a copy
-of the checkpoint without Headrace's keys.
+The native connector accepts only topics, partitions and offsets. So `export` writes a copy of the
+checkpoint without Headrace's keys, on which a query can return to the native connector.
 """
 
 import json
@@ -22,18 +23,19 @@ from headrace.errors import SourceError
 from headrace.gate.source.stream_offset import StreamOffset
 
 VOID: Final = "-"
-"""Placeholder for the offset of a source without an offset yet."""
+"""Text that Spark writes in place of an offset for a source that has no offset yet."""
 
 _VERSIONS: Final = ("v1", "v2")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """End of one batch in one source of a checkpoint.
+    """Offset at which one batch ends in one source of the query.
 
     Attributes:
-        prefix: Text before the offset in its line; empty except in ``v2``.
-        offset: Parsed offset of Kafka's or Headrace's sources; None for other sources.
+        prefix: Text before the offset in its line: in ``v2`` the source's name and a colon, in
+            ``v1`` empty.
+        offset: Parsed offset of a Kafka source or of a Headrace source; None for other sources.
     """
 
     prefix: str
@@ -44,7 +46,7 @@ class SourceOffset:
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """One file of ``offsets``: its first two lines, and the batch's end in each source."""
+    """Content of one ``offsets`` file: its first two lines, and the batch's end in each source."""
 
     head: tuple[str, str]
     sources: tuple[SourceOffset, ...]
@@ -52,7 +54,7 @@ class LoggedBatch:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """Planned read of one of Headrace's sources in one batch of a checkpoint."""
+    """Ranges that one batch of a checkpoint reads from one of Headrace's sources."""
 
     number: int
     source: int
@@ -64,7 +66,7 @@ class PlannedRead:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The batches of a checkpoint that Spark has kept, and the numbers of committed batches."""
+    """Content of a checkpoint: the planned batches that Spark keeps, and the committed numbers."""
 
     path: Path
     planned: Mapping[int, LoggedBatch]
@@ -72,7 +74,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: str) -> "Checkpoint":
-        """Read a checkpoint; a query may use it meanwhile.
+        """Read the checkpoint in a folder, even while a query writes to it.
 
         Raises:
             SourceError: The path is not a checkpoint in a folder of this machine, or cannot be
@@ -88,8 +90,8 @@ class Checkpoint:
                 planned[number] = _logged(folder, number, text)
         if not planned:
             raise SourceError(
-                f"{folder} is no checkpoint of a query that has planned a batch; name the folder"
-                " that is the query's checkpointLocation, or a copy of it."
+                f"{folder} is not the checkpoint of a query that has planned a batch; name the"
+                " folder that is the query's checkpointLocation, or a copy of it."
             )
         sources = max(len(batch.sources) for batch in planned.values())
         for number, batch in planned.items():
@@ -99,7 +101,7 @@ class Checkpoint:
 
     @property
     def newest(self) -> int:
-        """The number of the newest planned batch."""
+        """Number of the newest planned batch."""
         return max(self.planned)
 
     def reads(self) -> Iterator[PlannedRead]:
@@ -133,14 +135,14 @@ def _folder(path: str) -> Path:
     name = name.removeprefix("file:")
     if "://" in name:
         raise SourceError(
-            f"The checkpoint {path} is not in a folder of this machine; copy it to one, for example"
-            " with 'hadoop fs -get', and name that."
+            f"The checkpoint {path} is not in a folder of this machine; copy it to a local folder,"
+            " for example with 'hadoop fs -get', and name that folder."
         )
     folder = Path(name)
     if not (folder / "offsets").is_dir():
         raise SourceError(
-            f"{folder} is no checkpoint of a streaming query, for it has no folder 'offsets'; name"
-            " the folder that is the query's checkpointLocation."
+            f"{folder} is not the checkpoint of a streaming query, because it has no folder"
+            " 'offsets'; name the folder that is the query's checkpointLocation."
         )
     return folder
 
@@ -157,7 +159,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _text(file: Path) -> str | None:
-    """Return the text of a file; None if Spark has deleted the file meanwhile."""
+    """Return the text of a checkpoint's file, or None if Spark has deleted the file."""
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -175,18 +177,18 @@ def _logged(folder: Path, number: int, text: str) -> LoggedBatch:
         raise _not_whole(folder, number)
     if lines[0] not in _VERSIONS:
         raise SourceError(
-            f"The file {folder / 'offsets' / str(number)} is not of a form that this Headrace knows"
-            f" (it begins with {lines[0][:20]!r}, and {' or '.join(_VERSIONS)} is known); use a"
-            " newer one."
+            f"The file {folder / 'offsets' / str(number)} has a format that this version of"
+            f" Headrace does not know (it begins with {lines[0][:20]!r}; known is"
+            f" {' or '.join(_VERSIONS)}); use a newer Headrace."
         )
     sources = [_source(line, named=lines[0] == "v2") for line in lines[2:]]
     return LoggedBatch((lines[0], lines[1]), tuple(sources))
 
 
 def _is_cut(lines: Sequence[str]) -> bool:
-    """Return whether a file is incomplete.
+    """Return whether the lines of an ``offsets`` file are incomplete, as after a crash.
 
-    Spark writes a line per source, without a newline at the end.
+    Spark writes one line per source, and no newline after the last line.
     """
     if any("\0" in line for line in lines):  # A power failure leaves such a file (SPARK-38033).
         return True
@@ -211,10 +213,10 @@ def _is_json(text: str) -> bool:
 
 def _not_whole(folder: Path, number: int) -> SourceError:
     return SourceError(
-        f"The checkpoint's file {folder / 'offsets' / str(number)} is not whole, as after a full"
-        " disk, a power failure or a broken copy: it lacks the offsets of a source;"
-        " restore it from a copy, or delete the checkpoint: with a gate the ledger knows where to"
-        " go on."
+        f"The checkpoint's file {folder / 'offsets' / str(number)} is incomplete, for example after"
+        " a full disk, a power failure or an interrupted copy: it lacks the offsets of a source;"
+        " restore it from a copy, or delete the checkpoint: a query with a gate then continues"
+        " from the ledger's position."
     )
 
 
@@ -248,16 +250,19 @@ def export(checkpoint: Checkpoint, to: Path, *, rerun: bool) -> None:
     of Headrace's sources are rewritten; all other files (commits, state, other sources' offsets)
     are copied unchanged. The original is never changed.
 
-    With ``rerun``, an uncommitted planned batch stays planned in the copy: the native source reads
-    the same ranges, under the same number. The copy appears once it is complete; after an error,
-    nothing of it remains.
+    With ``rerun``, an uncommitted batch stays planned in the copy: the native source reads its
+    ranges again, under the same number. The folder ``to`` appears only when the copy is complete.
+    An error leaves no files behind.
     """
     pending = _pending(checkpoint, rerun=rerun)
     if to.exists():
-        raise SourceError(f"The folder {to} of --to is there already; name one that is not.")
+        raise SourceError(
+            f"The folder {to} of --to exists already; name a folder that does not exist."
+        )
     if to.resolve().is_relative_to(checkpoint.path.resolve()):
         raise SourceError(
-            f"The folder {to} of --to is within the checkpoint; name one that is outside of it."
+            f"The folder {to} of --to is within the checkpoint; name a folder outside of the"
+            " checkpoint."
         )
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -267,19 +272,20 @@ def export(checkpoint: Checkpoint, to: Path, *, rerun: bool) -> None:
             _rewrite(checkpoint, copy, pending)
             if Checkpoint.read(str(checkpoint.path)) != checkpoint:
                 raise SourceError(
-                    f"A query runs on the checkpoint {checkpoint.path}; stop it, and export then."
+                    f"A query runs on the checkpoint {checkpoint.path}; stop the query before the"
+                    " export."
                 )
             copy.rename(to)
     except (OSError, shutil.Error) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise SourceError(
             f"The checkpoint {checkpoint.path} cannot be copied to {to}: {reason}; let this user"
-            " read the one and write beside the other."
+            " read the checkpoint and write to the folder above the copy."
         ) from error
 
 
 def _pending(checkpoint: Checkpoint, *, rerun: bool) -> Mapping[int, PlannedRead]:
-    """Return the newest batch's reads, by source, if the batch is not committed."""
+    """Return the newest batch's reads by source index; empty if the batch is committed."""
     _refuse_what_is_no_topic(checkpoint)
     newest = checkpoint.newest
     if newest in checkpoint.committed:
@@ -287,16 +293,16 @@ def _pending(checkpoint: Checkpoint, *, rerun: bool) -> Mapping[int, PlannedRead
     pending = {read.source: read for read in checkpoint.reads() if read.number == newest}
     if not pending:
         raise SourceError(
-            f"Batch {newest} of the checkpoint {checkpoint.path} is planned and not committed, and"
-            " the one before it is not there, so nobody knows where it began; start the query with"
-            " Headrace once more, so that the batch ends."
+            f"Batch {newest} of the checkpoint {checkpoint.path} is planned but not committed, and"
+            " Spark has deleted the batch before it, so the start of the batch is unknown; start"
+            " the query with Headrace once more, so that the batch ends."
         )
     if not rerun and any(read.ranges for read in pending.values()):
         raise SourceError(
-            f"Batch {newest} of the checkpoint {checkpoint.path} is planned and not committed, and"
+            f"Batch {newest} of the checkpoint {checkpoint.path} is planned but not committed, and"
             " its handler may have run or not; start the query with Headrace once more with"
-            " trigger(availableNow=True), so that it ends, or have the native source run the same"
-            " ranges again, under the same number, with --rerun."
+            " trigger(availableNow=True), so that the batch ends, or set --rerun, so that the"
+            " native source runs the same ranges again, under the same number."
         )
     return pending
 
@@ -309,26 +315,26 @@ def _refuse_what_is_no_topic(checkpoint: Checkpoint) -> None:
     ]
     if not ours:
         raise SourceError(
-            f"The newest batch of the checkpoint {checkpoint.path} has no offset of Headrace's; the"
-            " native source takes the checkpoint as it is."
+            f"The newest batch of the checkpoint {checkpoint.path} has no offset of a Headrace"
+            " source; the native source can use the checkpoint without an export."
         )
     for place, offset in ours:
         if offset.replay:
             raise SourceError(
-                f"The checkpoint {checkpoint.path} is of a query with which Headrace reads batches"
-                " once more; export that of the stream itself."
+                f"The checkpoint {checkpoint.path} is of a query that runs failed batches again,"
+                " not of the stream; export the checkpoint of the stream."
             )
         journals = [name for name, id_ in offset.topic_ids.items() if _JOURNAL_ID.fullmatch(id_)]
         if journals:
             raise SourceError(
                 f"Source {place} of the checkpoint {checkpoint.path} reads the journal"
-                f" {journals[0]!r}, which no source of Spark's own can read, so it cannot be"
-                " exported."
+                f" {journals[0]!r}, for which Spark has no native source, so the checkpoint cannot"
+                " be exported."
             )
 
 
 def _begins(checkpoint: Checkpoint, pending: PlannedRead) -> Positions:
-    """Return the start of a batch in each partition of its end."""
+    """Return the offset at which a planned read begins in each of its partitions."""
     before = checkpoint.planned.get(pending.number - 1)
     start = before.sources[pending.source].offset if before else None
     positions = start.positions if start else {}
@@ -337,7 +343,7 @@ def _begins(checkpoint: Checkpoint, pending: PlannedRead) -> Positions:
 
 
 def _rewrite(checkpoint: Checkpoint, copy: Path, pending: Mapping[int, PlannedRead]) -> None:
-    """Write the offsets of Headrace's sources into a copy, without Headrace's keys."""
+    """Rewrite the offsets of Headrace's sources in a copy, without Headrace's keys."""
     planned = dict(checkpoint.planned)
     for place, read in pending.items():
         begins = _begins(checkpoint, read)

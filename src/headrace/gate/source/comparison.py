@@ -1,8 +1,8 @@
 """Comparison of a gate's ledger with its query's checkpoint and with its log.
 
-The checkpoint is Spark's own record of a query's planned and committed batches, in a place of its
-own. A ledger that was restored from an old copy, or in which all rows were changed consistently, is
-consistent in itself, but contradicts the checkpoint.
+The checkpoint is Spark's own record of a query's planned and committed batches, stored apart from
+the ledger. A ledger may be free of inner contradictions and still be wrong: restored from an old
+copy, or with all rows changed consistently. Then it contradicts the checkpoint.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,11 +21,13 @@ from headrace.gate.source.stream_offset import StreamOffset
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Result of comparing a gate with a checkpoint or a log outside of its ledger.
+    """Result of comparing a gate's ledger with its query's checkpoint, or with its log.
 
     Attributes:
-        findings: Ranges that are missing in the ledger.
-        notes: Sentences on the scope of the comparison, and other remarks for the reader.
+        findings: Ranges of committed batches that are missing in the ledger.
+        contradictions: Sentences on offsets that the ledger and the checkpoint or log state
+            differently.
+        notes: Sentences on the scope of the comparison, and on differences that are no errors.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -34,7 +36,7 @@ class Comparison:
 
 
 def gates_in(checkpoint: Checkpoint) -> list[str]:
-    """Return the gates of a checkpoint's sources, by name."""
+    """Return the sorted names of the gates to which a checkpoint's sources belong."""
     gates = {read.end.gate for read in checkpoint.reads()} | {
         source.offset.gate
         for source in checkpoint.planned[checkpoint.newest].sources
@@ -49,7 +51,7 @@ def refuse_a_stranger(checkpoint: Checkpoint, gates: Collection[str]) -> None:
     if not set(names) & set(gates):
         named = ", ".join(names) or "none at all"
         raise OptionError(
-            f"The checkpoint {checkpoint.path} is of no gate that is verified"
+            f"The checkpoint {checkpoint.path} does not belong to a gate that is verified"
             f" ({', '.join(sorted(gates)) or 'there is none'}); its gates: {named}."
         )
 
@@ -57,9 +59,10 @@ def refuse_a_stranger(checkpoint: Checkpoint, gates: Collection[str]) -> None:
 def compare_with_checkpoint(
     ledger: Ledger, gate: str, path: str, known: Sequence[CheckpointRecord]
 ) -> Comparison:
-    """Compare a gate's batches with the checkpoint of its query, which may be running.
+    """Compare a gate's batches in the ledger with the checkpoint of its query, even while it runs.
 
-    ``known`` is the ledger's rows of the gate's checkpoints, read before everything else.
+    ``known`` contains the ledger's rows of the gate's checkpoints. The caller must read them before
+    this call reads the checkpoint.
     """
     # Spark writes a batch's offsets before the batch begins in the ledger. So the ledger, read
     # after the checkpoint, has all batches that the checkpoint has committed; and the checkpoint
@@ -77,7 +80,7 @@ def compare_with_checkpoint(
             findings += missing
         elif missing:
             notes.append(
-                f"Batch {read.number} of the checkpoint is planned and not begun; it runs when the"
+                f"Batch {read.number} of the checkpoint is planned but not begun; it runs when the"
                 " query is started."
             )
     ends = _ends(checkpoint, gate)
@@ -86,32 +89,32 @@ def compare_with_checkpoint(
 
 
 def _compared(checkpoint: Checkpoint, reads: Sequence[PlannedRead]) -> Iterator[str]:
-    """Yield a sentence about the batches of the checkpoint that could be compared."""
+    """Yield one sentence that names the compared batches; nothing if there are none."""
     if reads:
         yield (
             f"Batches {reads[0].number} to {reads[-1].number} of the checkpoint {checkpoint.path}"
-            " were compared, which are all that Spark has kept."
+            " were compared; Spark keeps no other batches."
         )
 
 
 def _left(known: Sequence[CheckpointRecord], ends: Sequence[StreamOffset]) -> Iterator[str]:
-    """Yield a sentence if the gate has continued with another checkpoint."""
+    """Yield one sentence if the gate's newest batch belongs to another checkpoint."""
     newest = max(known, key=lambda record: record.begins, default=None)
     if newest is not None and newest.checkpoint_id not in {end.checkpoint_id for end in ends}:
         yield (
-            f"The gate's last batch is of another checkpoint, {newest.checkpoint_id}: what that has"
-            " planned was not compared."
+            f"The gate's last batch belongs to another checkpoint, {newest.checkpoint_id}, whose"
+            " batches were not compared."
         )
 
 
 def _ends(checkpoint: Checkpoint, gate: str) -> list[StreamOffset]:
-    """Return the ends of the newest batch in this gate's sources."""
+    """Return the offsets at which the newest batch ends, one for each source of this gate."""
     offsets = (source.offset for source in checkpoint.planned[checkpoint.newest].sources)
     return [offset for offset in offsets if offset is not None and offset.gate == gate]
 
 
 def _is_there(ledger: Ledger, gate: str, gates: Sequence[str], read: PlannedRead) -> bool:
-    """Return whether the ledger has the batch under its own key."""
+    """Return whether the ledger has the batch of a planned read, under any gate's name."""
     # A batch may have been planned under one name of the gate, and begun under another name.
     for name in (gate, *(other_gate for other_gate in gates if other_gate != gate)):
         key = batch_key(name, read.end.checkpoint_id, read.ranges, read.end.topic_ids)
@@ -131,10 +134,10 @@ def _place(read: PlannedRead, offsets: OffsetRange) -> _Place:
 def _covers(
     ledger: Ledger, gate: str, unknown: Sequence[PlannedRead]
 ) -> Mapping[_Place, Sequence[OffsetRange]]:
-    """Return the ranges that a ledger covers, for each partition of the batches missing from it.
+    """Return the offsets of the ledger's batches and losses, for the partitions of unknown batches.
 
-    The batches may have been pruned, or replaced by one dead batch after a restore of the ledger.
-    So their keys are unknown, and only their offsets can be compared.
+    The ledger has no batch with the key of an unknown batch. The batch may have been pruned, or
+    replaced by one dead batch after a restore of the ledger. So only its offsets can be compared.
     """
     starts: dict[_Place, int] = {}
     for read in unknown:
@@ -166,7 +169,7 @@ def _missing(
 
 
 def _beyond(known: Sequence[CheckpointRecord], ends: Sequence[StreamOffset]) -> Iterator[str]:
-    """Yield a sentence for each range that the ledger has planned beyond the checkpoint."""
+    """Yield a sentence for each range that is planned in the ledger, but not in the checkpoint."""
     by_run = {end.checkpoint_id: end for end in ends}
     for kept in known:
         end = by_run.get(kept.checkpoint_id)
@@ -178,7 +181,8 @@ def _beyond(known: Sequence[CheckpointRecord], ends: Sequence[StreamOffset]) -> 
                 behind = tp.range(reached, until)
                 yield (
                     f"The ledger has a batch of {behind}, which the checkpoint has never planned:"
-                    " it is an older copy, or not the one that this gate's query uses."
+                    " the checkpoint is an older copy, or not the checkpoint that this gate's"
+                    " query uses."
                 )
 
 
@@ -188,7 +192,7 @@ def compare_with_log(
     known: Sequence[CheckpointRecord],
     log_of: Callable[[Sequence[OffsetRange]], Log],
 ) -> Comparison:
-    """Compare a gate's plans with the current log, and close the log."""
+    """Compare a gate's planned ranges with the offsets that the log has now. Close the log."""
     hulls = _hulls(known)
     wanted = [offsets for offsets in _one_of_each_partition(hulls) if offsets.count]
     if not wanted:
@@ -244,8 +248,8 @@ def _planned_beyond(
             yield f"{name} has no {tp}, and the ledger has batches of {hull}."
         elif end < hull.until:
             yield (
-                f"{name} has {tp} up to {end}, and the ledger has batches of {hull}: it was cut, or"
-                " is another one."
+                f"{name} has {tp} up to {end}, and the ledger has batches of {hull}: the log has"
+                " lost its last records, or is another log."
             )
 
 
@@ -268,8 +272,8 @@ def _gone_unread(
         for offsets in unread.subtract(counted):
             yield (
                 f"{name} has no {tp.topic!r} of these batches any more, and no batch has read"
-                f" {offsets}, which it had at least; the query counts them as lost when it starts"
-                " with failOnDataLoss=false."
+                f" {offsets} and perhaps more; the query counts these offsets as lost when it"
+                " starts with failOnDataLoss=false."
             )
 
 
@@ -280,7 +284,7 @@ def _not_read(
     earliest: Positions,
     latest: Positions,
 ) -> Iterator[str]:
-    """Yield a sentence for each range of the log that no batch reads."""
+    """Yield a sentence for each range of the log that no batch has planned."""
     for tp in sorted(latest):
         own = [
             hull
@@ -296,7 +300,7 @@ def _not_read(
         start, until = min(hull.start for hull in own), max(hull.until for hull in own)
         if begin < start:
             before = tp.range(begin, min(start, end))
-            yield f"{name} has {before}, which lies before all that was planned."
+            yield f"{name} has {before}, which lies before all planned offsets."
         if until < end:
             behind = tp.range(max(until, begin), end)
             yield f"{name} has {behind}, which is not planned yet."

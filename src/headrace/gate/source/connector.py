@@ -1,7 +1,7 @@
-"""Interface of a kind of source for a gate, besides its planning.
+"""Interface of a kind of source, such as Kafka: its options, its log, and its bounded reads.
 
-A failed batch is read again, not stored: the ledger has its exact offsets, and the log has the
-records. So deferring costs nothing, and a later run processes the planned records.
+Headrace does not store the records of a failed batch. The ledger has the batch's exact offsets,
+and the log still has the records, so a later run reads them again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,41 +24,44 @@ if TYPE_CHECKING:
 
 
 class DeadLetterSink(Protocol):
-    """Sink for copies of dead letters; failures are logged, and stop nothing."""
+    """Destination of copies of dead letters. A failed copy is logged, and raises no exception."""
 
     def send(self, letter: "DeadLetter") -> None:
-        """Queue a dead letter; `flush` waits for its outcome."""
+        """Queue a copy of a dead letter. `flush` waits until it is accepted or refused."""
 
     def flush(self) -> None:
-        """Return when every queued dead letter has been accepted or refused."""
+        """Wait until every queued copy has been accepted or refused."""
 
 
 OF_A_GATE: Final = {"headrace.gate": "gate", "headrace.ledger": "sqlite:///headrace.db"}
-"""Options that complete a stream's options for a check without reading."""
+"""Placeholder gate and ledger: they complete the options of a stream that is checked, not read."""
 
 
 @dataclass(frozen=True)
 class Connector:
-    """One kind of source.
+    """Kind of source, such as Kafka, as a set of functions.
 
     Every method raises ``OptionError`` for a wrong option, and ``BrokerError`` or ``JournalError``
     if the log cannot be read.
 
     Attributes:
         name: Name of the source in ``Gate.read``.
-        is_dense: Whether every offset that is read has a record.
-        source: Spark's data source; its name is the format's name.
-        check: Called with a stream's options on the driver, before a query starts. Raises
+        is_dense: Whether the log has a record at every offset, without gaps.
+        source: Class of Spark's data source. Its ``name()`` is the name of the format.
+        check: Function that checks a stream's options on the driver, before a query starts. Raises
             OptionError for a wrong option, SourceError for a missing topic or journal, and
             BrokerError or JournalError if it cannot be reached.
-        replay_options: Options of a bounded read of exactly these ranges, from a stream's options,
-            in any case. Raises OptionError if a range is empty or two ranges share an offset.
-        log: The log of a bounded read with such options.
-        located: A stream's options, completed with the source's earlier address (see ``servers``)
-            if they lack one. Raises OptionError for an option that is not a stream's.
-        servers: Address of the source, without secrets, from its options in any case.
-        dead_letter_topic: Opens the topic of a name, from a stream's options; None for a kind of
-            source without topics.
+        replay_options: Function that returns the options of a bounded read of exactly some ranges.
+            Takes a stream's options (names in any case) and the ranges. Raises OptionError if a
+            range is empty or two ranges share an offset.
+        log: Function that opens the log of a bounded read, from the options of the read.
+        located: Function that adds the source's earlier address (see ``servers``) to a stream's
+            options if they have no address. Raises OptionError for an option that streams do not
+            have.
+        servers: Function that returns the source's address, without secrets, from its options
+            (names in any case).
+        dead_letter_topic: Function that opens a topic for copies of dead letters, from a stream's
+            options and the topic's name. None for a kind of source without topics.
     """
 
     name: str
@@ -73,20 +76,20 @@ class Connector:
 
     @property
     def format(self) -> str:
-        """Name of the format in Spark."""
+        """Name of the source for Spark's ``format()``."""
         return self.source.name()
 
     def gone(
         self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
     ) -> list[OffsetRange]:
-        """Return the planned ranges of a stream with these options that are gone from the log."""
+        """Return the chunks of a stream's planned ranges that the log no longer has."""
         with self._log_of_planned(options, ranges) as log:
             return gone(log, ranges)
 
     def beginnings(
         self, options: Mapping[str, str], ranges: Sequence[OffsetRange]
     ) -> Mapping[TopicPartition, int]:
-        """Return the log's first offset in each of these ranges' existing partitions."""
+        """Return the log's first offset in each partition of these ranges that exists."""
         from headrace.gate.ledger.records import PlannedRange  # noqa: PLC0415  (tasks do without the ledger)
 
         planned = [PlannedRange(offsets) for offsets in ranges]
@@ -96,12 +99,12 @@ class Connector:
     def ends(
         self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
     ) -> Mapping[TopicPartition, int]:
-        """Return the log's written end in each of these ranges' existing partitions."""
+        """Return the end of the written records in each partition of these ranges that exists."""
         with self._log_of_planned(options, ranges) as log:
             return log.reached(as_planned(log, ranges))
 
     def log_of(self, options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> Log:
-        """Return the log from which these ranges are read."""
+        """Open the log from which these ranges can be read."""
         return self.log(self.replay_options(options, hulls(ranges)))
 
     def _log_of_planned(
@@ -111,15 +114,15 @@ class Connector:
 
 
 _NEAR: Final = 1_000
-"""Maximum gap between two wanted ranges that are read as one (records): reading the gap is
-faster than seeking."""
+"""Maximum gap (in records) across which two wanted ranges are joined: reading the gap is faster
+than seeking."""
 
 _MOST_RANGES: Final = 64
-"""Approximate maximum number of ranges per partition, however far apart the wanted offsets are."""
+"""Approximate maximum number of ranges per partition after joining, even for distant ranges."""
 
 
 def close_ranges(wanted: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return ranges that cover the wanted ranges, with near ones joined.
+    """Join wanted ranges that are near each other, and return the resulting ranges.
 
     ::
 
@@ -143,12 +146,12 @@ def close_ranges(wanted: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 @dataclass(frozen=True, slots=True)
 class _ToldLosses(Losses):
-    """Policy that reports losses to the caller, who decides which of them matter."""
+    """Loss policy of a direct read: it calls a function of the caller for each missing range."""
 
     on_loss: OnLoss | None = None
 
     def pass_over(self, missing: OffsetRange, why: str) -> None:
-        """Report the loss to the caller; without a caller's function, raise `DataLossError`."""
+        """Call ``on_loss`` with the missing offsets; raise `DataLossError` if losses are errors."""
         self.refuse([missing], why)
         if self.on_loss is not None:
             self.on_loss(missing, why)
@@ -161,15 +164,15 @@ def read_directly(
     topic_ids: Mapping[str, str],
     on_loss: OnLoss | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of these ranges with all columns of the source, including headers.
+    """Read ranges in this process. Yield their records with all columns, including headers.
 
     Args:
         connector: The kind of source.
         options: The stream's options, as its reader received them.
         ranges: The ranges to read.
         topic_ids: Ids of the topics at the time of the plan; a recreated topic is not read.
-        on_loss: Called with offsets that have left the source. Default: None, missing offsets are
-            an error.
+        on_loss: Function called with offsets that the source no longer has. Default: None, which
+            makes missing offsets an error.
 
     Raises:
         DataLossError, CorruptionError: Records have left the source, or are damaged.
@@ -188,7 +191,7 @@ def read_directly(
 def read_in_process(
     connector: Connector, options: Mapping[str, str], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a bounded read with these options, planned as in Spark.
+    """Plan and run a bounded read in this process, as Spark would. Yield its records.
 
     Raises:
         OptionError: An option is wrong.
@@ -202,5 +205,5 @@ def read_in_process(
 
 
 def _as_spark_gives(options: dict[str, str]) -> dict[str, str]:
-    """Return the options with case-insensitive names, as Spark passes them."""
+    """Return the options in a dict with case-insensitive names, as Spark passes them."""
     return cast(dict[str, str], CaseInsensitiveDict(options))

@@ -1,12 +1,12 @@
-"""Values that a source's own tasks decode: their column, and the handling of malformed values.
+"""Decoding of values in a source's own tasks: the column of values, and malformed values.
 
 Decoding in the tasks that read the records avoids two transfers: raw bytes from Python to the JVM,
 and back to a Python worker. Behind a gate, malformed values are reported and rejected, as by
 ``headrace.decode`` in a handler; without a gate, the option ``mode`` decides.
 
-A repeated batch is read raw, because an isolation cuts the batch by its offsets. The handler's
-thread then decodes the batch. Without a handler in the job's thread, the first malformed value
-fails the job, because dropping the value would be a silent loss.
+A batch that runs again is read as raw bytes, because an isolation splits the batch by offsets.
+The handler's thread then decodes the values. If the job's thread has no handler, the first
+malformed value fails the job, because dropping the value would be a silent loss.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,10 +43,10 @@ _VALUE: Final = "value"
 
 @dataclass(frozen=True, slots=True)
 class DecodedValues:
-    """Decoding of a source's values.
+    """Format of a source's values, and what happens to malformed values.
 
     Attributes:
-        columns: Columns of the format.
+        columns: Fields of a decoded value, from the format's schema.
         mode: Handling of malformed values; None behind a gate, which rejects them.
     """
 
@@ -56,7 +56,7 @@ class DecodedValues:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "DecodedValues | None":
-        """Parse options with lower-case names; return None if values are not decoded.
+        """Parse the decoding options (lower-case names); return None if values stay raw bytes.
 
         Raises:
             OptionError: An option is wrong, or contradicts another one.
@@ -73,7 +73,7 @@ class DecodedValues:
         return cls(form, form.columns(None), without)
 
     def schema(self, of: StructType) -> StructType:
-        """Return the columns of a source, with typed values."""
+        """Return a source's columns with decoded values; PERMISSIVE adds a column for raw bytes."""
         typed = StructField(_VALUE, nullable(self.columns))
         fields = [typed if column.name == _VALUE else column for column in of.fields]
         if self.mode is Mode.PERMISSIVE:
@@ -81,7 +81,7 @@ class DecodedValues:
         return StructType(fields)
 
     def task(self, schema: StructType, reports: Reporter | None) -> "ValueTask | None":
-        """Return the task for some of these columns; None if no column depends on the value.
+        """Return the decoder for a read of these columns; None if no column needs the value.
 
         Raises:
             SetupError: Behind a gate, the session has no receiver of reports.
@@ -91,8 +91,8 @@ class DecodedValues:
             return None
         if self.mode is None and reports is None:
             raise SetupError(
-                "Values are to be decoded by the source of a gate, whose session does not know"
-                " Headrace; call headrace.register(spark)."
+                "The source of a gate is to decode values, but its Spark session is not"
+                " registered; call headrace.register(spark)."
             )
         kind: Any = schema[_VALUE].dataType if _VALUE in names else self.columns
         return ValueTask(self, names, tuple(kind.names), reports)
@@ -100,12 +100,12 @@ class DecodedValues:
 
 @dataclass(frozen=True, slots=True)
 class ValueTask:
-    """Decoder in the tasks of one read, which is sent to the tasks.
+    """Decoder for one read. Spark sends it to the tasks.
 
     Attributes:
-        names: Columns to return, in their order.
-        asked: Names of the fields of values to return.
-        reports: Receiver of values that a gate rejects.
+        names: Columns that the read returns, in order.
+        asked: Names of the fields that the read returns from each value.
+        reports: Receiver of reports on malformed values, which a gate rejects; None without a gate.
     """
 
     values: DecodedValues
@@ -115,13 +115,13 @@ class ValueTask:
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """Columns to read."""
+        """Columns that must be read from the source, before decoding."""
         headers = (HEADERS,) if reads_headers(self.values.form) else ()
         needed = (*(name for name in self.names if name != CORRUPT), _VALUE, *PLACE, *headers)
         return tuple(dict.fromkeys(needed))
 
     def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches with decoded values and the selected columns."""
+        """Decode the values of record batches. Yield each batch with the selected columns."""
         task = DecodeTask(self.values.form, self.values.columns, self.reports, self.asked)
         if self.values.mode is None:
             for batch in task(batches):
@@ -138,8 +138,8 @@ class ValueTask:
         if reasons and mode is Mode.FAILFAST:
             topic, partition, offset, reason = places_of(raw, reasons)[0]
             raise DecodeError(
-                f"{topic}-{partition} at {offset} cannot be decoded, for {reason}; the mode"
-                f" {Mode.PERMISSIVE} keeps such a value's bytes in {CORRUPT}."
+                f"The value of {topic}-{partition} at offset {offset} cannot be decoded: {reason};"
+                f" the mode {Mode.PERMISSIVE} keeps the bytes of such a value in {CORRUPT}."
             )
         if reasons and mode is Mode.DROPMALFORMED:
             batch = batch.filter(fitting(batch, reasons))

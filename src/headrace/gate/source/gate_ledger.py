@@ -1,14 +1,14 @@
-"""A stream planner's access to the ledger: its gate's rate, batches and losses.
+"""Access of a stream's planner to the ledger: the rate, batches and losses of its gate.
 
 A gate has one query at a time: the planner must claim the gate before it begins a batch. The claim
-is a lease of 30 s in the gate's row, which a thread of the planner renews. Each batch is begun
-under the lease, in the same statement, so a query whose gate was taken over begins no batch. A
-second query is refused as soon as the first renews its lease; a query whose process has ended is
-replaced at once.
+is a lease of 30 s in the gate's row, which a thread of the planner renews. The SQL
+statement that begins a batch also checks the lease, so a query that has lost its gate begins no
+batch. A second query is refused as soon as the first query renews its lease. A query whose
+process has ended is replaced at once.
 
 A ledger can be replaced by an older one while its query runs, for example if a delayed standby is
-promoted. Each plan reads the gate's number of begun batches beside its rate. If the number has
-fallen, checkpoint and ledger are compared again.
+promoted. So each plan also reads how many batches the gate has begun. If the number has fallen,
+the planner compares the checkpoint with the ledger again.
 """
 
 import logging
@@ -50,10 +50,10 @@ _UNKNOWN: Final[Positions] = {}
 
 
 class OpenLedger(Protocol):
-    """Opener of a ledger, as `Ledger.open` is."""
+    """Function that opens a ledger, such as `Ledger.open`."""
 
     def __call__(self, url: str, /, *, timeouts: Timeouts) -> Ledger:
-        """Return the ledger, with these timeouts for its calls."""
+        """Open the ledger at a URL, with these timeouts for its calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class GateIdentity:
     """A gate as its source declares it, and the query that owns it.
 
     Attributes:
-        driver: Name of the process of the query's program; None if the process did not register.
-        read: The reader of the gate from which the query was made; None without a `Gate`.
+        driver: Name of the driver's process; None if it has not called `headrace.register`.
+        read: Id of the `Gate.read` call that created the query's DataFrame; None without a `Gate`.
     """
 
     name: str
@@ -75,11 +75,11 @@ class GateIdentity:
 
 
 class GateLedger:
-    """One gate's part of the ledger, for its planner.
+    """Reads and writes of a planner in the ledger, for one gate.
 
-    Every method raises ``LedgerError`` if the ledger cannot be read or written. For an unreachable
-    ledger, this happens only after the retry timeout, or when the driver has ended: batches begun
-    later would never run. Batches are begun after `claim`.
+    Every method raises ``LedgerError`` if the ledger cannot be read or written. If the ledger is
+    unreachable, the method retries until the retry timeout, or until the driver has ended. Call
+    `claim` before `begin`.
     """
 
     def __init__(
@@ -131,16 +131,16 @@ class GateLedger:
     def _wait_for_the_gate(self, seconds: float) -> None:
         if os.getppid() != self._driver:
             raise LedgerError(
-                f"The driver ended before its query could have the gate {self._gate.name!r}; start"
-                " it again."
+                f"The driver ended before its query could claim the gate {self._gate.name!r}; start"
+                " the query again."
             )
         self._clock.sleep(seconds)
 
     def admission(self) -> GateMoment | None:
-        """Return the gate, after waiting up to one interval for its last batch's report.
+        """Wait up to one interval for the last batch's report. Return the gate's current state.
 
-        None if the gate is not declared. Newer actions of operators are marked as seen. Without a
-        report, because of a crash or a lost event, the rate in force applies.
+        Return None if the gate is not declared. New actions of operators are marked as seen. If no
+        report arrives, because of a crash or a lost event, the current rate still applies.
         """
         with self._while_the_driver_lives():
             now = self._after_report()
@@ -180,7 +180,7 @@ class GateLedger:
     def begin(
         self, end: StreamOffset, ranges: Sequence[OffsetRange], plan: Plan | None, latest: Positions
     ) -> None:
-        """Write the plan of a batch; an existing batch gets one more attempt.
+        """Write a planned batch to the ledger, or add an attempt if the batch exists.
 
         ``plan`` is None for a batch that was planned before a restart.
         """
@@ -195,11 +195,11 @@ class GateLedger:
 
     @property
     def gate_id(self) -> str:
-        """The identity of the gate in its ledger; empty before `known`."""
+        """Id of the gate in its ledger; empty until `known` is called."""
         return self._gate_id
 
     def known(self) -> GateMemory:
-        """Return the ledger's knowledge of the gate for a start. Call `claim` before this."""
+        """Read the gate's history, for the start of its query. Call `claim` before this."""
         name = self._gate.name
         self.went_back = False
         with self._while_the_driver_lives():
@@ -231,7 +231,7 @@ class GateLedger:
             )
 
     def begin_checkpoint(self, end: StreamOffset) -> None:
-        """Record where a checkpoint begins in partitions that its first batch does not read."""
+        """Record a checkpoint's start in the partitions that its first batch does not read."""
         read = {offsets.topic_partition for offsets in end.ranges_from(StreamOffset({}))}
         starts = [tp.range(at, at) for tp, at in end.begins.items() if tp not in read]
         if starts:
@@ -239,14 +239,14 @@ class GateLedger:
                 self._ledger.batches.begin_checkpoint(self._batch(end, starts))
 
     def add_unknown(self, offset: StreamOffset, ranges: Sequence[OffsetRange]) -> None:
-        """Add a dead batch for ranges that Spark has committed and the ledger lacks."""
+        """Add a dead batch for ranges that Spark has committed, but the ledger lacks."""
         error = unknown_outcome(ranges)
         batch = replace(self._batch(offset, ranges), reason="committed, and unknown to this ledger")
         with self._while_the_driver_lives():
             self._ledger.batches.add_unknown(batch, error, self._owner)
 
     def gaps(self, checkpoint_id: str) -> list[OffsetRange]:
-        """Return the ranges that a checkpoint has planned and no batch of the ledger reads."""
+        """Return ranges that a checkpoint has planned, but no batch of the ledger contains."""
         with self._while_the_driver_lives():
             findings = self._ledger.proofs.verify(self._gate.name).findings
         return [
@@ -257,7 +257,7 @@ class GateLedger:
         ]
 
     def lost(self) -> list[OffsetRange]:
-        """Return all ranges that are counted as lost."""
+        """Return all ranges of the gate that are counted as lost."""
         with self._while_the_driver_lives():
             return [loss.offsets for loss in self._ledger.history.losses(self._gate.name)]
 
@@ -269,7 +269,7 @@ class GateLedger:
     def resolve_abandoned(self) -> list[str]:
         """Fail the gate's batches in progress whose lease has expired; return their keys.
 
-        No batch of the query may run meanwhile.
+        Call this only while no batch of the query runs.
         """
         name, batches = self._gate.name, self._ledger.batches
         with self._while_the_driver_lives():
@@ -279,28 +279,28 @@ class GateLedger:
             return batches.resolve_abandoned(name, but=None, unowned_before_ms=0)
 
     def supersede(self, end: StreamOffset, ranges: Sequence[OffsetRange], why: str) -> list[str]:
-        """Resolve the open batches of other checkpoints within these ranges; return their keys."""
+        """Resolve other checkpoints' open batches whose ranges are read again; return the keys."""
         with self._while_the_driver_lives():
             return self._ledger.batches.supersede(self._batch(end, ranges), why, self._owner)
 
     def restarted(self) -> None:
-        """Record that the new checkpoint of an operator's `restart` is in the ledger."""
+        """Record that an operator's `restart` is done, so that no later query restarts again."""
         with self._while_the_driver_lives():
             self._ledger.operator_limits.restarted(self._gate.name)
 
     def start_obeyed(self) -> None:
-        """Record that this start no longer needs the operators' actions."""
+        """Record that the query has started, so that `adopt` and `continued` no longer apply."""
         with self._while_the_driver_lives():
             self._ledger.operator_limits.start_obeyed(self._gate.name)
 
     def is_to_run(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> bool:
-        """Return whether the stream must still run a batch: no success, nor a backfill's batch."""
+        """Return whether the stream must run a batch: it is unknown, in progress or failed."""
         with self._while_the_driver_lives():
             batch = self._ledger.batches.get(self._batch(end, ranges).batch_key)
         return batch is None or batch.status in {Status.IN_PROGRESS, Status.FAILED}
 
     def account(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> LossAccount:
-        """Return the account in which the tasks of a batch record unreadable offsets."""
+        """Return the account to which the tasks of a batch write unreadable offsets."""
         key = self._batch(end, ranges).batch_key
         return LossAccount(self._gate.name, self._ledger.url, key, end.topic_ids)
 
@@ -311,7 +311,7 @@ class GateLedger:
         end: StreamOffset | None = None,
         ranges: Sequence[OffsetRange] = (),
     ) -> None:
-        """Record offsets that were gone before they were read, with their batch if there is one."""
+        """Record offsets that were gone before a task read them, with the batch's key if known."""
         if not losses:
             return
         key = self._batch(end, ranges).batch_key if end is not None else None
@@ -329,7 +329,7 @@ class GateLedger:
                 )
 
     def withdraw_losses(self, positions: Positions, topic_ids: Mapping[str, str]) -> None:
-        """Withdraw the losses of topics that are visible again."""
+        """Delete the losses after these positions, in topics that are visible again."""
         with self._while_the_driver_lives():
             for tp, position in positions.items():
                 self._ledger.history.withdraw_loss(
@@ -337,7 +337,7 @@ class GateLedger:
                 )
 
     def latest_seen(self, topic_ids: Mapping[str, str]) -> dict[TopicPartition, int]:
-        """Return the last planned ends of the partitions of topics with these ids."""
+        """Return the highest end that the gate's plans saw in each partition of these topics."""
         with self._while_the_driver_lives():
             seen = self._ledger.history.latest_seen(self._gate.name)
         return {tp: end for (tp, own), end in seen.items() if own == topic_ids.get(tp.topic)}
@@ -396,7 +396,7 @@ def _reported(now: GateMoment | None) -> str | None:
 
 
 def describe_process(process: str | None, otherwise: int) -> str:
-    """Return a process's number and machine, for an operator; ``otherwise`` is a fallback."""
+    """Return a process's number and machine as text; ``otherwise`` replaces an unknown number."""
     number = number_of(process) if process is not None else None
     return f"process {number or otherwise} on {socket.gethostname()}"
 
@@ -408,11 +408,13 @@ def await_turn(
 ) -> None:
     """Wait until no other query owns a gate.
 
-    A query that is known to have ended is replaced at once. A query that renews its lease meanwhile
-    is alive, and leads to `GateInUseError`. For any other query, this waits until its lease has
-    expired, because its machine may be lost. ``try_once`` returns the query that owns the gate, or
-    None if the gate is free. Its argument is that query's owner once the owner is known to be gone.
-    ``wait`` may raise.
+    A query that is known to have ended is replaced at once. If the other query renews its lease, it
+    is alive, and `GateInUseError` is raised. Otherwise this waits until the lease has expired,
+    because the other query's machine may be lost.
+
+    ``try_once`` tries to claim the gate. It returns the query that owns the gate, or None after the
+    claim. Its argument is the owner that is known to be gone, or None. ``wait`` sleeps for a time
+    (s), and may raise an exception to stop the waiting.
     """
     seen: GateQuery | None = None
     gone: str | None = None
@@ -435,14 +437,16 @@ def _in_use(gate: str, other: GateQuery) -> str:
     checkpoint = f", with the checkpoint {names[0]}" if names else ""
     return (
         f"The gate {gate!r} is in use by another query, of {other.described}, since"
-        f" {since}{checkpoint}: a gate has one query at a time, so stop that one first"
-        f" (`headrace stop {shlex.quote(gate)}` does from anywhere), or give this one a gate of"
-        " another name."
+        f" {since}{checkpoint}: a gate has one query at a time, so stop that query first (`headrace"
+        f" stop {shlex.quote(gate)}` does from anywhere), or give this one a gate of another name."
     )
 
 
 class ClaimedGate:
-    """A gate that a planner has claimed, until `release`; ``wait`` may raise to stop waiting."""
+    """Claim on a gate: wait for the gate, then renew its lease in a thread until `release`.
+
+    ``wait`` sleeps for a time (s), and may raise an exception to stop the waiting.
+    """
 
     def __init__(self, ledger: Ledger, claim: GateClaim, wait: Callable[[float], None]) -> None:
         self._ledger = ledger
@@ -458,10 +462,11 @@ class ClaimedGate:
         self._renewal.start()
 
     def release(self) -> None:
-        """Release the gate for the next query; if that fails, the next query waits for the lease.
+        """Release the gate. If that fails, the next query waits until the lease has expired.
 
         After a kill of the program, Spark's JVM still calls this. The gate then stays claimed, so
-        that the end is visible in the ledger. Nobody waits, because the owner is known to be gone.
+        that the ledger shows the kill. The next query does not wait, because the owner is known to
+        be gone.
         """
         self._renewal.stop(wait=False)
         if self._claim.driver is not None and is_gone(self._claim.driver):

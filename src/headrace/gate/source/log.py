@@ -1,7 +1,7 @@
-"""A log of records as a source sees it: topics, their partitions, and the offsets in each.
+"""Interface of a log that a source reads: topics, their partitions, and the offsets in each.
 
-Kafka and journals are logs: a lane is a partition, a journal's name a topic, and a journal's id a
-topic's id. So one planner serves both.
+Kafka and Headrace's journals are logs. A journal's name is a topic, the journal's id is the
+topic's id, and a lane is a partition. So one planner serves Kafka and journals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,12 +31,12 @@ ARROW_SCHEMA: Final = pa.schema(
         ("headers", HEADERS),
     ]
 )
-"""All columns of a record batch, in the native connector's order; ``headers`` only on request."""
+"""All columns of a record batch, in the native connector's order. ``headers`` is optional."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic at this moment.
+    """Id and partitions of a topic, when the log was asked for its topics.
 
     Attributes:
         topic_id: Id that distinguishes the topic from a later topic of the same name; None on
@@ -48,12 +48,12 @@ class Topic:
     partitions: tuple[int, ...]
 
     def may_be(self, topic_id: str | None) -> bool:
-        """Return whether the topic has this id, as far as both ids are known."""
+        """Return whether the topic can have this id: the ids are equal, or one is unknown."""
         return None in {topic_id, self.topic_id} or topic_id == self.topic_id
 
 
 class Log(Protocol):
-    """Log that a source reads: some topics, and some partitions of each.
+    """Log that a source reads: selected topics, and selected partitions of each topic.
 
     Every method raises ``BrokerError`` or ``JournalError`` if the log cannot be reached.
     """
@@ -64,7 +64,7 @@ class Log(Protocol):
 
     @property
     def source(self) -> str:
-        """Name of the log in a gate's reader, such as kafka."""
+        """Name of the source in `Gate.read`, such as kafka."""
 
     @property
     def servers(self) -> str:
@@ -74,36 +74,36 @@ class Log(Protocol):
         """Return the existing topics; raise `SourceError` for a missing one if ``must_exist``."""
 
     def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
-        """Return the partitions of the topics that are read."""
+        """Return the partitions that the source reads from these topics."""
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
         """Return the first offset of each partition's log."""
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """Return the end of each partition's log."""
+        """Return the end offset of each partition's log."""
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
-        """Return ``(earliest, latest)`` of each partition, at the same time."""
+        """Return the first offset and the end offset of each partition, as of the same moment."""
 
     def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """Return the written end of each partition's log, even beyond the readable records."""
+        """Return the end of each partition's written records, even if not yet readable."""
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the offset of the first record at or after a time (ms), or None without one."""
+        """Return the offset of each partition's first record at or after its time (ms), or None."""
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
-        """Return the mean size of a record (bytes), by topic."""
+        """Return the mean size of a record (bytes) between two positions, by topic."""
 
     def readable_until(self, latest: Positions) -> Positions:
         """Return the offset up to which records can be read (Kafka's last stable offset).
 
-        ``latest`` is the last answer of `latest` or `bounds`.
+        ``latest`` is the newest result of `latest` or `bounds`.
         """
 
     def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
-        """Return the names of aborted attempts, whose records the readers of these ranges skip."""
+        """Return the names of aborted stage attempts. Reads of these ranges skip their records."""
 
     def processed(self, positions: Positions) -> None:
         """Note that all records before these offsets have been processed."""
@@ -116,48 +116,48 @@ class Log(Protocol):
 class CheckedLog(Protocol):
     """Additional methods of a log that never reuses an offset, such as a journal.
 
-    Any other log may reuse offsets for new records after a loss of its end, and reading continues
-    from the new end. Every method raises ``JournalError`` if the log cannot be reached.
+    Kafka may lose its last records and then use their offsets for new records; a query then reads
+    on from the new end. Every method raises ``JournalError`` if the log cannot be reached.
     """
 
     @property
     def cut(self) -> str:
-        """Advice for a log that has lost its end."""
+        """Advice to the user, for the error about a log that has lost its last records."""
 
     def checksums(self, positions: Positions) -> Checksums:
-        """Return checksums that distinguish the log up to each position from any other log.
+        """Return, for each position, a checksum that identifies all records before it.
 
-        No position may be beyond the last answer of `latest` or `bounds`. Only known checksums are
-        returned, and none of them is 0.
+        No position may be beyond the newest result of `latest` or `bounds`. Partitions with an
+        unknown checksum are left out. A checksum is never 0.
         """
 
     def check_continues(self, after: ChecksumsBefore) -> None:
-        """Refuse a log whose records before an offset differ from the records read there.
+        """Raise `DataLossError` if the records before an offset are not the records once read.
 
-        The check covers the offsets that `latest` or `bounds` have just seen, and costs no request.
-        Reads of the batch check the other offsets. DataLossError is raised if reading on would skip
-        the new records before an offset.
+        Reading on from the offset would skip the new records before it. The check covers the
+        offsets that `latest` or `bounds` have just seen, and costs no request. The tasks check the
+        other offsets when they read the batch.
         """
 
     def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the ranges among the offsets that are known to be lost."""
+        """Return the chunks of these ranges that the log has declared lost."""
 
 
 def declared_lost(log: Log, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the ranges among the offsets that are known to be lost; none for other logs."""
+    """Return the chunks of these ranges that a `CheckedLog` has declared lost; else none."""
     return log.lost(ranges) if isinstance(log, CheckedLog) else []
 
 
 def beginnings(log: Log, ranges: "Sequence[PlannedRange]") -> Positions:
-    """Return the first offset of each of these partitions whose topic is as planned."""
+    """Return the log's first offset in each partition of these ranges whose topic still exists."""
     return log.earliest(as_planned(log, ranges))
 
 
 def gone(log: Log, ranges: "Sequence[PlannedRange]") -> list[OffsetRange]:
-    """Return the chunks of the ranges that the log no longer has; all of a missing topic's.
+    """Return the chunks of planned ranges that the log no longer has.
 
-    A topic that was recreated under its name is another topic. Ranges that were declared lost are
-    gone too, wherever they lie.
+    All ranges of a deleted topic are gone, even if a topic of the same name was created since.
+    Ranges that were declared lost are gone too, at any offset.
     """
     begins = beginnings(log, ranges)
     missing_ranges: list[OffsetRange] = []
@@ -171,7 +171,7 @@ def gone(log: Log, ranges: "Sequence[PlannedRange]") -> list[OffsetRange]:
 
 
 def as_planned(log: Log, ranges: "Sequence[PlannedRange]") -> list[TopicPartition]:
-    """Return the existing partitions of these ranges whose topic is the planned one."""
+    """Return the partitions of these ranges that exist in a topic with the planned id."""
     topics = log.topics()
     return sorted(
         {

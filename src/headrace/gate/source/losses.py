@@ -1,9 +1,9 @@
-"""Offsets that a task cannot read any more: they stop the query, or the ledger records them.
+"""Policy for offsets that a task can no longer read: stop the query, or record a loss.
 
-The plan counts the offsets that are gone at that time. Only the task sees offsets that disappear
-between the plan and the read. An accumulator does not survive every sink, and a marker in the data
-does not survive every plan. So the task itself opens the ledger, only after a loss, and the loss is
-durable before the task ends.
+The planner records the offsets that are gone when it plans a batch. Only a task sees offsets that
+disappear between the plan and the read. So the task itself opens the ledger after a loss, and the
+loss is durable before the task ends. The loss cannot travel in an accumulator, which some sinks
+drop, nor as a marker in the data, which some query plans drop.
 """
 
 import logging
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("headrace.source")
 
 _NAMED: Final = 10
-"""Maximum number of partitions named in a sentence."""
+"""Maximum number of partitions that the description of a loss lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingOffsets:
     """Offsets that will never be read, and the reason.
 
-    The range of a deleted topic ends at its last seen offset: at least this range is lost. The
-    range is empty if no end was seen, or if the log lost an end that this query had read.
+    In a deleted topic, the range ends at the last end offset that was seen; more may be lost. The
+    range is empty if no end was seen, or if the log has lost only records that this query had read.
 
     Attributes:
-        topic_id: Id of the lost topic, if the topic of this name now has another id, or none.
+        topic_id: Id of the topic, if it was deleted or recreated; None if the topic still exists.
     """
 
     missing: OffsetRange
@@ -40,7 +40,7 @@ class MissingOffsets:
 
 
 def describe_losses(losses: Sequence[MissingOffsets]) -> str:
-    """Describe losses in one text, with partitions grouped by their text.
+    """Return one text on all losses. Empty losses with the same reason are listed together.
 
     ::
 
@@ -71,16 +71,17 @@ def _numbered(partitions: Sequence[int]) -> str:
 
 
 OnLoss = Callable[[OffsetRange, str], None]
-"""Function called with unreadable offsets and the reason before they are skipped; it raises to
-prevent the skip."""
+"""Function called with unreadable offsets and the reason, before the read skips the offsets. An
+exception from it prevents the skip."""
 
 _PATIENCE_S: Final = 10.0
-"""Time for which a task waits for the ledger's database (s); then Spark runs the task again."""
+"""Maximum time for which a task waits for the ledger (s). Then the task fails, and Spark repeats
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossAccount:
-    """Destination of the losses of one batch.
+    """Account in the ledger to which the tasks of one batch write their losses.
 
     Attributes:
         ledger: URL of the gate's ledger; never shown, because it may contain a password.
@@ -92,10 +93,10 @@ class LossAccount:
     topic_ids: Mapping[str, str]
 
     def record(self, missing: OffsetRange, why: str) -> None:
-        """Record these offsets as lost by this batch; durable when this returns.
+        """Write offsets to the ledger as lost by this batch, before returning.
 
-        Offsets that a repeated task records again count once. DataLossError is raised if the ledger
-        cannot be reached from here, or does not have this batch.
+        Offsets that a repeated task records again count once. DataLossError is raised if this
+        machine cannot reach the ledger, or if the ledger does not have this batch.
         """
         try:
             # Import here: a task without a loss needs no ledger, and the import is slow.
@@ -120,7 +121,11 @@ class LossAccount:
             ) from None
 
     def _is_recorded(self, ledger: "Ledger", missing: OffsetRange) -> bool:
-        """Return whether the loss is recorded: a handler may hold a SQLite file's only lock."""
+        """Return whether the ledger has this loss already, for example from a repeated task.
+
+        This avoids a write, which would wait while a handler holds the only lock of a SQLite
+        file.
+        """
         return any(
             loss.offsets.contains(missing)
             for loss in ledger.history.losses_of([self.batch_key]).get(self.batch_key, ())
@@ -132,8 +137,9 @@ class Losses:
     """Policy of a task for offsets that it cannot read.
 
     Attributes:
-        account: The ledger's account of losses. None without a gate: then losses are only logged,
-            as by the native connector.
+        fail: Whether a loss stops the query.
+        account: Account of losses in the ledger. None without a gate: losses are then only logged,
+            as the native connector does.
     """
 
     source: str
@@ -141,7 +147,7 @@ class Losses:
     account: LossAccount | None = None
 
     def refuse(self, missing: Sequence[OffsetRange], why: str) -> None:
-        """Raise `DataLossError` for these offsets if losses stop the query."""
+        """Raise `DataLossError` for missing offsets, if losses stop the query."""
         if missing and self.fail:
             raise DataLossError(
                 f"Offsets {', '.join(map(str, missing))} are gone from {self.source} ({why}); to go"
@@ -149,7 +155,7 @@ class Losses:
             )
 
     def pass_over(self, missing: OffsetRange, why: str) -> None:
-        """Log and record that these offsets are skipped, or stop the query."""
+        """Log and record a loss before the read skips it, or raise `DataLossError`."""
         self.refuse([missing], why)
         _LOG.warning(
             "Offsets %s are gone from %s (%s) and are passed over.", missing, self.source, why

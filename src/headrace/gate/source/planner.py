@@ -1,17 +1,17 @@
-"""Planner of a stream: the ranges of each batch.
+"""Planner of a stream: it decides the ranges that each batch reads.
 
-The planner runs in a process of its own on the driver, for as long as the query runs. One planner
-serves every source: it asks a `Log`, and Kafka and journals are logs. So offsets, keys, ledger,
-failure policies, backfill and `verify` are the same code for both.
+The planner runs in a process of its own on the driver, for as long as the query runs. The planner
+reads only through a `Log`, which Kafka and journals both are. So offsets, batch keys, ledger,
+failure policies, backfill and `verify` are the same code for Kafka and journals.
 
-An ``auto`` interval is the planner's, because a trigger's interval is fixed when a query starts.
-The trigger of such a gate fires every 50 ms. Until the interval in the ledger has passed, the
-planner answers "nothing new" without a lookup.
+The planner applies an ``auto`` interval itself, because Spark fixes a trigger's interval when a
+query starts. The trigger of such a gate fires every 50 ms. Until the interval in the ledger has
+passed, the planner reports no new records, without asking the log.
 
 The first plan of a gate makes a batch even without records, and even if the gate is paused: the
-batch records where the stream begins. When Spark repeats batch 0 after a crash, it asks for
-``initialOffset`` again. With ``startingOffsets=latest`` the answer would then be higher, and the
-records between would be lost.
+batch records where the stream begins. When Spark repeats batch 0 after a crash, it calls
+``initialOffset`` again. With ``startingOffsets=latest`` the new result is higher. Without the
+recorded start, the records between the two results would be lost.
 """
 
 import logging
@@ -56,37 +56,37 @@ from headrace.gate.source.stream_offset import Checksums, ChecksumsBefore, Strea
 _LOG: Final = logging.getLogger("headrace.source")
 
 _ABANDONED_LOOK_S: Final = 5.0
-"""Interval between two searches for batches in progress whose owner has ended (s)."""
+"""Minimum time between two searches for batches in progress whose owner has ended (s)."""
 
 _LAST_OFFSET: Final = 2**63 - 1
 
 _READ_AGAIN: Final = "a restart of the gate reads it again (headrace)"
 
 _IDLE_PART: Final = 0.25
-"""Fraction of an ``auto`` interval between two lookups of a source without new records."""
+"""Fraction of an ``auto`` interval after which a log without new records is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The last plan, kept until Spark requests its tasks."""
+    """Plan of the newest batch, kept until Spark requests the batch's tasks."""
 
     end: dict[str, Any]
     plan: Plan
     latest: Mapping[TopicPartition, int]
     losses: Sequence[MissingOffsets]
-    """Losses of the batch."""
+    """Offsets within the batch that are gone from the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToRead:
-    """A batch in the ledger, as its tasks are to read it.
+    """Ranges of a begun batch, and the instructions for the tasks that read them.
 
     Attributes:
-        aborted: See `SourceTask`.
-        after: See `SourceTask`.
+        aborted: Names of aborted stage attempts, whose records the tasks skip.
+        after: Checksums of the records before the batch's start; see `CheckedLog.checksums`.
         fail_on_loss: Whether a missing offset fails the task.
-        account: Destination of the tasks' losses; None without a ledger, or in a replay of the
-            batch.
+        account: Account to which the tasks write losses; None without a ledger, or in a replay of
+            the batch.
     """
 
     ranges: Sequence[OffsetRange]
@@ -98,10 +98,10 @@ class ToRead:
 
 
 class StreamPlanner:
-    """Planner of the batches of one query's source.
+    """Planner of the batches of one source in one query.
 
     Every method raises ``BrokerError`` or ``JournalError`` for an unreachable log, and
-    ``LedgerError`` for an unreachable ledger. The batch does not start then.
+    ``LedgerError`` for an unreachable ledger. In both cases the batch does not start.
     """
 
     def __init__(
@@ -123,17 +123,18 @@ class StreamPlanner:
         self._latest: Mapping[TopicPartition, int] = {}
         self._planned: _Planned | None = None
         self._next_s = -math.inf
-        """Time of the next lookup, with an ``auto`` interval (s, monotonic)."""
+        """Time from which the log is asked again, with an ``auto`` interval (s, monotonic
+        clock)."""
         self._last_let_through = -math.inf
         self._next_abandoned_s = -math.inf
-        """Time of the next search for abandoned batches (s, monotonic)."""
+        """Time of the next search for abandoned batches (s, monotonic clock)."""
         self._goes_on = False
-        """Whether the query began a new checkpoint at the ledger's position."""
+        """Whether the query has a new checkpoint, and continues from the ledger's position."""
         self._is_compared = False
-        """Whether the checkpoint was compared with the ledger."""
+        """Whether this process has compared the checkpoint with the ledger."""
 
     def initial(self) -> dict[str, Any]:
-        """Return the start of a fresh checkpoint."""
+        """Return the offset at which a new checkpoint begins, from ``startingOffsets``."""
         options = self._options
         topics = self.log.topics(must_exist=True)
         positions = self._within(
@@ -154,7 +155,7 @@ class StreamPlanner:
         ).to_json()
 
     def _within(self, positions: Positions) -> Positions:
-        """Return the positions, limited to the end of each log, so that none counts as a loss."""
+        """Return start positions, limited to the log's end. A start beyond the end is no loss."""
         starting = self._options.starting
         if not isinstance(starting.at, AtOffsets):
             return positions
@@ -163,7 +164,7 @@ class StreamPlanner:
         for tp, offset in beyond.items():
             sentence = f"{starting.option} is {offset} for {tp}, beyond its end at {ends[tp]}"
             if self._options.fail_on_data_loss or self._checked is not None:
-                raise OptionError(f"{sentence}; name an offset up to there, or -1 for the end.")
+                raise OptionError(f"{sentence}; set an offset within the log, or -1 for the end.")
             _LOG.warning("%s; the partition is read from its end.", sentence)
         return {**positions, **{tp: ends[tp] for tp in beyond}}
 
@@ -173,20 +174,20 @@ class StreamPlanner:
         self._target = self.log.bounds(partitions)[1]
 
     def latest(self) -> dict[str, dict[str, int]] | None:
-        """Return the latest offsets that the last plan has seen, or None."""
+        """Return the log's end offsets as of the newest plan; None before the first plan."""
         return nested(self._latest) or None
 
     def advance(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
-        """Return the end of the next batch, or ``start`` itself if there is none to run.
+        """Plan the next batch. Return its end, or ``start`` itself if no batch is to run.
 
         Args:
             start: End of the last batch. Spark requests the next batch only after processing the
                 last one.
-            everything: Whether the trigger reads all records whatever the limits (``once``).
+            everything: Whether the trigger (``once``) reads all records, regardless of the limits.
 
         Raises:
-            DataLossError: Offsets are gone and ``failOnDataLoss`` is set, or a journal's lane ends
-                before a read offset, or is another lane.
+            DataLossError: Offsets are gone and ``failOnDataLoss`` is set. Or a journal's lane ends
+                before the offsets that were read, or its earlier records were replaced.
             GateInUseError: Another query owns the gate.
             OptionError: The checkpoint belongs to another gate, or is an older copy.
         """
@@ -246,7 +247,7 @@ class StreamPlanner:
         until: Positions,
         after: Checksums,
     ) -> StreamOffset:
-        """Return the end of the next batch after the end that Spark has passed."""
+        """Return the end of the next batch; ``asked`` is the previous end, from Spark."""
         # A query may have received its gate after its checkpoint was created.
         begun = replace(
             offset,
@@ -262,12 +263,12 @@ class StreamPlanner:
         return begun.moved(until, begins, starts.topic_ids, after, starts.out_of_sight)
 
     def _is_early(self) -> bool:
-        """Return whether an ``auto`` interval has not passed; the trigger fires more often."""
+        """Return whether the ``auto`` interval since the last plan has not passed yet."""
         is_paced = self._options.estimator.auto is not None and self._target is None
         return is_paced and self._clock.monotonic() < self._next_s
 
     def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
-        """Return the checksums before a batch's end; an unchanged partition keeps its checksum."""
+        """Return the checksums before a batch's end; partitions without records keep theirs."""
         kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
         return {**self._checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 
@@ -275,7 +276,7 @@ class StreamPlanner:
         return self._checked.checksums(positions) if self._checked is not None else {}
 
     def _look(self) -> tuple[Mapping[str, Topic], Positions, Positions]:
-        """Return the topics, and the beginning and the end of each partition's log."""
+        """Return the topics, and the first offset and end offset of each partition."""
         topics = self.log.topics()
         while True:
             try:
@@ -290,7 +291,7 @@ class StreamPlanner:
     def _admissible(
         self, starts: StartOffsets, latest: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """Return the offsets up to which this run may read."""
+        """Return the offset up to which this run may read in each partition."""
         readable = self.log.readable_until(latest)
         ends = {tp: max(end, starts.current[tp]) for tp, end in readable.items()}
         if self._target is None:
@@ -326,11 +327,11 @@ class StreamPlanner:
         return planned
 
     def _too_few(self, unread: int) -> bool:
-        """Return whether ``minOffsetsPerTrigger`` delays a batch of so few unread offsets.
+        """Return whether ``minOffsetsPerTrigger`` delays a batch with this many unread offsets.
 
-        As with the native connector, the delay counts from the last plan that was not delayed, even
-        if there was nothing to read then. Unlike there, the rest of a run with
-        ``Trigger.AvailableNow`` does not wait: the run would end without the rest.
+        As in the native connector, the delay counts from the last plan that was not delayed, even
+        an empty plan. Unlike the native connector, a run with ``Trigger.AvailableNow`` never delays
+        its last records, because the run would end without them.
         """
         minimum = self._options.min_offsets_per_trigger
         if minimum is None or self._target is not None:
@@ -344,7 +345,7 @@ class StreamPlanner:
         return False
 
     def _seen(self, offset: StreamOffset, topics: Mapping[str, Topic]) -> Positions:
-        """Return the last seen ends of partitions, if any partition is gone; empty otherwise.
+        """Return the last seen end of each partition, if any partition is gone; else empty.
 
         The ends are from this process, or from any plan of the gate in the ledger.
         """
@@ -364,11 +365,11 @@ class StreamPlanner:
         }
 
     def _withdraw_losses(self, starts: StartOffsets) -> None:
-        """Withdraw the losses of topics that were invisible and are visible again."""
+        """Withdraw the recorded losses of topics that are visible again."""
         if not starts.returned:
             return
         _LOG.warning(
-            "%s has topics again that were out of sight; they are read on from %s.",
+            "%s has topics that were gone or not visible before; reading continues from %s.",
             self.log.name,
             ", ".join(f"{tp} {position}" for tp, position in sorted(starts.returned.items())),
         )
@@ -376,7 +377,7 @@ class StreamPlanner:
             self._gate_ledger.withdraw_losses(starts.returned, starts.topic_ids)
 
     def _account_for(self, losses: Sequence[MissingOffsets], topic_ids: Mapping[str, str]) -> None:
-        """Record offsets that were gone before a batch was planned, or stop the query."""
+        """Record offsets that were gone before the plan, or raise `DataLossError`."""
         self._refuse_or_log(losses)
         if losses and self._gate_ledger is not None:
             self._gate_ledger.record_losses(losses, topic_ids)
@@ -395,7 +396,7 @@ class StreamPlanner:
         )
 
     def begin(self, start: dict[str, Any], end: dict[str, Any]) -> ToRead:
-        """Write a batch between two offsets into the ledger, and return what its tasks read.
+        """Write the batch between two offsets into the ledger. Return the ranges for its tasks.
 
         Raises:
             DataLossError: Offsets of a repeated batch are gone, and ``failOnDataLoss`` is set.
@@ -446,8 +447,8 @@ class StreamPlanner:
     def _fail_abandoned(self) -> None:
         """Fail the batches in progress whose owner is gone, as in a ledger restored from a copy.
 
-        No batch of this query runs now: Spark plans a batch only once the previous one is
-        processed. The gate may be idle, so this does not wait for the next batch.
+        No batch of this query runs now, because Spark plans a batch only after it has processed the
+        previous batch. An idle gate is checked too, since its next batch may come late.
         """
         now_s = self._clock.monotonic()
         if self._gate_ledger is None or now_s < self._next_abandoned_s:
@@ -455,14 +456,14 @@ class StreamPlanner:
         self._next_abandoned_s = now_s + _ABANDONED_LOOK_S
         for key in self._gate_ledger.resolve_abandoned():
             _LOG.warning(
-                "Batch %s of gate %r is in progress, and its owner has given no sign of life until"
-                " its lease had run out, so it counts as failed now.",
+                "Batch %s of gate %r is in progress, and its owner has not renewed the batch's"
+                " lease, which has expired; the batch counts as failed now.",
                 key,
                 self._options.gate,
             )
 
     def _settle_what_is_read_again(self, ledger: GateLedger, first: StreamOffset) -> None:
-        """Resolve the open batches of earlier checkpoints that a new checkpoint reads again."""
+        """Resolve open batches of earlier checkpoints that a new checkpoint reads again."""
         ranges = [tp.range(at, _LAST_OFFSET) for tp, at in first.begins.items()]
         if keys := ledger.supersede(first, ranges, _READ_AGAIN):
             _LOG.warning(
@@ -480,11 +481,11 @@ class StreamPlanner:
         earliest: Positions,
         latest: Positions,
     ) -> tuple[StreamOffset, StreamOffset | None]:
-        """Compare checkpoint and ledger at the start: see `headrace.gate.source.resumption`.
+        """Compare checkpoint and ledger when a query starts; see `headrace.gate.source.resumption`.
 
         Returns:
-            The offset from which to continue, and the end of an interrupted batch that runs first,
-            if any.
+            The offset from which to continue, and the end of an interrupted batch that must run
+            first, or None.
         """
         if self._gate_ledger is None:
             return offset, None
@@ -502,7 +503,7 @@ class StreamPlanner:
         self._is_compared = True
         if beyond:
             _LOG.warning(
-                "Gate %r goes on where its ledger stands, beyond its checkpoint: %s.",
+                "Gate %r continues from its ledger's position, which is beyond its checkpoint: %s.",
                 memory.gate,
                 ", ".join(f"{tp} {until}" for tp, until in sorted(beyond.items())),
             )
@@ -514,8 +515,8 @@ class StreamPlanner:
             return moved, interrupted_end(moved, memory)
         if memory.restarted_by is not None:
             _LOG.warning(
-                "Gate %r is to begin anew, as %s asked, but its query still has the old checkpoint;"
-                " stop the query, delete the checkpoint, and start again.",
+                "Gate %r is to start anew, as %s asked, but its query still has the old"
+                " checkpoint; stop the query, delete the checkpoint, and start the query again.",
                 memory.gate,
                 memory.restarted_by,
             )
@@ -529,14 +530,16 @@ class StreamPlanner:
     def _resume_anew(
         self, gate_ledger: GateLedger, first: StreamOffset, known: GateMemory
     ) -> tuple[StreamOffset, StreamOffset | None]:
-        """Return where a query with a new checkpoint begins, and the batch to run first, if any."""
+        """Return the start of a new checkpoint, and an interrupted batch's end or None."""
         if not known.of_topics(first):
             return first, None
         if self._options.new_checkpoint is NewCheckpoint.RESTART:
-            _LOG.warning("Gate %r begins anew, as its option %s says.", known.gate, NEW_CHECKPOINT)
+            _LOG.warning(
+                "Gate %r starts anew, because of its option %s.", known.gate, NEW_CHECKPOINT
+            )
             return first, None
         if known.restarted_by is not None:
-            _LOG.warning("Gate %r begins anew, as %s asked.", known.gate, known.restarted_by)
+            _LOG.warning("Gate %r starts anew, as %s asked.", known.gate, known.restarted_by)
             return first, None
         if self._options.new_checkpoint is NewCheckpoint.REFUSE:
             raise OptionError(refusal(known))
@@ -561,7 +564,7 @@ class StreamPlanner:
         known: GateMemory,
         earliest: Positions,
     ) -> None:
-        """Record the offsets that the checkpoint has planned so far and the ledger lacks."""
+        """Add a dead batch for offsets that the checkpoint has planned, but the ledger lacks."""
         if offset.planned <= known.planned(offset.checkpoint_id):
             return
         gaps = gate_ledger.gaps(offset.checkpoint_id)
@@ -570,14 +573,14 @@ class StreamPlanner:
             return
         _LOG.warning(
             "The ledger of gate %r lacks batches that its checkpoint has committed, as after a"
-            " restore from an older copy. One dead batch now stands for them: %s.",
+            " restore from an older copy. One dead batch now replaces them: %s.",
             known.gate,
             ", ".join(map(str, ranges)),
         )
         gate_ledger.add_unknown(offset, ranges)
 
     def _know_before(self, ledger: GateLedger, since: StreamOffset, until: StreamOffset) -> None:
-        """Compare checkpoint and ledger before Spark repeats a batch, which precedes `_resume`."""
+        """Compare checkpoint and ledger before Spark repeats a batch; `_resume` runs only later."""
         if self._is_compared or self._planned is not None:
             return
         memory = ledger.known()
@@ -588,7 +591,7 @@ class StreamPlanner:
     def _lost_since(
         self, gate_ledger: GateLedger, until: StreamOffset, ranges: Sequence[OffsetRange]
     ) -> list[MissingOffsets]:
-        """Return a batch's losses since its plan; none if the batch need not be read."""
+        """Return the losses of a batch since its plan; empty if the batch is not read again."""
         if not gate_ledger.is_to_run(until, ranges):
             return []
         planned = [PlannedRange(r, topic_id=until.topic_ids.get(r.topic)) for r in ranges]

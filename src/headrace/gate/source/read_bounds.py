@@ -1,12 +1,12 @@
-"""Bounds of a read: parsing of options, resolution to offsets, and the start of the next batch.
+"""Bounds of a read: parse their options, resolve them to offsets, and start the next batch.
 
-The batch's end is computed by the control law (``headrace.gate.control.plan``). The start handles
-partitions that are new or gone, logs that no longer hold a position, and topics that were deleted
-and created again.
+This module computes the start of a batch; ``headrace.gate.control.plan`` computes its end. The
+start takes into account new and deleted partitions, positions that the log no longer has, and
+topics that were deleted and created again.
 
-A broker does not list a deleted topic, nor a topic that the client may not see. So the seen and
-unread offsets of a missing topic count as lost at once. The topic keeps its position, and the loss
-is withdrawn if a topic with the same id returns.
+A broker lists neither a deleted topic nor a topic that the client may not see. So the unread
+offsets of a missing topic, up to its last seen end, count as lost at once. The position is kept:
+if a topic with the same id returns, the loss is withdrawn, and reading continues.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,11 +28,11 @@ EARLIEST_OFFSET: Final = -2
 """Placeholder in options for the beginning of the log."""
 
 _LAST: Final = 2**63 - 1
-"""Largest possible offset, and largest possible time."""
+"""Largest possible offset, and largest possible time (ms): both are signed 64-bit numbers."""
 
 
 class Edge(StrEnum):
-    """The beginning or the end of each partition's log."""
+    """Bound of a read at the beginning or at the end of each partition's log."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -40,63 +40,64 @@ class Edge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """An offset for each partition; ``LATEST_OFFSET`` and ``EARLIEST_OFFSET`` are allowed."""
+    """Bound of a read at an offset per partition, ``EARLIEST_OFFSET`` or ``LATEST_OFFSET``."""
 
     positions: Positions
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record of each partition at or after a time (ms since the epoch)."""
+    """Bound of a read at each partition's first record from one time on (epoch ms)."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """The first record of each partition at or after its own time (ms since the epoch)."""
+    """Bound of a read at each partition's first record from a time of its own on (epoch ms)."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBound:
-    """One end of a read, and the name of its option, for errors."""
+    """Start or end of a read, and the name of the option that sets it, for errors."""
 
     option: str
     at: Edge | AtOffsets | AtTime | AtTimes
 
 
 def starting_bound(raw: Mapping[str, str], default: Edge, *, streaming: bool) -> ReadBound:
-    """Return the start; the most specific of the three options wins, as in the native connector.
+    """Return the start of a read, from the options by exact name.
 
-    The latest offset, as a start, is only allowed in a stream.
+    A time for all partitions wins over times per partition, and these win over offsets, as in the
+    native connector. OptionError is raised for a bounded read that starts at the latest offset.
     """
     bound = _bound(raw, "starting", default)
     if not streaming and (bound.at is Edge.LATEST or _mentions(bound, LATEST_OFFSET)):
         raise OptionError(
             f"{bound.option} is {raw[bound.option]!r}, which in a bounded read leaves nothing to"
-            " read; write earliest, offsets or a time."
+            " read; set it to earliest, to offsets, or set a starting time."
         )
     return bound
 
 
 def ending_bound(raw: Mapping[str, str]) -> ReadBound:
-    """Return the end of a bounded read. Default: the latest offsets."""
+    """Return the end of a bounded read, from the options by exact name. Default: latest."""
     bound = _bound(raw, "ending", Edge.LATEST)
     if bound.at is Edge.EARLIEST or _mentions(bound, EARLIEST_OFFSET):
         raise OptionError(
-            f"{bound.option} is {raw[bound.option]!r}, which leaves nothing to read; write"
-            " latest, offsets or a time."
+            f"{bound.option} is {raw[bound.option]!r}, which leaves nothing to read; set it to"
+            " latest, to offsets, or set an ending time."
         )
     return bound
 
 
 def span_by_options(starting: ReadBound, ending: ReadBound, r: OffsetRange) -> int:
-    """Count the offsets of a range as the native connector does before it resolves the bounds.
+    """Return the size of a range as the native connector computes it, from unresolved bounds.
 
-    The native connector's placeholders for the earliest and the latest offset then count as
-    offsets. So the result is the range's own count only for bounds that are offsets or times.
+    The placeholders for the earliest offset (-2) and the latest offset (-1) enter the computation
+    as numbers. So the result is the true count only if both bounds are offsets or times.
     """
     return _number(ending, r.topic_partition, r.until) - _number(
         starting, r.topic_partition, r.start
@@ -142,8 +143,8 @@ def _bound(raw: Mapping[str, str], side: str, default: Edge) -> ReadBound:
     for partition, offset in positions.items():
         if not EARLIEST_OFFSET <= offset <= _LAST:
             raise OptionError(
-                f"{at_offsets} is {offset} for {partition}; it must be an offset of 64 bits, -1 for"
-                " the latest or -2 for the earliest."
+                f"{at_offsets} is {offset} for {partition}; it must be an offset from 0 to 2^63 -"
+                " 1, -1 for the latest or -2 for the earliest."
             )
     return ReadBound(at_offsets, AtOffsets(positions))
 
@@ -151,7 +152,8 @@ def _bound(raw: Mapping[str, str], side: str, default: Edge) -> ReadBound:
 def _check_time(option: str, timestamp_ms: int, of: str = "") -> None:
     if not 0 <= timestamp_ms <= _LAST:
         raise OptionError(
-            f"{option} is {timestamp_ms}{of}; it must be a time in ms since 1970, of 64 bits."
+            f"{option} is {timestamp_ms}{of}; it must be a time in ms since 1970, from 0 to 2^63 -"
+            " 1."
         )
 
 
@@ -165,10 +167,10 @@ def resolve_offsets(
     partitions: Iterable[TopicPartition],
     if_no_record: Callable[[TopicPartition, int], None] | None = None,
 ) -> Positions:
-    """Return the offset of a bound in each partition now.
+    """Ask the log for the current offset of a bound in each partition.
 
-    If no record is at or after a time (ms), ``if_no_record`` is called with the partition and the
-    time, and may raise. If ``if_no_record`` returns, the result is the latest offset.
+    If a partition has no record at or after the bound's time, ``if_no_record`` is called with the
+    partition and the time (ms), and may raise. If it returns, the result is the latest offset.
     """
     wanted = list(partitions)
     match bound.at:
@@ -189,16 +191,18 @@ def resolve_offsets(
 def starting_positions(
     log: Log, starting: ReadBound, strategy: str, partitions: Iterable[TopicPartition]
 ) -> Positions:
-    """Return the start of a read in each partition.
+    """Return the offset at which a read starts in each partition.
 
-    ``strategy`` is ``latest``, or ``error`` to refuse a time after the last record.
+    If a start time is after the last record, ``strategy`` decides: ``latest`` starts at the latest
+    offset, and ``error`` raises OptionError.
     """
 
     def refuse(tp: TopicPartition, timestamp_ms: int) -> None:
         if strategy == "error":
             raise OptionError(
                 f"{starting.option} is {timestamp_ms}, and {tp} has no record at or after that"
-                " time; choose an earlier one, or set startingOffsetsByTimestampStrategy to latest."
+                " time; choose an earlier time, or set startingOffsetsByTimestampStrategy to"
+                " latest."
             )
 
     return resolve_offsets(log, starting, partitions, refuse)
@@ -207,7 +211,7 @@ def starting_positions(
 def bounded_ranges(
     log: Log, starting: ReadBound, ending: ReadBound, strategy: str
 ) -> list[OffsetRange]:
-    """Return the non-empty ranges of a bounded read."""
+    """Return the non-empty ranges of a bounded read, one per partition."""
     partitions = log.partitions(log.topics(must_exist=True))
     starts = starting_positions(log, starting, strategy, partitions)
     ends = _readable(log, ending, starts, resolve_offsets(log, ending, partitions))
@@ -224,7 +228,7 @@ def bounded_ranges(
 
 
 def _readable(log: Log, ending: ReadBound, starts: Positions, ends: Positions) -> Positions:
-    """Return the ends, limited to readable records except where the option names an offset."""
+    """Limit the ends of a read to readable records, except for ends set as an offset."""
     named = ending.at.positions if isinstance(ending.at, AtOffsets) else {}
     latest_ends = {
         tp: end for tp, end in ends.items() if named.get(tp, LATEST_OFFSET) == LATEST_OFFSET
@@ -261,8 +265,8 @@ def _require_each(
     if missing or unknown:
         defect = f"leaves out {_few(missing)}" if missing else f"names {_few(unknown)}"
         raise OptionError(
-            f"{option} {defect}; it must have a value for each partition that is read, and no other"
-            " (-1 is the latest offset, -2 the earliest)."
+            f"{option} {defect}; it must have a value for each partition that is read, and for no"
+            " other partition (-1 is the latest offset, -2 the earliest)."
         )
 
 
@@ -274,17 +278,17 @@ def _few(partitions: Iterable[TopicPartition]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StartOffsets:
-    """Start of the next batch.
+    """Offsets at which the next batch starts, and the losses before them.
 
     Attributes:
         current: Next offset to read, for every partition that exists.
-        begins: Entries of ``current`` that differ from the last batch's end.
-        topic_ids: Current ids of the topics, and ids of the topics that are out of sight.
-        losses: Offsets that cannot be read any more.
+        begins: Entries of ``current`` that differ from the previous batch's end.
+        topic_ids: Ids of the topics by name, including the topics in ``out_of_sight``.
+        losses: Unread offsets that can no longer be read.
         out_of_sight: Next offset to read in topics that are gone, or that the query cannot see now.
             Their losses were reported when they disappeared.
-        returned: Positions in topics that were out of sight and are visible again. Their reported
-            losses are read after all.
+        returned: Next offset to read in topics that were missing and are visible again. Records
+            that were reported as lost there are read after all.
     """
 
     current: dict[TopicPartition, int]
@@ -304,16 +308,16 @@ def resolve_start_offsets(
     seen: Positions = MappingProxyType({}),
     cut: str | None = None,
 ) -> StartOffsets:
-    """Return the start of the next batch from the last batch's end and the current topics.
+    """Return the start of the next batch, from the previous batch's end and the current log.
 
-    A new partition begins at its earliest offset. A position that the log no longer holds moves to
-    the next readable offset. The offsets in between are a loss; the caller decides how to treat the
-    loss. A deleted topic is lost up to its last ``seen`` end. Its positions are kept: if a topic
-    with the same id returns, for example after a missing permission, reading continues there.
+    A new partition begins at its earliest offset. A position that the log no longer has moves to
+    the next readable offset. The skipped offsets are returned as a loss, which the caller handles.
+    A deleted topic is lost up to its last ``seen`` end. Its positions are kept: if a topic with the
+    same id returns, for example when a permission is granted again, reading continues from them.
 
-    ``cut`` is the advice for a log that never reuses an offset and ends before a position. Reading
-    on from the log's end would skip new records, so this raises `DataLossError`. ``cut`` is None
-    for a log that may reuse offsets, as Kafka does after an unclean election.
+    ``cut`` is None for a log that may reuse offsets, as Kafka does after an unclean leader
+    election. Any other log must not end before a position, because new records up to the position
+    would be skipped. `DataLossError` is then raised, with ``cut`` as its advice.
     """
     result = StartOffsets(current={}, begins={}, topic_ids=topic_ids_of(topics), losses=[])
     for tp, begin in earliest.items():
@@ -324,7 +328,8 @@ def resolve_start_offsets(
         if cut is not None and position is not None and same_topic and position > latest[tp]:
             raise DataLossError(
                 f"{tp} ends at offset {latest[tp]}, but this query has read it up to {position}:"
-                f" its last records are gone, as after a backup that was put back; {cut}."
+                " its last records are gone, for example because an older backup was restored;"
+                f" {cut}."
             )
         if position is not None and same_topic is False:
             why = f"{tp.topic} was deleted and created again"
@@ -353,7 +358,7 @@ def resolve_start_offsets(
 def _unread(
     tp: TopicPartition, position: int, seen: Positions, why: str, start: StreamOffset
 ) -> MissingOffsets:
-    """Return the unread rest of a deleted topic's partition, up to the last seen end."""
+    """Return the loss of a deleted partition: its unread offsets up to the last seen end."""
     until = max(position, seen.get(tp, position))
     at_least = ", and had at least these" if until > position else ""
     return MissingOffsets(tp.range(position, until), why + at_least, start.topic_ids.get(tp.topic))
@@ -362,7 +367,7 @@ def _unread(
 def _place(
     tp: TopicPartition, position: int | None, begin: int, end: int, same_topic: bool | None
 ) -> tuple[int, MissingOffsets | None]:
-    """Return the offset from which reading continues, and the loss."""
+    """Return the offset at which reading of a partition continues, and the loss or None."""
 
     def lost(start: int, until: int, why: str) -> MissingOffsets:
         return MissingOffsets(tp.range(start, until), why)
@@ -385,11 +390,11 @@ def _place(
 def _same_topic(
     tp: TopicPartition, start: StreamOffset, topics: Mapping[str, Topic]
 ) -> bool | None:
-    """Return whether the topic is the same as before; None if an id is unknown."""
+    """Return whether a partition's topic has the same id as before; None if an id is unknown."""
     previous, now = start.topic_ids.get(tp.topic), topics[tp.topic].topic_id
     return None if previous is None or now is None else previous == now
 
 
 def topic_ids_of(topics: Mapping[str, Topic]) -> dict[str, str]:
-    """Return the ids of topics by name, as far as they are known."""
+    """Return the ids of topics by name, without topics whose id is unknown."""
     return {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}

@@ -1,8 +1,8 @@
-"""Spark's interface of every source: its columns, and readers that plan under a gate.
+"""Spark's data source API for every source: its columns, and its readers for streams and batches.
 
-The limit of a batch is applied inside ``latestOffset``: Spark calls ``getDefaultReadLimit`` only
-once per query start, so a changing rate cannot be a read limit. The read limit only tells a trigger
-with a limit from a trigger that reads everything (``once``).
+``latestOffset`` applies the gate's rate to each batch. A changing rate cannot be a read limit of
+Spark, because Spark calls ``getDefaultReadLimit`` only once per query start. The read limit only
+shows whether the trigger reads all records (``once``).
 """
 
 import gc
@@ -57,11 +57,11 @@ _SCHEMA: Final = StructType(
 )
 
 _ASSUMED_PARALLELISM: Final = 4
-"""Assumed number of tasks that run at the same time. Only headrace.register knows the number."""
+"""Assumed number of tasks that Spark runs at the same time, until `headrace.register` sets it."""
 
 
 class Reading(Protocol):
-    """Reader of one kind of source, which is sent to the tasks."""
+    """Reader for one kind of source. Spark sends it to the tasks."""
 
     @property
     def name(self) -> str:
@@ -69,30 +69,29 @@ class Reading(Protocol):
 
     @property
     def options(self) -> SourceOptions:
-        """Options that every source has."""
+        """Values of the options that every source has."""
 
     def log(self) -> Log:
-        """Return the log for planning."""
+        """Open the log, to plan reads."""
 
     def packed(self, ranges: Sequence[OffsetRange], log: Log) -> Sequence[tuple[OffsetRange, ...]]:
-        """Split these ranges, planned with the log from `log`, into the ranges of each task."""
+        """Distribute ranges over tasks. ``log`` is the log with which the ranges were planned."""
 
     def read(self, task: "SourceTask") -> Iterator[pa.RecordBatch]:
         """Yield the records of one task in a Spark worker, without records of aborted attempts.
 
-        Every record of the ranges is yielded, or the policy for losses is called with its offset.
+        If offsets of the ranges are missing, the task's policy for losses is called with them.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTask(InputPartition):
-    """Work of one task.
+    """Ranges that one Spark task reads.
 
     Attributes:
-        aborted: Attempts of stages whose records are skipped.
-        losses: Policy for offsets that are gone by now.
-        after: Checksums of the records before the offsets at which the batch begins; see
-            `CheckedLog.checksums`.
+        aborted: Names of aborted stage attempts, whose records the task skips.
+        losses: Policy for offsets that are gone when the task reads.
+        after: Checksums of the records before the batch's start; see `CheckedLog.checksums`.
     """
 
     ranges: Sequence[OffsetRange]
@@ -104,7 +103,7 @@ class SourceTask(InputPartition):
 
 @contextmanager
 def marked_as_read() -> Iterator[None]:
-    """Mark exceptions raised within the ``with`` as raised while the source was read."""
+    """Add the note `READ` to exceptions in the ``with`` block: the source caused them."""
     try:
         yield
     except Exception as error:
@@ -113,7 +112,7 @@ def marked_as_read() -> Iterator[None]:
 
 
 class _TaskSide:
-    """Common task side of both readers, which is sent to the tasks."""
+    """Base of the stream reader and the batch reader: the code that runs in the tasks."""
 
     def __init__(self, reading: Reading, values: "ValueTask | None" = None) -> None:
         self._reading = reading
@@ -136,20 +135,21 @@ class _TaskSide:
 
 
 class SourceFormat(DataSource):
-    """Spark's data source for one kind of source, with the native Kafka connector's columns.
+    """Spark's data source for one kind of source, with the columns of the native Kafka connector.
 
-    A schema passed to the builder selects columns; other columns are not built.
+    A schema that the user sets selects columns; other columns are not read.
     """
 
     parallelism: ClassVar[int] = _ASSUMED_PARALLELISM
     """Number of tasks that the session runs at the same time; `headrace.register` sets it."""
     driver: ClassVar[str | None] = None
-    """Name of the process of the session's program; `headrace.register` sets it."""
+    """Name of the driver's process; `headrace.register` sets it."""
     reports: "ClassVar[Reporter | None]" = None
-    """Receiver of values rejected in the session's tasks; `headrace.register` sets it."""
+    """Receiver of reports on values that tasks reject; `headrace.register` sets it."""
 
     secrets: ClassVar[Mapping[str, str]] = {}
-    """The session's secrets, by their placeholders in Spark; see `source_options.revealed`."""
+    """Secrets of the session, by the placeholders in Spark's options; see
+    `source_options.revealed`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         meant = options.copy()  # Spark's own kind of dict, with case-insensitive names.
@@ -164,9 +164,9 @@ class SourceFormat(DataSource):
 
     @classmethod
     def check(cls, schema: StructType, options: Mapping[str, str]) -> "DecodedValues | None":
-        """Check selected columns of a source with these options; return how it decodes values.
+        """Check the selected columns of a source. Return the decoding of its values, or None.
 
-        OptionError is raised for a column that the source does not have.
+        OptionError is raised for a column that the source does not have, and for a wrong option.
         """
         values = decoded_values(options)
         _check_columns(cls.name(), schema, _SCHEMA if values is None else values.schema(_SCHEMA))
@@ -185,18 +185,18 @@ class SourceFormat(DataSource):
             return _RefusedStream(error)
 
     def _chosen(self, schema: StructType) -> "tuple[ValueTask | None, tuple[str, ...]]":
-        """Return the decoding for these columns, and the names of the columns to read."""
+        """Return the decoder for these columns or None, and the names of the columns to read."""
         values = self.check(schema, self.options)
         task = None if values is None else values.task(schema, self.reports)
         return task, tuple(schema.names) if task is None else task.stored
 
     def reading(self, columns: tuple[str, ...], *, streaming: bool) -> Reading:
-        """Return the reader of these columns, with the options of the source."""
+        """Return a reader of these columns. It has the options of this source."""
         raise NotImplementedError
 
 
 class SourceStreamReader(_TaskSide, VersionedStreamReader):
-    """The streaming source, whose `StreamPlanner` is created in the planning process."""
+    """Reader of a stream. It creates its `StreamPlanner` in Spark's planner process."""
 
     _planner_made: "StreamPlanner | None" = None
 
@@ -246,9 +246,9 @@ class SourceStreamReader(_TaskSide, VersionedStreamReader):
             )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the planner notes processed offsets in ``latestOffset`` instead.
+        """Do nothing: the planner records processed offsets when it plans the next batch.
 
-        Spark may never commit a query's last batch.
+        Spark may never call this for a query's last batch.
         """
 
     def stop(self) -> None:
@@ -257,7 +257,7 @@ class SourceStreamReader(_TaskSide, VersionedStreamReader):
 
 
 class _RefusedStream(SourceStreamReader):
-    """A stream with wrong options, which raises the error when Spark plans it."""
+    """Reader of a stream with wrong options. It raises the error when Spark plans a batch."""
 
     def __init__(self, why: OptionError) -> None:
         self._why = why
@@ -268,7 +268,7 @@ class _RefusedStream(SourceStreamReader):
 
 
 class SourceBatchReader(_TaskSide, DataSourceReader):
-    """The bounded source: from ``startingOffsets`` to ``endingOffsets``, resolved at planning."""
+    """Reader of a bounded read. Planning resolves its starting and ending offsets."""
 
     def partitions(self) -> Sequence[SourceTask]:
         with marked_as_read():
@@ -291,9 +291,9 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
 
 
 def _check_columns(source: str, schema: StructType, of: StructType) -> None:
-    """Check that a schema's columns are the source's own and of their types.
+    """Check that a source has the columns of a schema, with the same types.
 
-    A typed value may have a subset of the fields. OptionError is raised for any other column.
+    A decoded value may have a subset of its fields. OptionError is raised for any other column.
     """
     _check_fields("column ", schema)
     types = {field.name: field.dataType for field in of}
@@ -311,14 +311,14 @@ def _check_columns(source: str, schema: StructType, of: StructType) -> None:
 
 
 def _check_fields(label: str, fields: StructType) -> None:
-    """Refuse a duplicate name, and NOT NULL, neither of which a task can provide."""
+    """Raise `OptionError` for a duplicate name or for NOT NULL, which tasks cannot provide."""
     for field in fields:
         if fields.names.count(field.name) > 1:
             raise OptionError(f"The schema has the {label}{field.name} twice; name it once.")
         if not field.nullable:
             raise OptionError(
-                f"The schema's {label}{field.name} is NOT NULL, and the source's columns may be"
-                " null; leave NOT NULL out, and have the format ask for it."
+                f"The schema's {label}{field.name} is NOT NULL, but the source's columns may be"
+                " null; leave NOT NULL out here, and set it in the schema of the format."
             )
 
 
@@ -335,7 +335,8 @@ _settled = False
 def _settle_garbage_collector() -> None:
     """Exclude imported objects from garbage collection, once per worker process.
 
-    Spark's worker collects all garbage after every task, which takes longer than a small read.
+    Spark's worker runs the garbage collector after every task. With all imported objects, that
+    takes longer than a small read.
     """
     global _settled  # noqa: PLW0603  (state of the worker process)
     if not _settled:
@@ -356,18 +357,18 @@ def pack(
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
-    """Return the ranges of each task, the largest task first.
+    """Distribute a batch's ranges over tasks. Return the ranges of each task, largest task first.
 
-    A task has a fixed cost (some 20 ms in Spark with a warm Python worker), so small ranges share a
-    task. A large range is split if the user requests more tasks than there are partitions.
+    A task has a fixed cost (about 20 ms with a warm Python worker), so small ranges share a task. A
+    large range is split only if the user sets a number of tasks or a maximum size.
 
     Args:
         ranges: Ranges of the batch; empty ranges are left out.
         parallelism: Number of tasks that the cluster runs at the same time. Up to this many tasks
             are made, even for few records.
-        min_partitions: ``minPartitions``: make about this many tasks of about equal size, by the
-            native connector's rule: rounding can make a few more or fewer.
-        max_records_per_partition: ``maxRecordsPerPartition``: no task has more records.
+        min_partitions: Value of ``minPartitions``: make about this many tasks of about equal size.
+            As in the native connector, rounding can make a few more or fewer.
+        max_records_per_partition: Value of ``maxRecordsPerPartition``: no task has more records.
     """
     chunks = [r for r in ranges if r.count > 0]
     if max_records_per_partition is not None:
@@ -402,11 +403,10 @@ def _share_out(chunks: Sequence[OffsetRange], tasks: int) -> list[tuple[OffsetRa
 
 
 def _split(chunks: Sequence[OffsetRange], tasks: int) -> list[OffsetRange]:
-    """Return about ``tasks`` chunks of about equal size, as many as the native connector makes.
+    """Split ranges into about ``tasks`` chunks of about equal size, by the native connector's rule.
 
-    A range gets its rounded share of the tasks. The share of an unsplit range is fixed, and the
-    other ranges share the remaining tasks. All other ranges in such a range's partition stay whole,
-    too.
+    A range whose rounded share is one task stays whole, and so do all ranges of its partition. The
+    other ranges are split for the remaining tasks, by their number of records.
     """
     total = sum(offsets.count for offsets in chunks)
     small = [offsets for offsets in chunks if _share(offsets.count, total, tasks) == 1]
@@ -423,5 +423,5 @@ def _split(chunks: Sequence[OffsetRange], tasks: int) -> list[OffsetRange]:
 
 
 def _share(count: int, total: int, tasks: int) -> int:
-    """Return the rounded share of the tasks, with a half rounded up; at least one."""
+    """Return ``count / total`` of the tasks, with a half rounded up; at least 1."""
     return max(math.floor(count / total * tasks + 0.5), 1)

@@ -1,8 +1,8 @@
-"""Reads of exactly the ranges of a batch: their options, their offset in a query, their tasks.
+"""Replays: reads of exactly the ranges of a batch, with their options, offsets and checks.
 
-A failed batch is read again, whole or in parts. Each layer between the batch's row and the tasks
-checks that it hands all requested ranges to the next layer. Without the check the handler would get
-an empty DataFrame, succeed, and the omitted records would count as processed.
+A failed batch is read again, whole or in parts. Each step from the batch's row to the tasks checks
+that it passes on all requested ranges. If a step omitted a range, the handler could succeed
+without these records, and they would count as processed.
 """
 
 import json
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 def replay_bounds(ranges: Iterable[OffsetRange]) -> dict[str, str]:
     """Return the options of a bounded read of exactly these ranges.
 
-    The offsets of Kafka's options hold one range per partition; ``headrace.ranges`` has the exact
-    ranges between them. Missing offsets are an error, whatever the stream's ``failOnDataLoss``: no
-    record of a repeated batch may disappear.
+    Kafka's options hold only one range per partition, from the first offset to the last.
+    ``headrace.ranges`` holds the exact ranges within it. ``failOnDataLoss`` is always true here,
+    because no record of a repeated batch may disappear.
 
     OptionError is raised if two ranges share an offset.
     """
@@ -46,7 +46,7 @@ def replay_bounds(ranges: Iterable[OffsetRange]) -> dict[str, str]:
 
 
 def assigned(ranges: Iterable[OffsetRange]) -> str:
-    """Return the partitions of these ranges, in the form of Kafka's option ``assign``."""
+    """Return the partitions of these ranges as JSON for Kafka's option ``assign``."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted({r.topic_partition for r in ranges}):
         topics.setdefault(topic, []).append(partition)
@@ -54,18 +54,18 @@ def assigned(ranges: Iterable[OffsetRange]) -> str:
 
 
 def exactly(wanted: Sequence[OffsetRange], bounded: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return the wanted ranges within a bounded read's ranges; without any, all of these.
+    """Return the wanted ranges, sorted, or all ``bounded`` ranges if none are wanted.
 
-    OptionError is raised if a wanted range lies outside of the bounds.
+    OptionError is raised if a wanted range is not within one of the ``bounded`` ranges.
     """
     if not wanted:
         return list(bounded)
     for offsets in wanted:
         if not any(bounds.contains(offsets) for bounds in bounded):
             raise OptionError(
-                f"{RANGES} names {offsets}, outside of the bounds of the read,"
+                f"{RANGES} has the range {offsets}, outside of the bounds of the read,"
                 f" {', '.join(map(str, bounded)) or 'which has no offsets'}; let startingOffsets"
-                " and endingOffsets enclose it."
+                " and endingOffsets enclose the range."
             )
     return sorted(wanted)
 
@@ -73,23 +73,21 @@ def exactly(wanted: Sequence[OffsetRange], bounded: Sequence[OffsetRange]) -> li
 def check_all_planned(
     ranges: Iterable[OffsetRange], tasks: Iterable[Iterable[OffsetRange]]
 ) -> None:
-    """Check that tasks read each of these ranges, and no offset twice.
-
-    SourceError is raised otherwise.
-    """
+    """Raise `SourceError` unless the tasks read all these ranges, and each offset once."""
     planned = [offsets for task in tasks for offsets in task]
     if merge(planned) != merge(r for r in ranges if r.count) or shared_offsets(planned):
         raise SourceError(
-            f"The tasks of a batch were to read {', '.join(map(str, ranges))}, and would read"
-            f" {', '.join(map(str, planned)) or 'nothing'}; nothing is read. Please report this."
+            f"The tasks of a batch should read {', '.join(map(str, ranges))}, but would read"
+            f" {', '.join(map(str, planned)) or 'nothing'}; the batch is not read. Please report"
+            " this."
         )
 
 
 def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
-    """Return the end of a batch of exactly these ranges, for a query that reads batches again.
+    """Return the checkpoint offset of a batch that a replay query reads: exactly these ranges.
 
-    ``following`` is the file that will contain the next batch's end. OptionError is raised if two
-    ranges share an offset.
+    ``following`` is the file that will contain the offset of the query's next batch. OptionError is
+    raised if two ranges share an offset.
     """
     exact = _disjoint(planned.offsets for planned in ranges)
     return StreamOffset(
@@ -101,7 +99,7 @@ def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, A
 
 
 def next_replay(end: StreamOffset) -> dict[str, Any] | None:
-    """Return the end of the next batch to read, or None until it is requested.
+    """Read a replay query's next offset from the file in ``end``; None if there is no file yet.
 
     SourceError is raised if the file does not contain an offset.
     """
@@ -113,8 +111,8 @@ def next_replay(end: StreamOffset) -> dict[str, Any] | None:
         return StreamOffset.from_json(json.loads(text)).to_json()
     except (json.JSONDecodeError, AttributeError) as error:
         raise SourceError(
-            f"The file {end.replay} is to say what is read again, and does not; start the query"
-            " again."
+            f"The file {end.replay} does not contain the offset of the next batch to read again;"
+            " start the query again."
         ) from error
 
 
@@ -122,7 +120,7 @@ def _disjoint(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     exact = sorted(ranges)
     if (shared := shared_offsets(exact)) is not None:
         raise OptionError(
-            f"A batch is to be read again, and two of its ranges have the offsets {shared}; nothing"
-            " of it is read."
+            f"A batch is to be read again, but two of its ranges share the offsets {shared}; the"
+            " batch is not read."
         )
     return exact

@@ -1,7 +1,7 @@
-"""Start of a query: its checkpoint and its ledger are compared once, before its first batch.
+"""Start of a query: compare its checkpoint with its ledger once, before its first batch.
 
-A gate's position is kept twice: in Spark's checkpoint and in the ledger. If one of the two is lost,
-or is an older copy, the other has the position.
+Spark's checkpoint and the ledger both hold a gate's position. If one of them is lost, or is an
+older copy, the position is taken from the other.
 
 =================== ============================= ==============================================
 checkpoint          ledger                        the query
@@ -13,15 +13,16 @@ newer               lacks batches of it           continues; the ranges become o
 of another ledger   any                           is refused; with `headrace adopt` as newer
 =================== ============================= ==============================================
 
-A new checkpoint takes over the id and the position of the last one. So an interrupted batch keeps
-its key and its place in the order. Ranges that an older ledger lacks become one dead batch. Spark
-commits a batch whether it succeeded or was deferred, so rows with ``success`` would claim an
-unknown outcome. The number of planned offsets in the checkpoint reveals a missing row even where
-positions do not: after a loss, or in a partition without records. Later batches may have been
-planned on an older ledger. So the missing ranges are all gaps of the proof, not only the ranges
-behind the newest batch.
+A new checkpoint takes over the id and the position of the previous checkpoint. So an interrupted
+batch keeps its key and its place in the order.
 
-All functions are pure: the planner reads both sides, and writes the decision.
+Ranges that an older ledger lacks become one dead batch. They do not become ``success``, because
+Spark also commits batches that were deferred. The checkpoint counts the offsets that it has
+planned. This count reveals a missing row even if positions do not: after a loss, or in a partition
+without records. After a restore of the ledger, later batches may have been planned already. So all
+gaps that `verify` finds are added, not only the ranges after the newest batch.
+
+All functions are pure: the planner reads checkpoint and ledger, and writes the result.
 """
 
 import json
@@ -40,22 +41,23 @@ from headrace.gate.source.source_options import NEW_CHECKPOINT
 from headrace.gate.source.stream_offset import StreamOffset
 
 UNKNOWN_OUTCOME: Final = "headrace.LedgerRestored"
-"""Error class of a dead batch that replaces the missing rows of a restored ledger."""
+"""Name of the error of a dead batch that replaces the missing rows of a restored ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateMemory:
-    """The ledger's knowledge of a gate at its query's start.
+    """A gate's history in the ledger, read when its query starts.
 
     Attributes:
-        ledger: The ledger's name in messages.
-        gate_id: The identity of the gate in its ledger.
+        ledger: URL of the ledger without secrets, for messages.
+        gate_id: Id of the gate in this ledger.
         checkpoints: One row for each checkpoint and topic.
         last: The newest unfinished batch; None if all batches are finished.
-        last_ranges: The ranges of that batch.
-        has_asked: Whether a start must see any actions: `adopt`, `restart` or `continued`.
-        adopted: The ids that operators allow for this start, by `headrace adopt`.
-        restarted_by: The operator who has set `headrace restart` for this start; None for nobody.
+        last_ranges: Ranges of the batch ``last``.
+        has_asked: Whether the ledger has an `adopt`, `restart` or `continued` for this start.
+        adopted: Ids of checkpoints and gates that operators allow with `headrace adopt`.
+        restarted_by: Operator who requested `headrace restart` for this start; None without a
+            request.
     """
 
     ledger: str
@@ -76,20 +78,20 @@ class GateMemory:
 
     @property
     def interrupted(self) -> Sequence[PlannedRange]:
-        """Ranges of the newest unfinished batch."""
+        """Ranges of the newest unfinished batch; empty if all batches are finished."""
         return self.last_ranges if self.last else ()
 
     def of_topics(self, first: StreamOffset) -> list[CheckpointRecord]:
-        """Return the rows of the topics that a query reads; other topics are ignored."""
+        """Return the checkpoint rows of the topics in an offset."""
         topics = {tp.topic for tp in first.positions}
         return [row for row in self.checkpoints if row.topic in topics]
 
     def planned(self, checkpoint_id: str) -> int:
-        """Return the number of offsets that the batches of a checkpoint have planned."""
+        """Return the number of offsets that the ledger's batches of a checkpoint have planned."""
         return sum(row.offsets for row in self.checkpoints if row.checkpoint_id == checkpoint_id)
 
     def reached(self, offset: StreamOffset) -> dict[TopicPartition, int]:
-        """Return the end of this checkpoint's batches, in topics with the ids of the offset."""
+        """Return the end of the checkpoint's batches in each partition, for unchanged topics."""
         return {
             TopicPartition(row.topic, partition): until
             for row in self.checkpoints
@@ -100,25 +102,25 @@ class GateMemory:
 
 
 def refuse_another_ledger(offset: StreamOffset, known: GateMemory) -> None:
-    """Raise `OptionError` for a checkpoint of another ledger, unless an operator adopted it."""
+    """Raise `OptionError` for a checkpoint of another ledger, unless an operator has adopted it."""
     if not offset.gate_id or offset.gate_id == known.gate_id or offset.gate_id in known.adopted:
         return
     raise OptionError(
-        f"The query's checkpoint was run with another ledger, in which the gate {known.gate!r} has"
-        f" the id {offset.gate_id}; in {known.ledger} it has the id {known.gate_id}, so what was"
-        " deferred there would never run. Give the gate the ledger that it had, or allow this one:"
-        f" `{_adopt(known, offset.gate_id)}`, and start again."
+        f"The query's checkpoint belongs to another ledger, in which the gate {known.gate!r} has"
+        f" the id {offset.gate_id}; in {known.ledger} the gate has the id {known.gate_id}, so"
+        " batches deferred in the other ledger would never run. Give the gate its earlier ledger,"
+        f" or allow this ledger: `{_adopt(known, offset.gate_id)}`, and start again."
     )
 
 
 def refuse_an_older_checkpoint(
     offset: StreamOffset, known: GateMemory, latest: Positions
 ) -> Positions:
-    """Return the ledger's positions beyond the checkpoint, if an operator has adopted it.
+    """Return the ledger's positions that are beyond the checkpoint; empty if there are none.
 
-    A batch is in the checkpoint before it is in the ledger, so an intact checkpoint is never
-    behind. If a log ends before the read offsets, an unclean election has cut the log. A copy of
-    the checkpoint lacks partitions that are newer than the copy.
+    A batch is written to the checkpoint before the ledger, so an intact checkpoint is never behind.
+    A copy of the checkpoint may also lack partitions that are newer than the copy. Positions beyond
+    the log's end do not count: there, an unclean leader election has removed records.
 
     OptionError is raised if the checkpoint is behind, and no operator has adopted it.
     """
@@ -155,16 +157,15 @@ def _adopt(known: GateMemory, which: str) -> str:
 
 
 def continued(first: StreamOffset, known: GateMemory) -> StreamOffset:
-    """Return the offset that a lost checkpoint would have now, according to the ledger.
+    """Return the offset from which a new checkpoint continues, from the ledger's history.
 
-    In each partition this is the end of the gate's plans in its newest checkpoint that has read the
-    partition. A partition that the ledger has never seen is left out and begins at its earliest
-    offset, as in a query with its checkpoint. A recreated topic keeps its old id from the ledger,
-    so that its unread rest counts as a loss.
+    In each partition, this is the end of the last checkpoint that has read the partition. A
+    partition that is new to the ledger is left out, so it begins at its earliest offset. A
+    recreated topic keeps its old id from the ledger, so that its unread records count as a loss.
 
     Args:
         first: The first offset of the new checkpoint.
-        known: A history with a checkpoint.
+        known: The gate's history; it must have at least one checkpoint.
     """
     by_topic: dict[str, list[CheckpointRecord]] = defaultdict(list)
     for row in sorted(known.of_topics(first), key=_age):
@@ -192,7 +193,7 @@ def continued(first: StreamOffset, known: GateMemory) -> StreamOffset:
 
 
 def going_on(offset: StreamOffset, known: GateMemory) -> str:
-    """Return a sentence, without its full stop, about where a new checkpoint begins."""
+    """Return a sentence, without its full stop, that says where a new checkpoint begins."""
     places = [f"{tp} at {at}" for tp, at in sorted(offset.positions.items())]
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
     runs_first = known.last is not None and interrupted_end(offset, known) is not None
@@ -204,7 +205,7 @@ def going_on(offset: StreamOffset, known: GateMemory) -> str:
 
 
 def refusal(known: GateMemory) -> str:
-    """Return the message for a refused new checkpoint."""
+    """Return the error message for a new checkpoint that the gate's options do not allow."""
     return (
         f"The query has a new checkpoint, and its gate {known.gate!r} has a history in"
         f" {known.ledger}; put the checkpoint back, or set the option {NEW_CHECKPOINT} to continue"
@@ -214,9 +215,10 @@ def refusal(known: GateMemory) -> str:
 
 
 def interrupted_end(offset: StreamOffset, known: GateMemory) -> StreamOffset | None:
-    """Return the end of an unfinished batch that a lost or older checkpoint had planned, or None.
+    """Return the end of the unfinished batch that must run first, or None.
 
-    The end has the ranges of the batch, and so the batch keeps its key.
+    A lost or older checkpoint had planned the batch. The end leads to the same ranges, so the batch
+    keeps its key.
     """
     if not known.interrupted or known.last is None:
         return None
@@ -244,11 +246,12 @@ def unknown_ranges(
     lost: Sequence[OffsetRange],
     gaps: Sequence[OffsetRange] = (),
 ) -> list[OffsetRange]:
-    """Return the ranges that a checkpoint has planned up to this offset and its ledger lacks.
+    """Return the ranges before an offset that its checkpoint has planned, but the ledger lacks.
 
-    Spark has committed the ranges, because the offset is the end of a committed batch. In a
-    partition that the ledger does not know at all, the ranges are all existing offsets before the
-    offset. ``gaps`` lie between batches that were planned after an older ledger was restored.
+    Spark has committed these ranges, because the offset is the end of a committed batch. In a
+    partition without batches in the ledger, they are all existing records before the offset.
+    ``gaps`` are missing ranges between batches of the ledger: later batches were planned after a
+    restore.
     """
     if offset.planned <= known.planned(offset.checkpoint_id):
         return []
@@ -263,7 +266,7 @@ def unknown_ranges(
 
 
 def unknown_outcome(ranges: Sequence[OffsetRange]) -> ErrorReport:
-    """Return the error of the dead batch that replaces these ranges."""
+    """Return the error of a dead batch for ranges that the ledger lacked."""
     return ErrorReport(
         UNKNOWN_OUTCOME,
         f"Spark has committed {sum(offsets.count for offsets in ranges):,} records of which this"
@@ -275,5 +278,5 @@ def unknown_outcome(ranges: Sequence[OffsetRange]) -> ErrorReport:
 
 
 def _age(row: CheckpointRecord) -> tuple[int, bool]:
-    """Return a sort key by the newest batch; a checkpoint without a batch yet is newer."""
+    """Return a key that sorts checkpoints by newest batch; without a batch is last on a tie."""
     return row.begins, not row.offsets

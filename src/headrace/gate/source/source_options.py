@@ -1,4 +1,4 @@
-"""Options that every source has: its gate, its limits, its start, and the size of its tasks."""
+"""Options that every source has: gate, limits, start and end of a read, and size of tasks."""
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class NewCheckpoint(StrEnum):
-    """Behaviour of a query with a new checkpoint if its gate has a history."""
+    """What a query with a new checkpoint does if its gate has a history in the ledger."""
 
     CONTINUE = "continue"
     """Continue from the ledger's position; an interrupted batch runs first, under its own key."""
     RESTART = "restart"
-    """Begin by ``startingOffsets``; processed records may be processed again."""
+    """Begin at ``startingOffsets``; processed records may be processed again."""
     REFUSE = "refuse"
-    """Refuse to start."""
+    """Raise `OptionError`, so that the query does not start."""
 
 
 NEW_CHECKPOINT: Final = "headrace.newCheckpoint"
@@ -53,7 +53,7 @@ STREAM_ONLY: Final = (
     "outage.maxHold",
     FAIL_ON_MISFIT,
 )
-"""Options of a stream only."""
+"""Options that only a stream may have."""
 # The native connector accepts and ignores these options in a bounded read too.
 STREAM_NATIVE: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 TOPIC_IDS: Final = "headrace.topicIds"
@@ -65,7 +65,7 @@ BATCH_ONLY: Final = (
     TOPIC_IDS,
     RANGES,
 )
-"""Options of a bounded read only."""
+"""Options that only a bounded read may have."""
 BOTH: Final = (
     "startingOffsets",
     "startingOffsetsByTimestamp",
@@ -79,10 +79,10 @@ BOTH: Final = (
     "mode",
 )
 SHARED: Final = (*BOTH, *STREAM_NATIVE, *BATCH_ONLY, *STREAM_ONLY)
-"""All options that every source has."""
+"""All options that every source has, for streams and for bounded reads."""
 
 MIN_RATE_PER_S: Final = 100.0
-"""Default of ``backpressure.pid.minRate``."""
+"""Default of ``backpressure.pid.minRate`` (records/s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +90,20 @@ class SourceOptions:
     """Checked values of the options that every source has.
 
     Attributes:
-        timestamp_strategy: Reaction if no record is at or after a starting time.
+        timestamp_strategy: What to do if no record is at or after a starting time: raise an error,
+            or start at the latest offset.
         fail_on_data_loss: Whether missing offsets stop the query.
-        min_partitions: Minimum number of tasks; None for a number chosen by the number of records.
+        min_partitions: Approximate number of tasks; None to choose it from the number of records.
         max_records_per_partition: Maximum number of records in a task; None for no limit.
         ledger: URL of the gate's ledger; never shown, because it may contain a password.
-        read: Id of a `Gate.read`, by which its query and its handler find each other.
+        read: Id of a `Gate.read` call, which links its query to the gate's handler.
         min_offsets_per_trigger: Minimum number of offsets in a batch; None for no minimum.
-        max_trigger_delay_ms: Longest wait of too few offsets (ms).
-        interval_ms: Interval, or the length of an ``auto`` interval until a fixed cost is known
-            (ms).
-        new_checkpoint: Behaviour of a new checkpoint if the gate has a history.
-        topic_ids: Ids of the topics at the time of the plan, by name; topics with other ids are not
-            read.
+        max_trigger_delay_ms: Longest delay of a batch for ``min_offsets_per_trigger`` (ms).
+        interval_ms: Interval of the gate (ms). For ``auto``: its first length, before a batch's
+            fixed cost is known.
+        new_checkpoint: What a new checkpoint does if the gate has a history.
+        topic_ids: Ids of the topics at the time of the plan, by name. A topic that now has another
+            id is not read.
         ranges: Exact ranges of a bounded read; empty for all offsets between its bounds.
     """
 
@@ -127,7 +128,7 @@ class SourceOptions:
 
     @property
     def no_limits(self) -> BatchLimits:
-        """Limits for a trigger that reads all records."""
+        """Limits for a trigger that reads all records (``once``): only the interval is set."""
         return BatchLimits(seconds_per_batch=self.interval_ms / 1000, initial_rate=None)
 
 
@@ -139,10 +140,10 @@ def exactly_named(
     both: Collection[str] = (),
     stream_only: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return the options by their exact names.
+    """Return a source's options with their exact names, from names in any case.
 
-    OptionError is raised for an unknown option, or one for another kind of read. ``both`` and
-    ``stream_only`` are this source's options in addition to the options of every source.
+    ``both`` and ``stream_only`` name the options that only this source has. OptionError is raised
+    for an unknown option, for a stream's option in a bounded read, and the other way round.
     """
     exact_name = {name.lower(): name for name in (*both, *stream_only, *SHARED)}
     misplaced = BATCH_ONLY if streaming else (*stream_only, *STREAM_ONLY)
@@ -159,7 +160,7 @@ def exactly_named(
 
 
 def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> OptionError:
-    """Return the error for an unknown option, with the closest known name."""
+    """Return the error for an unknown option. Its message suggests the closest known name."""
     near = difflib.get_close_matches(name.lower(), exact_name, n=1)
     hint = f"did you mean {exact_name[near[0]]}?" if near else "see docs/options.md."
     return OptionError(f"There is no option {name} for {what}; {hint}")
@@ -168,9 +169,9 @@ def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> Optio
 def parse_source_options(
     raw: Mapping[str, str], *, streaming: bool, stream_begins: Edge
 ) -> SourceOptions:
-    """Parse and check the options of every source, individually and against each other.
+    """Parse the options that every source has. Raise `OptionError` for wrong or contradictory ones.
 
-    ``raw`` is by exact name; ``stream_begins`` is the default start of a stream.
+    ``raw`` has the options by exact name. ``stream_begins`` is the default start of a stream.
     """
     minimum = whole(raw, "minOffsetsPerTrigger")
     limits = _limits(raw)
@@ -205,7 +206,7 @@ def parse_source_options(
 
 
 def decoded_values(options: Mapping[str, str]) -> "DecodedValues | None":
-    """Return how a source with these options decodes values; None if values stay raw.
+    """Return the decoding of a source's values from its options; None if values stay raw bytes.
 
     The names of the options may be in any case. OptionError is raised for a wrong or contradictory
     option, and SetupError if the format's decoder is not installed.
@@ -235,7 +236,7 @@ def _refuse_contradictions(
     if minimum is not None and maximum is not None and minimum > maximum:
         raise OptionError(
             f"minOffsetsPerTrigger is {minimum}, more than the {maximum} of maxOffsetsPerTrigger;"
-            " lower the first or raise the second."
+            " lower minOffsetsPerTrigger or raise maxOffsetsPerTrigger."
         )
     if "headrace.gate" in raw:
         text_of.gate_name("headrace.gate", raw["headrace.gate"])
@@ -249,7 +250,7 @@ def _refuse_contradictions(
         is_gates = name in {"headrace.ledger", FAIL_ON_MISFIT}
         if is_gates or name.startswith(("backpressure.", "outage.")):
             raise OptionError(
-                f"The option {name} needs a gate, under whose name the ledger keeps what is known;"
+                f"The option {name} needs a gate, which has its rates and batches in the ledger;"
                 " set headrace.gate too."
             )
 
@@ -263,7 +264,8 @@ def _limits(raw: Mapping[str, str]) -> BatchLimits:
     if "headrace.gate" in raw and initial < least:
         raise OptionError(
             f"backpressure.initialRate is {initial:g} records/s, below the {least:g} of"
-            " backpressure.pid.minRate; raise the first or lower the second."
+            " backpressure.pid.minRate; raise backpressure.initialRate or lower"
+            " backpressure.pid.minRate."
         )
     cap, caps = text_of.number_by_partition(
         "maxRatePerPartition",
@@ -304,10 +306,10 @@ def _min_rate(raw: Mapping[str, str]) -> float:
 
 
 def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
-    """Return the constraints on an ``auto`` interval; None for a fixed interval.
+    """Return the limits of an ``auto`` interval; None if the interval is fixed.
 
-    OptionError is raised for a limit that is out of its range, or belongs to an ``auto`` interval
-    only.
+    OptionError is raised for a limit that is out of its range, and for any limit of a fixed
+    interval.
     """
     if raw.get("headrace.interval", "").strip().lower() != AUTO:
         for name in ("headrace.maxDelay", "headrace.workRatio"):
@@ -315,7 +317,7 @@ def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
                 raise OptionError(
                     f"{name} is {raw[name]!r}, and headrace.interval is"
                     f" {raw.get('headrace.interval', '1 second')!r}; it is for an interval that is"
-                    f" {AUTO}, so set that too, or leave it out."
+                    f" {AUTO}, so set headrace.interval to it, or leave the option {name} out."
                 )
         return None
     law = IntervalLaw()
@@ -329,18 +331,20 @@ def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
 
 
 def fails_on_misfit(options: Mapping[str, str]) -> bool:
-    """Return whether a schema that fits no records ends the query, by options in any case.
+    """Return the value of ``failOnMisfit``: whether a schema that fits no record ends the query.
 
-    OptionError is raised if the option is neither true nor false.
+    The names of the options may be in any case. OptionError is raised if the value is neither true
+    nor false.
     """
     raw = {name.lower(): value for name, value in options.items()}
     return text_of.boolean(FAIL_ON_MISFIT, raw.get(FAIL_ON_MISFIT.lower(), "true"))
 
 
 def outage_settings(options: Mapping[str, str]) -> OutageSettings:
-    """Return the settings of a gate's wait for its sink, from a stream's options in any case.
+    """Return the settings of a gate's wait for an unreachable sink, from a stream's options.
 
-    OptionError is raised for a malformed time, or for times that contradict each other.
+    The names of the options may be in any case. OptionError is raised for a malformed time, or for
+    times that contradict each other.
     """
     raw, settings = {name.lower(): value for name, value in options.items()}, OutageSettings()
 
@@ -393,7 +397,7 @@ def whole(raw: Mapping[str, str], name: str, *, at_least: int, default: int) -> 
 def whole(
     raw: Mapping[str, str], name: str, *, at_least: int = 1, default: int | None = None
 ) -> int | None:
-    """Return an option that is a whole number, or the default if the option is not set.
+    """Return the value of an option that is a whole number, or the default if it is not set.
 
     OptionError is raised if the value is not a whole number, or is too small.
     """
@@ -401,17 +405,17 @@ def whole(
 
 
 LEDGERS: Final = frozenset({"headrace.ledger", "headrace.channel"})
-"""Options that are URLs of ledgers, in lower case."""
+"""Names, in lower case, of the options whose value is the URL of a ledger."""
 
 
 def revealed(options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with their secrets, from the options in Spark.
+    """Replace placeholders in Spark's options by the session's secrets. Return all options.
 
-    Spark shows options in plans, its web UI and its event log. So Spark gets a placeholder for each
-    secret, and the URL of a ledger without its secrets. The secrets travel in the class of the
-    source, which shows none of them.
+    Spark shows options in plans, its web UI and its event log. So Spark receives only a placeholder
+    for each secret, and a ledger's URL without its password. The class of the source carries the
+    secrets to Spark's Python processes.
 
-    OptionError is raised if a ledger's URL contains a secret, which Spark shows already.
+    OptionError is raised if the URL of a ledger contains a password, because Spark would show it.
     """
     return {
         name: _ledger(name, value, secrets)

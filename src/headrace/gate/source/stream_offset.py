@@ -1,25 +1,24 @@
-"""Offset in Spark's checkpoint: the native connector's JSON, with a few more keys.
+"""Offset of a source in Spark's checkpoint: the native connector's JSON, with additional keys.
 
-The native connector writes only ``{"orders": {"0": 12, "1": 7}}``, so a query may change from the
-native connector to Headrace on its own checkpoint. Keys that begin with ``@``, which no topic's
-name can, add data that a batch needs when Spark runs the batch again after a crash:
+The native connector writes only ``{"orders": {"0": 12, "1": 7}}``. So a query can change from the
+native connector to Headrace and keep its checkpoint. The additional keys begin with ``@``, which no
+topic's name contains. They have the data that a batch needs when Spark repeats it after a crash:
 
-``@gate``   the gate that limits this source; it assigns a progress event to a gate.
-``@checkpoint`` random id of a fresh checkpoint; with the ranges it identifies a batch.
-``@ledger`` id of the gate in its ledger; it identifies the ledger of this checkpoint.
+``@gate``   name of the gate that limits this source. It assigns a progress event to a gate.
+``@checkpoint`` random id, made for a new checkpoint. Id and ranges together identify a batch.
+``@ledger`` id of the gate in its ledger. It shows which ledger belongs to this checkpoint.
 ``@planned`` number of offsets that this checkpoint has planned so far. A ledger with fewer offsets
             lacks a batch; positions do not show this after a loss.
 ``@ids``    the topics' ids, which distinguish a topic from a later topic of the same name.
 ``@from``   start of the batch, for partitions that did not begin at the previous batch's end: at
             the very start, on a new partition, after a loss.
-``@after``  checksums of the blocks before these offsets, if the log has them. They distinguish a
-            journal's lane from a lane that was restored from a copy and written on.
-``@gone``   next offsets of topics that are gone, or that the query temporarily cannot see.
-``@first``  set on the initial offset only, before any batch is planned.
-``@replay`` set if a query of its own reads batches again: the file that will contain the next
+``@after``  checksums of the blocks before these offsets, if the log has checksums. They reveal
+            that a journal's lane was restored from a copy, and new records were appended.
+``@gone``   next offset to read in topics that are deleted, or that the query may not see now.
+``@first``  true only in the initial offset, before any batch is planned.
+``@replay`` only in a query that replays batches: path of the file that will contain the next
             batch's end.
-``@ranges`` with ``@replay``: exact ranges of the batch, which may have several ranges of one
-            partition.
+``@ranges`` only with ``@replay``: exact ranges of the batch; a partition may have several.
 """
 
 import shlex
@@ -44,24 +43,25 @@ if TYPE_CHECKING:
 Checksums = Mapping[TopicPartition, int]
 """Checksums by partition: see `headrace.gate.source.log.CheckedLog.checksums`."""
 ChecksumsBefore = Mapping[tuple[TopicPartition, int], int]
-"""Checksums by partition and offset, each of the records before its offset."""
+"""Checksum of the records before an offset, by partition and offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """One end of a batch, in every partition of the source.
+    """Offset of a source in Spark's checkpoint: the end of one batch and the start of the next.
 
     Attributes:
         positions: Next offset to read, by partition.
-        checkpoint_id: Identity of a fresh checkpoint, which its copies keep.
-        gate_id: Identity of the gate in its ledger; empty without a gate.
+        checkpoint_id: Random id of the checkpoint. Copies of the checkpoint have the same id.
+        gate_id: Id of the gate in its ledger; empty without a gate.
         planned: Number of offsets that the checkpoint's batches have planned so far.
         begins: Start of the batch that ends here, in partitions that do not begin at the previous
             batch's end.
-        after: Checksums of the records before the positions, if the log has them.
-        replay: In a replay of batches, the path of the file with the next batch's end.
-        ranges: In a replay, exact ranges of the batch that ends here.
-        out_of_sight: Next offset to read in topics that are gone, or cannot be seen now.
+        after: Checksums of the records before the positions; empty if the log has no checksums.
+        replay: In a query that replays batches, the path of the file that will contain the next
+            batch's end; otherwise empty.
+        ranges: In a query that replays batches, the exact ranges of the batch that ends here.
+        out_of_sight: Next offset to read in topics that are deleted or not visible now.
     """
 
     positions: Positions
@@ -78,7 +78,7 @@ class StreamOffset:
     planned: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict of topics; the same offset always gives the same text."""
+        """Return the offset as a dict for JSON; equal offsets give the same text."""
         extra: dict[str, Any] = {
             "@gate": self.gate,
             "@checkpoint": self.checkpoint_id,
@@ -96,9 +96,9 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, offset: Mapping[str, Any]) -> "StreamOffset":
-        """Parse the JSON of ``to_json`` or the native connector.
+        """Parse a dict as returned by `to_json`, or as written by the native connector.
 
-        SourceError is raised for any other JSON.
+        SourceError is raised for any other dict.
         """
         try:
             return cls(
@@ -117,16 +117,15 @@ class StreamOffset:
             )
         except (AttributeError, TypeError, ValueError) as error:
             raise SourceError(
-                f"The checkpoint's offset {offset!r} is not one of a Kafka source; start the query"
-                " with the checkpoint it was started with, or with a new one."
+                f"The checkpoint's offset {offset!r} is not the offset of a Kafka source; start the"
+                " query with the checkpoint it was started with, or with a new checkpoint."
             ) from error
 
     def ranges_from(self, start: "StreamOffset") -> list[OffsetRange]:
         """Return the non-empty ranges of the batch that ends here, by topic and partition.
 
-        A partition without a known start is read from 0. The native connector may have planned the
-        batch. For a new partition, its batch begins at the earliest offset, without a written
-        start.
+        A partition without a known start is read from 0: the native connector does not write the
+        start of a partition that is new in a batch.
         """
         if self.replay:
             return list(self.ranges)
@@ -140,22 +139,22 @@ class StreamOffset:
     def refuse_another_gate(self, gate: str | None) -> None:
         """Raise `OptionError` if this offset belongs to another gate's checkpoint.
 
-        An unfinished batch of the other gate would be run again under another key, and the other
-        gate's history would have a gap.
+        Otherwise an unfinished batch of the other gate would run again under another key, and the
+        other gate's history would have a gap.
         """
         if gate is not None and self.gate is not None and gate != self.gate:
             raise OptionError(
                 f"The query's checkpoint belongs to the gate {self.gate!r}, and its source has the"
                 f" gate {gate!r}; a batch's key depends on its gate, so read with the gate"
-                f" {self.gate!r}, or start with a new checkpoint and with startingOffsets where"
-                f" that one ended (`headrace checkpoint offsets {shlex.quote(self.gate)}` prints"
-                " them)."
+                f" {self.gate!r}, or start with a new checkpoint and with startingOffsets where the"
+                f" old checkpoint ended (`headrace checkpoint offsets {shlex.quote(self.gate)}`"
+                " prints them)."
             )
 
     def after_of(self, topic_ids: Mapping[str, str]) -> ChecksumsBefore:
-        """Return the checksums of the blocks before these positions, for topics with the same ids.
+        """Return the checksums before these positions, for topics that still have the same id.
 
-        A recreated topic has other records, so checksums of the earlier topic do not apply to it.
+        A recreated topic has other records, so the checksums of the deleted topic do not apply.
         """
         return {
             (tp, self.positions[tp]): checksum
@@ -171,7 +170,7 @@ class StreamOffset:
         after: Checksums,
         out_of_sight: Positions,
     ) -> "StreamOffset":
-        """Return the end of the next batch."""
+        """Return the end of the batch that begins here, with these values and a new ``planned``."""
         end = replace(
             self,
             positions=positions,
@@ -188,7 +187,7 @@ class StreamOffset:
 def _reached(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
     """Parse positions as ``flat`` does; raise ValueError for a negative offset.
 
-    In options, negative numbers mean earliest and latest.
+    Only options may have negative offsets, which mean earliest and latest.
     """
     positions = flat(topics)
     if any(offset < 0 for offset in positions.values()):
@@ -203,7 +202,7 @@ def _text(value: object) -> str:
 
 
 def planned_ids(ranges: "Sequence[PlannedRange]") -> dict[str, str]:
-    """Return the known ids of these ranges' topics at the time of the plan."""
+    """Return the ids that the topics of planned ranges had, by name, without unknown ids."""
     return {
         planned_range.offsets.topic: planned_range.topic_id
         for planned_range in ranges

@@ -1,6 +1,6 @@
-"""librdkafka's configuration from the options of Kafka's Java clients, as Spark's users write them.
+"""Translation of the options of Kafka's Java clients, as Spark's users write them, for librdkafka.
 
-librdkafka itself checks each configuration, by creating a client without a connection.
+librdkafka itself checks each translated configuration: it creates a client without a connection.
 """
 
 import difflib
@@ -27,13 +27,14 @@ _Client = type[Consumer] | type[Producer]
 
 
 class Treatment(NamedTuple):
-    """Translation of one of Java's options: a line of ``java_options.txt``.
+    """Translation of one option of the Java client, from a line of ``java_options.txt``.
 
     Attributes:
-        value: Type of the value; None for an option that is refused, or translated together with
-            others.
-        to: librdkafka's options for the value; none if the option has no effect, or is refused.
-        refusal: Reason and alternative; empty for an option that is not refused.
+        value: Type of the value. None if the option is refused, or translated elsewhere together
+            with other options.
+        to: Names of librdkafka's options that get the value; empty if the option has no effect, or
+            is refused.
+        refusal: Reason for the refusal and an alternative, for the error; empty if not refused.
     """
 
     value: ValueType | None
@@ -56,10 +57,10 @@ def _table(client: str) -> dict[str, Treatment]:
 
 
 CONSUMER_OPTIONS: Final[Mapping[str, Treatment]] = _table("consumer")
-"""All options of the Java consumer, by name, and their treatment."""
+"""Translation of each option of the Java consumer, by name."""
 
 PRODUCER_OPTIONS: Final[Mapping[str, Treatment]] = _table("producer")
-"""Options that only the Java producer has, by name, and their treatment."""
+"""Translation of each option that only the Java producer has, by name."""
 
 _JAVA_DEFAULTS: Final[Mapping[str, Value]] = {
     # Java's defaults that matter for reading and differ from librdkafka's.
@@ -109,11 +110,11 @@ _PRODUCER: Final = frozenset(
 def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
     """Return the librdkafka consumer configuration for options of the Java client.
 
-    Names are without ``kafka.``, in any case. An option that librdkafka knows and Java does not is
-    passed on unchanged.
+    The names have no ``kafka.`` prefix, and may be in any case. Options that only librdkafka has
+    are passed on unchanged.
 
-    OptionError is raised if an option is missing, unknown, invalid, refused, or contradicts another
-    one. Its text shows no secret.
+    OptionError is raised if an option is missing, unknown, invalid or refused, or contradicts
+    another option. The message shows no secret.
 
     >>> client_config({"bootstrap.servers": "kafka:9092", "fetch.max.wait.ms": "100"})
     {'isolation.level': 'read_uncommitted', 'check.crcs': True, 'bootstrap.servers': 'kafka:9092', \
@@ -139,7 +140,7 @@ def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
         _check_token(options)
     for name in filter(config.__contains__, own):
         java = " and ".join(f"kafka.{option}" for option in _origins(name, options))
-        raise OptionError(f"kafka.{name} and {java} are both given; leave one out.")
+        raise OptionError(f"kafka.{name} and {java} are both given; leave one of them out.")
     config |= own
     _check_client(Consumer, config, options)
     return config
@@ -148,10 +149,10 @@ def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
 def producer_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
     """Return the librdkafka producer configuration for options of the Java client.
 
-    As in Java, options that only a consumer has are without effect.
+    As in Java, options that only a consumer has are ignored.
 
-    OptionError is raised if an option is missing, unknown, invalid, refused, or contradicts another
-    one. Its text shows no secret.
+    OptionError is raised if an option is missing, unknown, invalid or refused, or contradicts
+    another option. The message shows no secret.
 
     >>> producer_config({"bootstrap.servers": "kafka:9092", "delivery.timeout.ms": "5000"})[
     ...     "message.timeout.ms"
@@ -221,7 +222,7 @@ def _fetch_size(options: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _backoffs(options: Mapping[str, str]) -> dict[str, Value]:
-    """Return the waits between tries; as in Java, a maximum below the wait replaces the wait."""
+    """Return the settings for waits between retries. As in Java, the maximum limits all waits."""
     config: dict[str, Value] = {}
     for kind, allowed in (("reconnect", integer(0, 3_600_000)), ("retry", integer(1, 300_000))):
         wait, most = names = (f"{kind}.backoff.ms", f"{kind}.backoff.max.ms")
@@ -238,15 +239,17 @@ def _backoffs(options: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _check_own(name: str, value: str) -> None:
-    """Check an option of librdkafka alone: it must exist, and users must be allowed to set it."""
+    """Check an option that only librdkafka has. Raise `OptionError` if users cannot set it."""
     if name in _ALIASES:
-        raise OptionError(f"kafka.{name} is librdkafka's; use Java's kafka.{_ALIASES[name]}.")
+        raise OptionError(
+            f"kafka.{name} is librdkafka's name of an option; use Java's name,"
+            f" kafka.{_ALIASES[name]}."
+        )
     if name in _PRODUCER:
         raise OptionError(f"kafka.{name} is an option of producers; leave it out when reading.")
     if name in _CONTROLLED or name.endswith("_cb"):
         raise OptionError(
-            f"kafka.{name} is for Headrace itself to set, or cannot be given as a text; leave it"
-            " out."
+            f"kafka.{name} is set by Headrace itself, or cannot be given as text; leave it out."
         )
     refusal = _refusal_of(Consumer, name, value)
     if refusal == _unknown(name):
@@ -262,9 +265,10 @@ def _check_own(name: str, value: str) -> None:
 
 
 def _check_client(client: _Client, config: Mapping[str, Value], options: Mapping[str, str]) -> None:
-    """Let librdkafka check a configuration, by creating a client that never connects.
+    """Let librdkafka check a configuration: create a client that never connects.
 
-    ``options`` are the user's options, from which ``config`` was made: errors name these.
+    ``options`` are the user's options, from which ``config`` was translated. `OptionError` names
+    them.
     """
     quiet = {"bootstrap.servers", "debug", "log_level"}
     unconnected = {name: value for name, value in config.items() if name not in quiet}
@@ -273,16 +277,16 @@ def _check_client(client: _Client, config: Mapping[str, Value], options: Mapping
         return
     if "No provider for SASL mechanism GSSAPI" in reason:
         raise OptionError(
-            f"{describe('sasl.mechanism', 'GSSAPI')} needs a librdkafka with Kerberos, which"
-            " the confluent-kafka installed here has not; install one of your own with `pip install"
-            " --no-binary confluent-kafka confluent-kafka` where librdkafka with libsasl2 is."
+            f"{describe('sasl.mechanism', 'GSSAPI')} needs a librdkafka with Kerberos, which the"
+            " installed confluent-kafka does not have; install librdkafka with libsasl2, and then"
+            " `pip install --no-binary confluent-kafka confluent-kafka`."
         )
     wrong = [name for name, value in unconnected.items() if _refusal_of(client, name, value)]
     wrong = wrong or [name for name in unconnected if re.search(rf"\b{re.escape(name)}\b", reason)]
     java = dict.fromkeys(option for name in wrong for option in _origins(name, options))
     named = " and ".join(describe(option, options[option]) for option in java)
     raise OptionError(
-        f"librdkafka refuses {named or 'what the kafka options say together'}"
+        f"librdkafka refuses {named or 'the combination of the kafka options'}"
         f" ({_without_secrets(reason, {**options, **unconnected})}); correct it."
     )
 

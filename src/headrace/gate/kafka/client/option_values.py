@@ -1,4 +1,4 @@
-"""Values of the options of Kafka's clients: their parsers, and their redaction."""
+"""Values of the options of Kafka's clients: how to parse them, and how to hide secrets."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ Value = str | int | float | bool
 REDACTED: Final = "***(redacted)"
 
 PREFIX: Final = "kafka."
-"""Prefix of the client's options among a source's or sink's options."""
+"""Prefix of the options of Kafka's client among the options of a source or sink."""
 
 _LONGEST_SHOWN: Final = 80
 
@@ -30,7 +30,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the client's options among the options of a source or sink, in any case.
+    """Return the ``kafka.*`` options of a source or sink, in lower case and without the prefix.
 
     >>> client_options({"subscribe": "orders", "Kafka.Client.Id": "a"})
     {'client.id': 'a'}
@@ -43,7 +43,7 @@ def client_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_secret(option: str) -> bool:
-    """Return whether an option's value must not be shown; the name may lack the ``kafka.``.
+    """Return whether the value of an option is secret. The prefix ``kafka.`` may be missing.
 
     >>> [is_secret(o) for o in ("kafka.sasl.jaas.config", "ssl.keystore.key", "subscribe")]
     [True, True, False]
@@ -52,7 +52,7 @@ def is_secret(option: str) -> bool:
 
 
 def redact(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without secrets; a ledger's URL only loses its password and secrets.
+    """Return the options with secrets replaced. In a ledger's URL, only the secrets are replaced.
 
     >>> redact({"subscribe": "orders", "kafka.ssl.key.password": "hunter2"})
     {'subscribe': 'orders', 'kafka.ssl.key.password': '***(redacted)'}
@@ -64,7 +64,7 @@ def redact(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def describe(option: str, value: str) -> str:
-    """Return an option as text for an error; the given name lacks the ``kafka.``.
+    """Return an option and its value as text for an error, with the prefix and without secrets.
 
     >>> describe("client.id", "a")
     "kafka.client.id='a'"
@@ -88,7 +88,7 @@ def _redacted(option: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """Type of an option's value: the allowed values, in words, and a parser.
+    """Type of an option's value: a parser, and a description of the allowed values.
 
     The parser returns None for an invalid value.
     """
@@ -97,7 +97,7 @@ class ValueType:
     parse: Callable[[str], Value | None]
 
     def read(self, option: str, text: str) -> Value:
-        """Return the value of an option; raise `OptionError` for an invalid text."""
+        """Parse the value of an option; raise `OptionError` for an invalid value."""
         value = self.parse(text)
         if value is None:
             raise OptionError(f"{describe(option, text)} is not valid; it must be {self.allowed}.")
@@ -105,7 +105,7 @@ class ValueType:
 
 
 def integer(least: int, most: int, *, minus_one: int | None = None) -> ValueType:
-    """Return the type of whole numbers from least to most; ``minus_one`` also allows -1."""
+    """Return the type of whole numbers in a range; -1 is read as ``minus_one``, if that is set."""
 
     def parse(text: str) -> int | None:
         if not _INTEGER.fullmatch(text):
@@ -120,7 +120,7 @@ def integer(least: int, most: int, *, minus_one: int | None = None) -> ValueType
 
 
 def one_of(*words: str) -> ValueType:
-    """Return the type of these words, in any case; its value has the case of the argument."""
+    """Return the type of an option with these words, in any case, as its allowed values."""
     by_lower = {word.lower(): word for word in words}
     return ValueType(" or ".join(words), lambda text: by_lower.get(text.lower()))
 
@@ -146,7 +146,7 @@ _NAMED: Final = {
 
 
 def value_type(text: str) -> ValueType:
-    """Return the type of an option's value from its text in ``java_options.txt``.
+    """Return the type of an option's value from its description in ``java_options.txt``.
 
     >>> value_type("0 to 2147483647, or -1").read("connections.max.idle.ms", "-1")
     0

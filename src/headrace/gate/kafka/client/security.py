@@ -1,4 +1,4 @@
-"""TLS and SASL: Java's options and login configuration (JAAS), in librdkafka's options."""
+"""Translation of TLS and SASL options, and of Java's login configuration (JAAS), for librdkafka."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ _PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1---
 
 
 def tls_config(options: Mapping[str, str]) -> dict[str, Value]:
-    """Return librdkafka's ``ssl.*`` options for Java's."""
+    """Translate Java's ``ssl.*`` options to librdkafka's; raise `OptionError` if it cannot."""
     config = {**_trust(options), **_key(options)}
     _check_protocols(options)
     algorithm = options.get("ssl.endpoint.identification.algorithm")
@@ -43,8 +43,8 @@ def _trust(options: Mapping[str, str]) -> dict[str, Value]:
         )
     if "ssl.truststore.password" in options:
         raise OptionError(
-            "kafka.ssl.truststore.password is given for a PEM trust store, which has none; leave it"
-            " out."
+            "kafka.ssl.truststore.password is given for a PEM trust store, which has no password;"
+            " leave it out."
         )
     if certificates is not None:
         _exclude(options, "ssl.truststore.certificates", "ssl.truststore.location")
@@ -69,8 +69,8 @@ def _key(options: Mapping[str, str]) -> dict[str, Value]:
         )
     if "ssl.keystore.password" in options:
         raise OptionError(
-            "kafka.ssl.keystore.password is given for a PEM key store, which has none; give the"
-            " password of its key as kafka.ssl.key.password."
+            "kafka.ssl.keystore.password is given for a PEM key store, which has no password; give"
+            " the password of the key as kafka.ssl.key.password."
         )
     config: dict[str, Value] = {}
     if "ssl.key.password" in options:
@@ -81,8 +81,8 @@ def _key(options: Mapping[str, str]) -> dict[str, Value]:
         return {**config, "ssl.certificate.location": location, "ssl.key.location": location}
     if len(inline) == 1:
         raise OptionError(
-            f"kafka.{inline[0]} is given alone; give both kafka.ssl.keystore.certificate.chain and"
-            " kafka.ssl.keystore.key."
+            f"kafka.{inline[0]} is given without its counterpart; give both"
+            " kafka.ssl.keystore.certificate.chain and kafka.ssl.keystore.key."
         )
     return {
         **config,
@@ -95,12 +95,12 @@ def _pkcs12(options: Mapping[str, str]) -> dict[str, Value]:
     password = options.get("ssl.keystore.password")
     if not password:
         raise OptionError(
-            "kafka.ssl.keystore.password is missing, which a PKCS12 key store needs; give it."
+            "kafka.ssl.keystore.password is missing, which a PKCS12 key store needs; set it."
         )
     if options.get("ssl.key.password", password) != password:
         raise OptionError(
             "kafka.ssl.key.password differs from kafka.ssl.keystore.password, and a PKCS12 key"
-            " store has one password; give that one, or the key as PEM."
+            " store has one password; leave kafka.ssl.key.password out, or give the key as PEM."
         )
     location = options["ssl.keystore.location"]
     return {"ssl.keystore.location": location, "ssl.keystore.password": password}
@@ -110,9 +110,9 @@ def _check_protocols(options: Mapping[str, str]) -> None:
     protocols = options.get("ssl.enabled.protocols")
     if protocols is not None and "tlsv1.2" not in re.split(r"[\s,]+", protocols.lower()):
         raise OptionError(
-            f"{describe('ssl.enabled.protocols', protocols)} cannot be kept to, for librdkafka"
-            " takes TLS 1.2 or 1.3, the newest that a broker has; it must have TLSv1.2 in it: leave"
-            " it out and have the brokers allow only what you want."
+            f"{describe('ssl.enabled.protocols', protocols)} is not supported, because librdkafka"
+            " uses the newest of TLS 1.2 and 1.3 that a broker has; it must include TLSv1.2: leave"
+            " the option out, and restrict the protocols in the brokers."
         )
 
 
@@ -122,7 +122,7 @@ def _exclude(options: Mapping[str, str], one: str, other: str) -> None:
 
 
 def pem(text: str) -> str:
-    """Return the PEM blocks of a text with line breaks, which OpenSSL needs and Java does not.
+    """Return a PEM text with line breaks, which OpenSSL requires and Java does not.
 
     >>> print(pem("-----BEGIN CERTIFICATE----- TUlJ QQ== -----END CERTIFICATE-----"), end="")
     -----BEGIN CERTIFICATE-----
@@ -162,13 +162,13 @@ _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
 _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 _SHADED: Final = "kafkashaded."
-"""Prefix that Databricks puts before the names of Kafka's classes."""
+"""Prefix of the names of Kafka's classes in Databricks."""
 
 _BY_FUNCTION: Final = (
     f"set kafka.sasl.mechanism=OAUTHBEARER and kafka.{TOKEN}=MODULE:FUNCTION, a function of yours"
-    " that returns a token (docs/kafka-client-options.md has those for AWS, Google and Azure)"
+    " that returns a token (docs/kafka-client-options.md has functions for AWS, Google and Azure)"
 )
-"""Advice instead of a login with a cloud's Java class."""
+"""Advice in errors about a login class in Java, which Headrace cannot run."""
 _CLOUDS: Final = ("software.amazon.msk.", "com.google.cloud.", "com.azure.", "com.microsoft.")
 
 _LOGIN_HANDLERS: Final = (
@@ -178,13 +178,13 @@ _LOGIN_HANDLERS: Final = (
 
 
 def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
-    """Return librdkafka's ``sasl.*`` options for Java's."""
+    """Translate Java's ``sasl.*`` options to librdkafka's; raise `OptionError` if it cannot."""
     login = parse_jaas(options[_JAAS]) if _JAAS in options else None
     mechanism = options.get("sasl.mechanism", "GSSAPI").upper()
     if mechanism == "AWS_MSK_IAM":
         raise OptionError(
             f"{describe('sasl.mechanism', options['sasl.mechanism'])} is not supported, because"
-            f" IAM's signatures are made in Java, and there is no Java here; {_BY_FUNCTION}."
+            f" only a Java class makes IAM's signatures, and Headrace runs no Java; {_BY_FUNCTION}."
         )
     if mechanism not in _MECHANISMS:
         raise OptionError(
@@ -195,14 +195,14 @@ def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
     modules, translate = _MECHANISMS[mechanism]
     if login is not None and login.module == "IAMLoginModule":
         raise OptionError(
-            f"kafka.{_JAAS} names IAMLoginModule, a class of Java, and there is none;"
+            f"kafka.{_JAAS} names IAMLoginModule, a Java class, which Headrace cannot run;"
             f" {_BY_FUNCTION}."
         )
     if login is not None and login.module not in modules:
         raise OptionError(
             f"kafka.{_JAAS} (its value is not shown) names a login module that does not fit"
-            f" kafka.sasl.mechanism={mechanism} (GSSAPI where none is given);"
-            f" for it that must be {' or '.join(modules)}."
+            f" kafka.sasl.mechanism={mechanism} (default: GSSAPI); the module must be"
+            f" {' or '.join(modules)}."
         )
     return {"sasl.mechanism": mechanism, **translate(options, login.options if login else {})}
 
@@ -213,18 +213,18 @@ def _check_handler(handler: str | None, mechanism: str) -> None:
     described = describe("sasl.login.callback.handler.class", handler)
     if mechanism != "OAUTHBEARER":
         raise OptionError(
-            f"{described} names a class to run in Java, and there is no Java here; leave the"
-            f" option out, because kafka.sasl.mechanism={mechanism} needs no class."
+            f"{described} names a Java class, which Headrace cannot run; leave the option out,"
+            f" because kafka.sasl.mechanism={mechanism} needs no class."
         )
     if handler.removeprefix(_SHADED) not in _LOGIN_HANDLERS:
         if handler.removeprefix(_SHADED).startswith(_CLOUDS):
             raise OptionError(
-                f"{described} is a class of Java, and there is none; leave it out, and"
+                f"{described} is a Java class, which Headrace cannot run; leave the option out, and"
                 f" {_BY_FUNCTION}."
             )
         raise OptionError(
-            f"{described} names a class to run in Java, and there is no Java here; for OAUTHBEARER"
-            f" it must be {_LOGIN_HANDLERS[0]}, in whose place tokens are fetched without Java; or"
+            f"{described} names a Java class, which Headrace cannot run; for OAUTHBEARER it must be"
+            f" {_LOGIN_HANDLERS[0]}, which Headrace replaces by its own fetching of tokens; or"
             f" {_BY_FUNCTION}."
         )
 
@@ -232,8 +232,8 @@ def _check_handler(handler: str | None, mechanism: str) -> None:
 def _password(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Value]:
     if login.get("tokenauth", "").lower() == "true":
         raise OptionError(
-            f"kafka.{_JAAS} has tokenauth=true, and librdkafka has no delegation tokens; give the"
-            " user's own name and password."
+            f"kafka.{_JAAS} has tokenauth=true, but librdkafka does not support delegation tokens;"
+            " give the user's own name and password."
         )
     if "sasl.username" in options and "sasl.password" in options and not login:
         return {}  # librdkafka's own names, passed on unchanged.
@@ -254,7 +254,7 @@ _GRANTS: Final = {
 _CREDENTIALS: Final = {"sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"}
 _LOGIN_OPTIONS: Final = ("clientId", "clientSecret", "scope")
 _TLS_PROTOCOLS: Final = ("SSL", "TLS", "TLSv1.2", "TLSv1.3")
-"""Java's names of protocols that OpenSSL negotiates with the token's issuer by itself."""
+"""Allowed values of ``ssl.protocol``: OpenSSL negotiates these protocols with the token issuer."""
 _EXTENSION: Final = "extension_"
 _OWN_OAUTH: Final = ("sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt")
 
@@ -305,7 +305,7 @@ def _check_login(options: Mapping[str, str], login: Mapping[str, str]) -> None:
     if encode.lower() != "false":
         raise OptionError(
             f"{describe('sasl.oauthbearer.header.urlencode', encode)} is not supported; it must be"
-            " false, with a client id and secret that need no encoding."
+            " false, so use a client id and secret that need no encoding."
         )
     if not all(
         name in _LOGIN_OPTIONS
@@ -326,8 +326,8 @@ def _grant(options: Mapping[str, str]) -> str:
     simple = name.rpartition(".")[2]
     if simple not in _GRANTS:
         raise OptionError(
-            f"{describe('sasl.oauthbearer.jwt.retriever.class', name)} cannot run here, for there"
-            f" is no Java; it must be {' or '.join(_GRANTS)}."
+            f"{describe('sasl.oauthbearer.jwt.retriever.class', name)} cannot run, because Headrace"
+            f" runs no Java; it must be {' or '.join(_GRANTS)}."
         )
     return _GRANTS[simple]
 
@@ -341,8 +341,8 @@ def _kerberos(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str,
         )
     if "ticketCache" in login:
         raise OptionError(
-            f"kafka.{_JAAS} has a ticketCache, which is the same for a whole process here; leave"
-            " it out and set the variable KRB5CCNAME of the driver and the executors."
+            f"kafka.{_JAAS} has a ticketCache, but a process can have only one ticket cache; leave"
+            " it out, and set the environment variable KRB5CCNAME of the driver and the executors."
         )
     for name, value in (
         ("service.name", options.get("sasl.kerberos.service.name", login.get("serviceName"))),
@@ -376,14 +376,14 @@ _MECHANISMS: Final[dict[str, tuple[tuple[str, ...], _Translate]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """One login module of a JAAS configuration, without its package; its options are secret."""
+    """Login module of a JAAS configuration: class name without package, and secret options."""
 
     module: str
     options: Mapping[str, str] = field(repr=False)
 
 
 def parse_jaas(text: str) -> Login:
-    """Parse the value of ``sasl.jaas.config`` as Java does; no error shows any of its text.
+    """Parse the value of ``sasl.jaas.config`` as Java does; raise `OptionError` without its text.
 
     >>> parse_jaas('a.b.PlainLoginModule required username="u" password="p";').options
     {'username': 'u', 'password': 'p'}

@@ -1,7 +1,7 @@
-"""Tokens for OAUTHBEARER from a function of the program: the option ``kafka.oauth.token``.
+"""Tokens for OAUTHBEARER from a function of the user, set by the option ``kafka.oauth.token``.
 
-The option names the function as ``module:function``. Each process imports and calls the function; a
-token leaves the process only to the brokers.
+The option names the function as ``module:function``. Each process imports and calls the function
+itself, and sends a token only to the brokers.
 """
 
 import logging
@@ -25,7 +25,7 @@ Token = tuple[str, float, str, dict[str, str]]
 
 
 def check_tokens(name: str) -> None:
-    """Call the function once in this process; raise an `OptionError` if that fails."""
+    """Call the token function once per process, as a check; raise `OptionError` if it fails."""
     if name in _checked:
         return
     try:
@@ -36,10 +36,10 @@ def check_tokens(name: str) -> None:
 
 
 def fetch_token(name: str) -> Token:
-    """Return a token, its expiry (s), its principal, and no extensions, for librdkafka.
+    """Call the token function. Return token, expiry (s), principal and empty extensions.
 
-    BrokerError is raised if the function raised an exception, and OptionError if the function does
-    not exist, or returned something else.
+    BrokerError is raised if the function raised an exception. OptionError is raised if the function
+    does not exist, or if its result is not as required.
     """
     value: Any
     value, raised = call(_SETTING, name, load_function(_SETTING, name, SHAPE))
@@ -53,7 +53,7 @@ def fetch_token(name: str) -> Token:
 
 
 def with_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a new client, which calls `fetch_token` if a function is named."""
+    """Return the settings for a new client. If they name a token function, add its callback."""
     settings = {name: value for name, value in config.items() if name != OPTION}
     name = config.get(OPTION)
     if name is None:
@@ -65,14 +65,14 @@ def with_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
         try:
             return first.pop() if first else fetch_token(name)
         except (BrokerError, OptionError) as error:
-            _LOG.warning("%s The client asks again in ten seconds.", error)
+            _LOG.warning("%s The client calls the token function again in ten seconds.", error)
             raise
 
     return {**settings, "oauth_cb": refresh}
 
 
 def _wrong(value: object) -> str:
-    """Return the defect of a function's result without showing the result; empty for none."""
+    """Return what is wrong with a function's result, without its content; empty if it is valid."""
     if not isinstance(value, tuple) or len(value) != 3:
         return f"returned a {type(value).__name__} that is no tuple of three"
     token, expiry_s, principal = value
