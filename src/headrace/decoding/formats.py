@@ -87,9 +87,9 @@ def option_text(form: Format, spark: SparkSession | None = None) -> str:
     settings = form.option(spark or SparkSession.getActiveSession())
     if (url := registry_with_secret(settings)) is not None:
         raise OptionError(
-            f"The schema registry {url} of the format to decode has a secret, which Spark would"
-            " show among a source's options; pass the format to gate.read(spark, source,"
-            " decode=...), which hides the secret."
+            f"The schema registry {url} has a secret, which Spark would show in the source's option"
+            " decode; pass the format to gate.read(spark, source, decode=...), which hides the"
+            " secret."
         )
     return json.dumps(settings)
 

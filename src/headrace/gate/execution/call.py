@@ -334,8 +334,8 @@ class HandlerCalls:
         if not letters:
             return
         _LOG.warning(
-            "The handler of batch %s of gate %r rejected records, kept as dead letters: %d, the"
-            " first of them %s-%d at %d: %r",
+            "The handler of batch %s of gate %r rejected records (%d), which are kept as dead"
+            " letters; the first is %s-%d at %d: %r",
             batch.batch_key,
             batch.gate,
             len(letters),

@@ -236,7 +236,7 @@ class _Hold:
         if self.outage is None:
             return None
         _LOG.warning(
-            "Batch %s of gate %r still waits, for %s by now: %s",
+            "Batch %s of gate %r has been waiting for %s: %s",
             batch.batch_key,
             batch.gate,
             _span(self._ledger.database_time_ms() - self.outage.since_ms),
@@ -256,8 +256,8 @@ class _Hold:
         self._forget(batch.gate)
         if passed and end.kind is not Ending.SUCCESS:
             _LOG.warning(
-                "Gate %r goes on after %s: parts of batch %s passed, and %d of its records are left"
-                " to a backfill: %s",
+                "Gate %r goes on after %s of waiting. Parts of batch %s passed, and a backfill will"
+                " run the other %d records: %s",
                 batch.gate,
                 waited,
                 outage.batch,
@@ -536,8 +536,8 @@ class _World:
                 most_ms = settings.max_hold_ms
                 how_long = f"for {_span(most_ms)} at most" if most_ms else "until it goes through"
             _LOG.warning(
-                "Batch %s of gate %r waits, and the gate admits nothing more: %s; it is run again"
-                " after waits of up to %s, %s: %s",
+                "Batch %s of gate %r waits, and the gate admits nothing more, because %s. The batch"
+                " is run again after pauses of up to %s, %s: %s",
                 batch.batch_key,
                 batch.gate,
                 f"{outage.awaited} is away" if held.is_certain else "no part of it passes",
@@ -654,7 +654,7 @@ class _World:
             # No record is at fault alone.
             report = ErrorReport.of(life.cause.error)
             _LOG.warning(
-                "Batch %s of gate %r fails as a whole, and all of its parts pass, in %d runs: %s",
+                "Batch %s of gate %r fails as a whole, but all of its parts pass (%d runs): %s",
                 batch.batch_key,
                 batch.gate,
                 isolated.runs,

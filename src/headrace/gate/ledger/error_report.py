@@ -126,7 +126,7 @@ def was_open_too_long(error: BaseException | None) -> bool:
     return False
 
 
-FAILS_AS_A_WHOLE: Final = "The batch fails as a whole, and all of its parts pass"
+FAILS_AS_A_WHOLE: Final = "The batch fails as a whole, but all of its parts pass"
 """Beginning of the message stored with a batch whose run as a whole failed, and whose parts all
 succeeded."""
 

@@ -390,7 +390,7 @@ def parse_jaas(text: str) -> Login:
     """
     tokens = _tokens(text)
     if len(tokens) < 2 or tokens[0][0] == "mark" or tokens[1][1].lower() not in _FLAGS:
-        raise _malformed("does not begin with a login module and the word required")
+        raise _malformed("does not begin with a login module and the word 'required'")
     options: dict[str, str] = {}
     at = 2
     while at < len(tokens) and tokens[at] != ("mark", ";"):
