@@ -14,6 +14,7 @@ from tests.journal.journals import displace
 from tests.journal.samples import (
     NOW_MS,
     append,
+    damage,
     folder,
     journal_at,
     numbered,
@@ -25,7 +26,7 @@ from tests.journal.shim import FailingDisk
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError, LaneTakenError, OptionError
-from headrace.journal import Journal, LaneWriter, Records, verify
+from headrace.journal import Journal, LaneWriter, Records, repair, verify
 from headrace.journal.block import Part
 from headrace.journal.journal_check import DEFECTS
 from headrace.journal.storage.local import Disk, write_all
@@ -182,6 +183,21 @@ def test_a_lane_whose_last_segment_is_empty_goes_on(journal: Journal) -> None:
     append(journal, 3)
     assert verify(journal).findings == ()
     assert values_of(journal) == numbers(range(5))
+
+
+@pytest.mark.parametrize("torn", [b"", bytes(60)])
+def test_a_lane_goes_on_in_an_empty_segment_behind_what_was_declared_lost(
+    journal: Journal, torn: bytes
+) -> None:
+    """After a repair the damaged bytes stay where they are, and a crash may empty the next file."""
+    with segments_of(1):
+        append(journal, 2, 3)
+    damage(journal, 0)
+    repair(journal)
+    (folder(journal) / f"{2:020d}.segment").write_bytes(torn)
+    append(journal, 1)
+    assert verify(journal).whole
+    assert values_of(journal) == numbers(range(2, 3))
 
 
 def test_a_symbolic_link_in_place_of_a_segment_is_refused(journal: Journal, tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ class LaneWriter:
         checked = self._checked(last, is_last=True)
         frames = checked.frames
         self._segment, self._size, self._end = last, frames.end, frames.until
-        self._checksum = frames.checksum or self._checksum_of(index.before(last), last)
+        self._checksum = frames.checksum or self._checksum_before(index, last)
         if checked.torn_bytes:
             _LOG.warning(
                 "%d bytes behind byte %d of %s are cut off: an append that was not acknowledged"
@@ -258,12 +258,13 @@ class LaneWriter:
             )
         self._go_on()
 
-    def _checksum_of(self, segment: int | None, until: int) -> int:
-        """Return the checksum of a segment's last frame, if the frame ends at ``until``, or 0."""
-        if segment is None:
-            return 0
+    def _checksum_before(self, index: LaneIndex, last: int) -> int:
+        """Return the checksum of the frame that ends where the last segment begins, or 0."""
+        segment = index.before(last)
+        if segment is None or index.stop_of(segment) != last:
+            return 0  # what is before it was declared lost
         frames = self._checked(segment, is_last=False).frames
-        return frames.checksum if frames.until == until else 0
+        return frames.checksum if frames.until == last else 0
 
     def _go_on(self) -> None:
         """Open the last segment for appends after the lane's known end."""

@@ -144,8 +144,8 @@ def verify_blocks(
 ) -> None:
     """Read every block, and prove that they are what was written, all there.
 
-    A lane's mark says how far it has reached, should its last blocks be gone; with --ledger or
-    --reached it is held to what was read of it, too.
+    Nothing in a journal says that a lane's last blocks are gone: with --ledger or --reached it is
+    held to what was read of it.
 
     Exit status 0: it is whole, but for what was declared lost.
     Exit status 4: something is damaged or missing.
