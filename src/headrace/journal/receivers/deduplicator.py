@@ -253,10 +253,10 @@ async def newest_ids(
 ) -> list[StoredIds]:
     """Read the message ids of a lane's newest blocks, oldest block first, to restore them.
 
-    Reading ends after ``max_ids`` ids or as many records without ids, at a damaged block, after
-    10 s of the monotonic clock, or when ``stop`` is set. A damaged block and the timeout are
-    logged. A thread reads. Whether this returns, raises or is cancelled, the thread has finished
-    with the journal.
+    Reading ends after ``max_ids`` ids, 10 000 blocks or 256 MiB, at a damaged block, after 10 s of
+    the monotonic clock, or when ``stop`` is set. A damaged block and the timeout are logged. A
+    thread reads. Whether this returns, raises or is cancelled, the thread has finished with the
+    journal.
 
     Raises:
         JournalError: The storage fails. A receiver that began without the ids would store again
@@ -292,8 +292,8 @@ def _read_ids(
             break
         if now_s() - began_s >= _RESTORE_S:
             _LOG.warning(
-                "Only the message ids of the newest %s records, in %s blocks, were restored within"
-                " %g s; older records that are sent again are stored again.",
+                "Only the newest %s message ids, in %s blocks, were restored within %g s; older"
+                " records that are sent again are stored again.",
                 f"{count:,}",
                 f"{number:,}",
                 _RESTORE_S,
@@ -309,8 +309,8 @@ def _read_ids(
         if records is None:
             break
         ids = message_ids(records.batch)
-        count += records.count if ids is None else len(ids) - ids.count(None)
         size_bytes += records.batch.nbytes
         if ids is not None:
+            count += len(ids) - ids.count(None)
             blocks.append((ids, OffsetRange(journal.name, lane, first, first + records.count)))
     return blocks
