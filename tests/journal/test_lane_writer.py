@@ -186,18 +186,26 @@ def test_a_lane_whose_last_segment_is_empty_goes_on(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"", bytes(60)])
-def test_a_lane_goes_on_in_an_empty_segment_behind_what_was_declared_lost(
-    journal: Journal, torn: bytes
+@pytest.mark.parametrize("before", ["declared lost", "damaged", "longer"])
+def test_a_lane_goes_on_in_an_empty_segment_whatever_is_before_it(
+    journal: Journal, torn: bytes, before: str
 ) -> None:
-    """After a repair the damaged bytes stay where they are, and a crash may empty the next file."""
+    """A crash may leave that also behind a file that was damaged before; a repair leaves it so."""
     with segments_of(1):
         append(journal, 2, 3)
-    damage(journal, 0)
-    repair(journal)
+    if before == "longer":
+        with (folder(journal) / FIRST).open("ab") as file:
+            file.write(b"more")
+    else:
+        damage(journal, 0, at=100)
+    if before == "declared lost":
+        repair(journal)
     (folder(journal) / f"{2:020d}.segment").write_bytes(torn)
     append(journal, 1)
+    if before == "damaged":
+        assert len(repair(journal)) == 1
     assert verify(journal).whole
-    assert values_of(journal) == numbers(range(2, 3))
+    assert values_of(journal) == numbers(range(2 if before != "longer" else 0, 3))
 
 
 def test_a_symbolic_link_in_place_of_a_segment_is_refused(journal: Journal, tmp_path: Path) -> None:
