@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -411,6 +412,32 @@ def test_a_lane_without_its_last_segment_is_not_gone_on_with(
     (folder(journal) / FIRST).unlink()
     with pytest.raises(JournalError, match="offset 2 was reached, and something has removed"):
         writer.append(numbered(2, 3))
+
+
+@pytest.mark.parametrize("then", ["removed", "replaced", "moved", "moved and replaced"])
+def test_nothing_is_acknowledged_in_a_file_that_has_lost_its_name(
+    journal: Journal, writer: LaneWriter, then: str
+) -> None:
+    """The writer goes on in what is there under the name, if that is all of it."""
+    place, path = Path(journal.storage.url), folder(journal) / FIRST
+    end = writer.end
+    if then.startswith("moved"):
+        place.rename(place.with_name("elsewhere"))
+        if then == "moved and replaced":
+            shutil.copytree(place.with_name("elsewhere"), place)
+    else:
+        data = path.read_bytes()
+        path.unlink()
+        if then == "replaced":
+            path.write_bytes(data)
+    with pytest.raises(JournalError, match="could not be made durable"):
+        writer.append(numbered(end, end + 1))
+    if then.endswith("replaced"):
+        assert writer.append(numbered(end, end + 1)).start == end
+        assert values_of(journal) == numbers(range(end + 1))
+    else:
+        with pytest.raises(JournalError, match="something has removed its last segment"):
+            writer.append(numbered(end, end + 1))
 
 
 def test_of_many_segments_the_last_two_at_most_are_read_when_a_lane_is_opened(
