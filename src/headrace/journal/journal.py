@@ -336,7 +336,7 @@ def _storage_at(url: str) -> tuple[str, Storage]:
     scheme, separator, rest = url.partition("://")
     if separator and scheme not in ("file", *_OBJECTS, *_HDFS):
         raise OptionError(
-            f"A {scheme}:// URL is not supported for a journal; write a path, file:///path, "
+            f"{scheme}:// URLs are not supported for a journal; write a path, file:///path, "
             "s3://bucket/prefix (also gs:// and az://) or webhdfs://host:port/path."
         )
     path = rest if separator else url
