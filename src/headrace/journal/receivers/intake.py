@@ -258,7 +258,7 @@ class Intake:
         Raises:
             ReceiverError: The records need more memory than ``buffer_bytes``, or the intake closes.
             JournalError: The block could not be appended, or a repeated record turned out to be
-                stored while this call waited. In both cases send all these records again.
+                stored while this call waited. In either case, send all these records again.
         """
         return await self.submit_nowait(records, message_id=message_id)
 
@@ -293,8 +293,8 @@ class Intake:
     async def buffered(self, receipt: asyncio.Task[Receipt]) -> None:
         """Wait until the submitted records of this receipt are in the buffer.
 
-        If this call is cancelled before, the receipt is cancelled and the records are not stored.
-        If there are more than `records_at_once` records, the first of them may still be stored.
+        If this call is cancelled while it waits, the receipt is cancelled and the records are not
+        stored. Of more than `records_at_once` records, the first records may still be stored.
         """
         if (submission := self._submissions.get(receipt)) is None:
             return

@@ -1,10 +1,10 @@
 """HTTP/1.1 connections of a receiver: parsing, answering, and limits of time and memory.
 
 The package httptools parses requests with the parser llhttp. httptools does not report where in its
-input a request ends, so the parser must never get bytes of two requests at once. The parser gets a
-body with a declared length up to its end, and the headers or a chunked body up to the next empty
-line. If a sender sends further requests before it has the answer (pipelining), these requests wait
-unparsed, at most 32 KiB.
+input a request ends, so the parser must never get bytes of two requests at once. If a body has a
+declared length, the parser gets the bytes up to the end of the body. Of headers and chunked bodies,
+it gets the bytes up to the next empty line. If a sender sends further requests before it has the
+answer (pipelining), up to 32 KiB of these requests wait unparsed.
 """
 
 import asyncio
@@ -133,7 +133,7 @@ class HttpServer:
             await asyncio.wait(ends)
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Call the request's handler and return its answer; if the handler fails, an error answer.
+        """Call the request's handler; return its answer, or an error answer if the handler fails.
 
         Raises SenderGoneError if the rest of the body will not arrive.
         """
@@ -358,7 +358,7 @@ class HttpConnection(SenderProtocol):
         self._parser.feed_data(b"\r\n".join([start, *lines, b"", b""]))
 
     def on_message_begin(self) -> None:
-        """Record that a request has begun; llhttp calls this at its first byte."""
+        """Record that a request has begun; llhttp calls this at the request's first byte."""
         self._has_begun = True
 
     def on_url(self, url: bytes) -> None:
@@ -421,7 +421,7 @@ class HttpConnection(SenderProtocol):
         self._pace()
 
     def _pace(self) -> None:
-        """Pause reading while bytes wait to be parsed or handled, or answers are not read.
+        """Pause reading while bytes wait to be parsed or handled, or the sender reads no answers.
 
         Otherwise resume reading.
         """

@@ -22,7 +22,7 @@ _LOG: Final = logging.getLogger("headrace.receivers")
 
 _MAX_DELAY_S: Final = 30.0
 _SUBMIT_BYTES: Final = 1024 * 1024
-"""Most bytes of messages that are submitted to the intake together."""
+"""Maximum total size of the messages that are submitted to the intake together (bytes)."""
 
 
 class MqttReceiver:
