@@ -15,9 +15,9 @@ sizes, and compares the sum with this limit::
 
 ``raw_bytes`` is the size of keys, values and headers, without message ids and without empty
 headers. The 2 KiB per record (an id has at most 200 characters) and the 64 MiB cover ids and empty
-headers. The second term limits a block whose header states a false ``raw_bytes`` or ``count``.
-Records that exceed the limit are stored without compression, so every block that `encode` writes
-can be read.
+headers. The second argument of ``min`` limits a block whose header states a false ``raw_bytes`` or
+``count``. Records that exceed the limit are stored without compression, so every block that
+`encode` writes can be read.
 """
 
 import struct

@@ -1,7 +1,8 @@
 """A frame: the stored form of one block in a lane's segment. Pure functions, no I/O.
 
-A segment is a file of consecutive frames. A frame is a header of 128 bytes and a payload, one Arrow
-IPC stream (`block`). The header is little endian and ends with its own CRC-32::
+A segment is a file of consecutive frames. A frame has a header of 128 bytes and a payload. The
+payload is one Arrow IPC stream (see `block`). The header is little endian and ends with its own
+CRC-32::
 
     0   magic           8 bytes, b"HRFRAME" and the version, 1
     8   journal id     16 bytes

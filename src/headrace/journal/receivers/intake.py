@@ -104,10 +104,10 @@ class IntakeStatistics:
 
 
 class Intake:
-    """Path of records into a journal, which makes them durable within limits of memory and rate.
+    """Path of records into a journal, where they become durable, within memory and rate limits.
 
     Submitted records pass four steps in the order of their submission: deduplicator, memory budget,
-    limiter and block writer. When their block is durable, the receipt has their offsets. Records
+    limiter and block writer. When their block is durable, a receipt reports their offsets. Records
     that are submitted together are stored in order and without other records between them, though
     not always in one block. Records count towards ``buffer_bytes`` from submission until they are
     durable. While this memory is used up, further submissions wait, so a slow job slows the senders
@@ -134,8 +134,8 @@ class Intake:
         at_once: Whether to write a block as soon as the previous block is durable. Otherwise a
             block waits for ``block_interval_ms`` or ``block_bytes``, for storages that charge for
             each write. Default: on.
-        health: Health of the lane; the intake then calls its ``append`` in place of the argument
-            ``append``. Default: a `LaneHealth` of ``append``, without probes.
+        health: Health of the lane. The intake calls `LaneHealth.append` of this object, instead of
+            the argument ``append``. Default: a `LaneHealth` of ``append``, without probes.
 
     Attributes:
         rejections: Counter of rejected requests and connections, which receivers increase and

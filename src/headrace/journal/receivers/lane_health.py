@@ -18,7 +18,7 @@ from headrace.errors import JournalError
 from headrace.journal.records import Records
 
 _FRESH_S: Final = 5.0
-"""Time after a stored block or a successful probe for which the lane counts as healthy (s)."""
+"""Time for which the lane counts as healthy after a stored block or a successful probe (s)."""
 
 _FAILING_S: Final = 1.0
 """Delay between a failed probe and the next probe (s)."""

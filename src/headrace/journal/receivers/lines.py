@@ -40,7 +40,7 @@ _NO_HTTP: Final = "an HTTP request", "send it to `headrace receive http`"
 
 
 class SenderLines:
-    """Splitter of one sender's bytes into complete lines, which keeps the unfinished last line.
+    """Splitter that divides a sender's bytes into complete lines, and keeps the unfinished line.
 
     The records, and the first rejected record, do not depend on how the bytes are divided among
     calls of `add`. The unfinished lines of all senders share one memory limit.

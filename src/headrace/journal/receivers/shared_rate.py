@@ -130,7 +130,7 @@ class RateMeter:
 
 
 class RateFollower:
-    """Follower of a gate's rate for one receiver, which applies the receiver's share of the rate.
+    """Follower of a gate's rate that applies one receiver's share of the rate.
 
     Within ``with`` a thread polls the ledger twice a second, and sends the receiver's heartbeats.
     While the ledger is unreachable, the last limit stays in force. A line is logged when the ledger
@@ -224,9 +224,9 @@ class RateFollower:
             self._log_limit(share, stream.rate_per_s)
 
     def _refuse_or_admit(self) -> None:
-        """Make senders wait while the gate's sink is unreachable, or let them continue.
+        """Make senders wait while the gate's sink is unavailable, or let them continue.
 
-        While its sink is unreachable, the gate reads no records.
+        While its sink is unavailable, the gate reads no records.
         """
         if not self._waits:
             self._refuse(None)

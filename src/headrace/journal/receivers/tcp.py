@@ -357,7 +357,7 @@ class TcpReceiver(ListeningReceiver[TcpSettings]):
 
     Args:
         settings: Address and limits. Default: ``TcpSettings()``.
-        stop_s: Time that a stop waits for senders to read their last acknowledgements (s).
+        stop_s: Time for which a stop waits until senders read their last acknowledgements (s).
             Default: 5.
     """
 

@@ -43,7 +43,7 @@ from headrace.journal.receivers.settings import HttpSettings
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 IDLE_S: Final = 75.0
-"""Time after an answer for which a connection may be idle (s). Load balancers reuse idle
+"""Time for which a connection may be idle after an answer (s). Load balancers reuse idle
 connections for 60 s. If the receiver closed a connection sooner, a request in flight would fail."""
 
 _END: Final = b"\r\n\r\n"
@@ -73,7 +73,7 @@ class HttpServer:
         settings: Limits of size and time.
         connections: Set of open connections with its limit.
         rejections: Counter of rejected requests and connections.
-        idle_s: Time after an answer for which a connection may be idle (s). Default: 75.
+        idle_s: Time for which a connection may be idle after an answer (s). Default: 75.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class HttpServer:
         Args:
             listener: Listening socket.
             access: Access control with the TLS certificate; None for no TLS.
-            stop_s: Time after the cancellation for requests in progress to be answered (s).
+            stop_s: Time limit for answers to requests in progress after the cancellation (s).
         """
         self.is_secured = access is not None and access.context is not None
         doorway = Doorway(
@@ -170,7 +170,7 @@ class _Awaited(Enum):
 
 
 class HttpConnection(SenderProtocol):
-    """Connection of one sender, which handles one request after another.
+    """Connection that handles one sender's requests, one after another.
 
     If a sender sends further requests before it has the answer, these requests wait unparsed. The
     setting ``header_s`` limits the time for a request's headers. It also limits the time for the

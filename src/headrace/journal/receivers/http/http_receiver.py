@@ -68,8 +68,8 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
 
     Args:
         settings: Address and limits. Default: ``HttpSettings()``.
-        stop_s: Time that a stop waits for requests in progress to be answered (s). Default: 5.
-        idle_s: Time after an answer for which a connection may be idle (s). Default: 75.
+        stop_s: Time for which a stop waits for the answers to requests in progress (s). Default: 5.
+        idle_s: Time for which a connection may be idle after an answer (s). Default: 75.
     """
 
     scheme = "http"

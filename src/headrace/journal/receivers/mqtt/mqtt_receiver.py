@@ -26,7 +26,7 @@ _SUBMIT_BYTES: Final = 1024 * 1024
 
 
 class MqttReceiver:
-    """Receiver of messages from topics of an MQTT 5 broker, which acknowledges durable messages.
+    """Receiver that reads messages from an MQTT 5 broker, and acknowledges durable messages.
 
     Each message becomes a record. Its payload is the value, and its topic is the key. The headers
     are its user properties and, as ``content-type``, its content type. The receiver subscribes with

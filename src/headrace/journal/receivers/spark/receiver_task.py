@@ -1,4 +1,7 @@
-"""Receiver in a Spark task, which runs while the driver answers; does not import Spark."""
+"""Receiver that runs in a Spark task while the driver answers.
+
+This module does not import Spark.
+"""
 
 import asyncio
 import contextlib

@@ -110,7 +110,7 @@ _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 
 class HostedReceivers:
-    """Receivers on executors that one call of `Receivers.start` has started."""
+    """Receivers that one call of `Receivers.start` has started on executors."""
 
     def __init__(
         self, lanes: Sequence[LaneSupervisor], threads: Sequence[threading.Thread]

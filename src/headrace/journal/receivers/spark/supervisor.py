@@ -1,4 +1,4 @@
-"""Supervisor of one receiver on an executor, which starts, watches, restarts and stops it."""
+"""Supervisor that starts, watches, restarts and stops one receiver on an executor."""
 
 import logging
 import math
@@ -20,7 +20,7 @@ BACKOFF: Final = Backoff(first_ms=1_000, most_ms=30_000)
 """Delay before a restart: 1 s, doubled with each consecutive failure, up to 30 s."""
 
 _WELL_S: Final = 60.0
-"""If a receiver has received records for this time (s), its next failure counts as the first."""
+"""If a receiver could receive records for this time (s), its next failure counts as the first."""
 
 _CANCEL_S: Final = 0.5
 """Interval at which a job is cancelled again until it ends (s), because Spark ignores the
@@ -62,8 +62,8 @@ class ReceiverStatus:
         address: URL for senders, for instance of an `HttpReceiver` or a `TcpReceiver`; None while
             the receiver does not listen.
         restarts: Number of restarts since the start.
-        last_error: Error of the last failure, after which the receiver was restarted or given up;
-            None without failures.
+        last_error: Error of the last failure, whether or not the receiver was restarted; None
+            without failures.
     """
 
     lane: int
