@@ -170,7 +170,7 @@ def _payload(batch: pa.RecordBatch, compression: Compression) -> tuple[Part, ...
 
 
 def _copied(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> tuple[Part, ...]:
-    """Encode a small batch into one buffer, which is faster than `_gathered` for small batches."""
+    """Encode a small batch into one buffer; for small batches, this is faster than `_gathered`."""
     file = pa.BufferOutputStream()
     with ipc.new_stream(file, batch.schema, options=options) as stream:
         stream.write_batch(batch)

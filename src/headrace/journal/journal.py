@@ -127,7 +127,7 @@ class Journal:
 
     @property
     def is_in_directory(self) -> bool:
-        """Whether the journal is in a directory, not in an object store or HDFS."""
+        """Whether the journal is in a directory, where a read costs no request to a store."""
         return isinstance(self.storage, LocalStorage)
 
     @property
@@ -144,7 +144,7 @@ class Journal:
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Return each lane's first offset and the offset after its last record.
 
-        This costs a listing of each lane and a read of its last segment's headers.
+        The call lists each lane, and reads the headers of each lane's last segment.
         """
         return {lane: self.lane_bounds(lane) for lane in self.lanes()}
 

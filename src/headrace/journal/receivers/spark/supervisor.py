@@ -20,7 +20,7 @@ BACKOFF: Final = Backoff(first_ms=1_000, most_ms=30_000)
 """Delay before a restart: 1 s, doubled with each consecutive failure, up to 30 s."""
 
 _WELL_S: Final = 60.0
-"""If a receiver could receive records for this time (s), its next failure counts as the first."""
+"""Time of receiving after which the next failure of a receiver counts as its first failure (s)."""
 
 _CANCEL_S: Final = 0.5
 """Interval at which a job is cancelled again until it ends (s), because Spark ignores the
