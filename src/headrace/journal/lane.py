@@ -327,7 +327,7 @@ class Lane:
         return LaneLook(self, index, self.end(index))
 
     def losses(self, index: LaneIndex) -> list[Lost]:
-        """Return all declared losses, ascending; reads a small file for each."""
+        """Return all declared losses, ascending. The call reads one small file per loss."""
         return [self.lost(first) for first in index.lost]
 
     def lost(self, first: int) -> Lost:
@@ -416,7 +416,7 @@ class LaneLook:
     end: LaneEnd
 
     def lost(self) -> list[Lost]:
-        """Return the lane's declared losses, ascending; reads a small file for each."""
+        """Return the lane's declared losses, ascending. The call reads one small file per loss."""
         return self.lane.losses(self.index)
 
     def checksum_before(self, offset: int) -> int:

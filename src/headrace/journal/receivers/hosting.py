@@ -203,7 +203,7 @@ def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> 
         receiver: The receiver.
         hosting: The receiver's journal, lane and limits.
         listen: Function that opens the receiver's port and returns its URL for the log. It is
-            called once the lane is locked. Default: None, for a receiver that does not listen.
+            called after the lane is locked. Default: None, for a receiver that does not listen.
 
     Raises:
         LaneTakenError: Another process holds the lane, or appended to it while the receiver ran.

@@ -65,7 +65,7 @@ class CapSettings:
 
     @property
     def segment_bytes(self) -> int | None:
-        """Size at which the writer begins a new segment (bytes); None without a cap of the size.
+        """Size at which the writer begins a new segment (bytes); None if the size has no cap.
 
         It is an eighth of the cap. Pruning keeps a lane's last segment. If this segment were the
         whole journal, nothing could be pruned at the cap, and senders would wait for ever.

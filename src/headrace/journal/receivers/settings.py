@@ -249,8 +249,8 @@ class HttpSettings:
             bytes takes half a microsecond for an object, and two microseconds for any other value.
         wait_s: Longest time for which a request may have to wait for the rate limit (s); 0 or more.
             The receiver answers 429 to a request that would wait longer. Default: 1. If too large,
-            senders wait that could do other work; if too small, the rate is not fully used, because
-            senders retry late.
+            senders wait instead of doing other work; if too small, the rate is not fully used,
+            because senders retry late.
         max_header_bytes: Largest size of the request line and the headers together (bytes); 1 or
             more. Default: 16 KiB.
         header_s: Time limit of a request's headers from their first byte (s); above 0. Default: 10.

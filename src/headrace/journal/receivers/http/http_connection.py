@@ -69,7 +69,7 @@ class HttpServer:
 
     Args:
         routes: Request handlers, by path and method.
-        usage: Error message of the answers to an unknown path or method.
+        usage: Error message for requests with an unknown path or method.
         settings: Limits of size and time.
         connections: Set of open connections with its limit.
         rejections: Counter of rejected requests and connections.
