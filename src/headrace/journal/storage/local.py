@@ -148,7 +148,7 @@ class LocalStorage(Storage):
                 break  # a process that may not list a folder has created nothing in it
 
     def create_folder(self, folder: str) -> None:
-        """Create a folder durably; also sync a folder that a crash left unsynced."""
+        """Create a folder durably; sync an existing folder that a crash may have left unsynced."""
         path = self._root / folder
         self._make(path)
         self._disk.sync_folder(path.parent)
