@@ -74,7 +74,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def _declared(group: str) -> dict[str, tuple[str, str]]:
-    """Return a group's commands that `gate_actions` declares, in the form that `GROUPS` has."""
+    """Return the commands that `gate_actions` declares for a group, in the form of `GROUPS`."""
     return {
         name: ("operator_limits", command.summary)
         for name, command in ACTIONS.items()

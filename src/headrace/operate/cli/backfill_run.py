@@ -240,7 +240,7 @@ _WORDS: Final = {
 class Tally:
     """Counts the outcomes of the selected batches from the events of the backfill.
 
-    If a batch is run in parts, its records count by the outcome of each part.
+    If a batch is run in parts, each record counts by the outcome of its part.
     """
 
     def __init__(self, ledger: Ledger, chosen: Sequence[BatchRecord]) -> None:
@@ -304,7 +304,8 @@ class Tally:
 def progress_view(records: int, *, as_json: bool) -> "ProgressLines":
     """Return a view that prints a backfill's progress.
 
-    The view prints JSON objects, a bar over ``records`` records on a terminal, or else lines.
+    With ``as_json``, the view prints JSON objects. Otherwise it draws a bar over ``records``
+    records on a terminal, and prints lines elsewhere.
     """
     if as_json:
         return ProgressJson()

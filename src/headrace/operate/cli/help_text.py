@@ -12,8 +12,8 @@ from typing import Any, Final
 NARROWEST, WIDEST = 40, 100
 
 _NAMES_WIDTH: Final = 28
-"""Longest name of an option or command with its help on the same line (characters). The help of a
-longer name begins on the next line."""
+"""Up to this length (characters), the name of an option or command has its help on the same line.
+The help of a longer name begins on the next line."""
 
 
 def help_text(

@@ -35,7 +35,7 @@ def batch_number(number: int | None) -> str:
 
 
 def fitting(facts: Iterable[str], width: int) -> str:
-    """Join the facts that fit into ``width`` characters, without cutting any; keep the first."""
+    """Join as many facts as fit into ``width`` characters, at least the first; cut no fact."""
     shown = ""
     for fact in map(printable, facts):
         longer = f"{shown} · {fact}" if shown else fact
@@ -46,9 +46,9 @@ def fitting(facts: Iterable[str], width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts that are printed on one line, as many as fit, without cutting any.
+    """Prints on one line as many facts as fit, and cuts no fact.
 
-    A first fact that is too long is wrapped.
+    If the first fact is too long for a line, it is wrapped.
     """
 
     facts: tuple[str, ...]
@@ -133,8 +133,8 @@ def grid(rows: Iterable[tuple[RenderableType, ...]], columns: str = "") -> Table
     """Return a table without headers; each column is as wide as its cells.
 
     ``columns`` has a letter for each column: ``l`` aligns it to the left, ``r`` to the right, and
-    ``*`` gives it the remaining width. Cells are then not wrapped. Default: columns with wrapped
-    cells. Rows may have different numbers of cells.
+    ``*`` gives it the remaining width. These columns do not wrap their cells. Without ``columns``,
+    cells are aligned to the left and wrapped. Rows may have different numbers of cells.
     """
     made = Table.grid(expand=bool(columns), padding=(0, 2, 0, 0))
     for letter in columns:
@@ -273,10 +273,11 @@ Watch = Annotated[
 
 
 def show_or_watch(draw: Callable[[int | None], RenderableType | None], *, watch: bool) -> None:
-    """Print the result of ``draw`` once, or every second; on a terminal in the same place.
+    """Print the result of ``draw`` once, or with ``watch`` every second.
 
-    ``draw`` takes the terminal's height (lines) if its result has to fit into the terminal, else
-    None. It returns None if it has already printed JSON.
+    Watched on a terminal, each result replaces the one before it. ``draw`` takes the terminal's
+    height (lines) if its result has to fit into the terminal, else None. ``draw`` returns None if
+    it has already printed JSON.
     """
     console = Console()
     if watch and console.is_terminal:

@@ -91,7 +91,7 @@ PAGES: Final[tuple[tuple[str, Callable[[Site, str, Query], Page]], ...]] = (
 
 
 _MOST_OUTCOMES: Final = 100
-"""Number of newest actions whose outcome stays available on the page that follows the action."""
+"""Largest number of outcomes of actions that are kept for the pages that show them."""
 
 
 class _AnyPath(PathConvertor):

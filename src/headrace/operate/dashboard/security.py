@@ -43,7 +43,7 @@ class DashboardSettings:
             point its own name at the dashboard's address.
         certificate: Certificate for HTTPS, as a PEM file; None serves HTTP.
         key: Private key of the certificate, as a PEM file.
-        source_options: Options of the stream with which dead letters are sent again.
+        source_options: Options of the stream, for sending dead letters again.
     """
 
     ledger: str
@@ -107,8 +107,8 @@ MOST_BODY: Final = 64 * 1024
 """Largest body of a request (bytes). A form usually has a few hundred bytes."""
 
 DISCARDED: Final = 64 * 1024 * 1024
-"""Largest number of bytes of a body that is too large, which are read and dropped so that the
-sender gets the response."""
+"""If a body is too large, at most this many bytes of it are read and dropped, so that the sender
+gets the response."""
 
 DISCARD_S: Final = 5.0
 
