@@ -269,13 +269,13 @@ class Tally:
 
     @property
     def records(self) -> dict[Outcome, int]:
-        """Number of the selected batches' records by outcome."""
+        """Numbers of records of the selected batches, by outcome."""
         counts = self._records + Counter({Outcome.NOT_RUN: sum(self._left.values())})
         return {outcome: counts[outcome] for outcome in Outcome}
 
     @property
     def batches(self) -> dict[Outcome, int]:
-        """Number of the selected batches by outcome."""
+        """Numbers of selected batches, by outcome."""
         counts = Counter(self._outcomes.get(key, Outcome.NOT_RUN) for key in self._left)
         return {outcome: counts[outcome] for outcome in Outcome}
 
@@ -304,8 +304,8 @@ class Tally:
 def progress_view(records: int, *, as_json: bool) -> "ProgressLines":
     """Return a view that prints a backfill's progress.
 
-    With ``as_json``, the view prints JSON objects. Otherwise it draws a bar over ``records``
-    records on a terminal, and prints lines elsewhere.
+    With ``as_json``, the view prints JSON objects. Otherwise it draws a bar on a terminal, which
+    ``records`` processed records fill, and prints lines elsewhere.
     """
     if as_json:
         return ProgressJson()

@@ -34,8 +34,8 @@ CONNECT_S: Final = 5.0
 """Time limit for a connection to a broker's listener (s)."""
 
 LONG_LOG_BYTES: Final = 8_000_000
-"""Size of a SQLite ledger's write-ahead log (bytes) above which `check_ledger` warns: a reader must
-be holding an old snapshot."""
+"""Size of a SQLite ledger's write-ahead log (bytes) above which `check_ledger` warns, because
+a reader probably holds an old snapshot."""
 
 SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 

@@ -303,7 +303,7 @@ def _batch_name(batch: BatchSnapshot) -> Text:
 
 
 def _has_ended(snapshot: GateSnapshot) -> bool:
-    """Whether a gate's query has ended, or its process gives no sign of life."""
+    """Whether a gate's query has ended, or the query's process gives no sign of life."""
     query = snapshot.query
     return snapshot.ended_ms is not None or (query is not None and query.ended_ms is not None)
 
@@ -311,8 +311,8 @@ def _has_ended(snapshot: GateSnapshot) -> bool:
 def _partitions(snapshot: GateSnapshot) -> Table:
     """Return a table of the last batch's partitions, with bars for their lags.
 
-    After the end of the query, the numbers are the records that the batch left in each partition,
-    instead of the lags.
+    After the end of the query, the table has the number of records that the batch left in each
+    partition, instead of the lag.
     """
     partitions = snapshot.partitions
     ended = _has_ended(snapshot)

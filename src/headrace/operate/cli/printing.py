@@ -177,12 +177,12 @@ def logged(
 
 
 def show(picture: RenderableType) -> None:
-    """Print a rich renderable on standard output; without colours if it is no terminal."""
+    """Print a rich renderable on standard output, without colours if the output is no terminal."""
     Console().print(picture)
 
 
 def if_more(found: int, limit: int, which: str) -> list[Text]:
-    """Return a note that a list of ``found`` rows was cut at ``limit``; empty for a whole list.
+    """Return a note that a list of ``found`` rows was cut at ``limit``; empty if it was not cut.
 
     ``which`` describes the printed rows, such as ``newest``.
     """
@@ -259,7 +259,7 @@ def sparkline(values: Iterable[int], highest: int) -> str:
 
 
 def _cells(value: int, longest: int, width: int) -> int:
-    """Return the number of a bar's cells for a value: at least 1 for a value above 0."""
+    """Return the length (cells) of a bar for a value: at least 1 if the value is above 0."""
     if value <= 0:
         return 0
     return min(max(round(value / max(longest, 1) * width), 1), width)
@@ -275,9 +275,9 @@ Watch = Annotated[
 def show_or_watch(draw: Callable[[int | None], RenderableType | None], *, watch: bool) -> None:
     """Print the result of ``draw`` once, or with ``watch`` every second.
 
-    Watched on a terminal, each result replaces the one before it. ``draw`` takes the terminal's
-    height (lines) if its result has to fit into the terminal, else None. ``draw`` returns None if
-    it has already printed JSON.
+    On a terminal, a new result then replaces the result before it, and ``draw`` takes the
+    terminal's height (lines), into which the result has to fit; otherwise ``draw`` takes None.
+    ``draw`` returns None if it has already printed JSON.
     """
     console = Console()
     if watch and console.is_terminal:

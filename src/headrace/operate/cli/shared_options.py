@@ -56,8 +56,8 @@ FlowName = Annotated[
 def ledger_of_flow(flow: "Flow", url: str) -> str:
     """Return the URL of the ledger that a flow declares.
 
-    ``url`` is the value of ``--ledger``. Raise OptionError if it is neither the default nor the
-    flow's ledger.
+    ``url`` is the value of ``--ledger``. Raise OptionError if this value is neither the default nor
+    the flow's ledger.
     """
     usual = os.environ.get("HEADRACE_LEDGER") or DEFAULT_LEDGER
     if url != usual and normalize_url(url) != flow.ledger:
@@ -293,7 +293,7 @@ class Listing:
     as_json: AsJson = False
 
     def window_ms(self, now_ms: int) -> tuple[int | None, int | None]:
-        """Return the times of ``--since`` and ``--until`` (ms since the epoch), each or None."""
+        """Return ``--since`` and ``--until`` as times (ms since the epoch); None if not given."""
         return window_ms(self.since, self.until, now_ms)
 
 

@@ -233,7 +233,7 @@ class Dashboard:
     def _reader_only(self, request: Request) -> Response | None:
         """Return the sign-in page for a client that may not read; None for a client that may read.
 
-        Raise RefusedError for a client that does not accept HTML.
+        Raise RefusedError for a client that may not read and does not accept HTML.
         """
         if self.settings.is_local or self._session(request) is not None:
             return None

@@ -95,7 +95,7 @@ def _rate_per_s(text: str) -> float | None:
 
 
 MOST_READY: Final = 1_000
-"""Largest number of failed batches, and of batches in backfill, that a `RetryQueue` reads."""
+"""A `RetryQueue` reads at most this many failed batches, and as many batches in backfill."""
 
 
 def is_queued(batch: BatchRecord) -> bool:
@@ -252,9 +252,9 @@ class FlowDrain:
     The first stages, which read the flow's sources, are drained at once. A later stage is drained
     when every stage before it can be stopped, and no record waits in its source.
 
-    ``upstream`` has the gates directly before each gate, in topological order. ``waiting`` returns
-    the number of records in a gate's source; while it returns None (not known), the stage is not
-    drained. ``drain`` puts a gate's drain in force.
+    ``upstream`` maps each gate to the gates directly before it, and lists the gates in topological
+    order. ``waiting`` returns the number of records in a gate's source; while it returns None (not
+    known), the stage is not drained. ``drain`` puts a gate's drain in force.
     """
 
     def __init__(

@@ -13,11 +13,11 @@ BOTTLENECK: Final = "bottleneck"
 """State of a stage that throttles other stages and is not throttled itself."""
 
 WINDOW_MS: Final = 60_000
-"""Time before now in which the shares of busy, throttled and idle time are measured (ms)."""
+"""Shares of busy, throttled and idle time are measured over this time (ms) up to now."""
 
 MOST_BATCHES: Final = 200
-"""Largest number of a stage's batches from which its busy time is computed. Short batches may cover
-less time than `WINDOW_MS`."""
+"""A stage's busy time is computed from at most this many batches. If the batches are short, they
+may cover less time than `WINDOW_MS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class StageSnapshot:
 
     @property
     def throttled(self) -> float:
-        """Fraction of the time in which no batch ran, if another stage throttles this stage."""
+        """Fraction of the time without a batch if another stage throttles this stage, else 0."""
         return 0.0 if self.throttled_by is None else 1 - self.busy
 
     @property
@@ -109,9 +109,9 @@ def _stages(
 
 
 def _as_felt(state: StageState, rate_per_s: float | None) -> StageState:
-    """Return a stage's state without its throttle if the stage's own rate is lower.
+    """Return a stage's state, without its throttle if the throttle has no effect.
 
-    Such a throttle has no effect on the stage.
+    It has none if the rate that the stage's gate has learnt is below the throttle's rate.
     """
     limit = state.rate_limit_per_s
     if limit is None or rate_per_s is None or limit <= rate_per_s:
