@@ -143,7 +143,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class Commands(TyperGroup):
-    """Group of all commands, which imports a command's module when the command is used.
+    """Group of all commands. The group imports a command's module when the command is used.
 
     Arguments whose class belongs to typer's own copy of click are annotated with Any, because these
     classes have no public name.

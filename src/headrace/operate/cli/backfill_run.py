@@ -304,8 +304,8 @@ class Tally:
 def progress_view(records: int, *, as_json: bool) -> "ProgressLines":
     """Return a view that prints a backfill's progress.
 
-    With ``as_json``, the view prints JSON objects. Otherwise it draws a bar on a terminal, which
-    ``records`` processed records fill, and prints lines elsewhere.
+    With ``as_json``, the view prints JSON objects. Otherwise it draws a bar on a terminal, and
+    prints lines elsewhere. ``records`` is the number of records that fill the bar.
     """
     if as_json:
         return ProgressJson()
@@ -358,7 +358,7 @@ class ProgressJson(ProgressLines):
 
 
 class ProgressBar(ProgressLines):
-    """View that draws a bar over the records, and prints problems as lines above the bar."""
+    """View that draws a bar of processed records, and prints problems as lines above the bar."""
 
     def __init__(self, records: int, console: Console) -> None:
         self._progress = Progress(

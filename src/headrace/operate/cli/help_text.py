@@ -23,7 +23,7 @@ def help_text(
     groups: Mapping[str, Mapping[str, str]] | None = None,
     examples: Sequence[str] = (),
 ) -> str:
-    """Return the help of a typer command. The command's class has no public name.
+    """Return the help of a typer command, whose class has no public name.
 
     ``groups`` maps a group's title to the help of each subcommand, by the subcommand's name.
     Default: one group with the command's own subcommands and their short help.

@@ -192,7 +192,7 @@ def if_more(found: int, limit: int, which: str) -> list[Text]:
 
 
 def flat(record: Any) -> dict[str, Any]:
-    """Return a dataclass for JSON, with the fields of its ``offsets`` beside its other fields."""
+    """Return a dataclass's fields for JSON; the fields of ``offsets`` are at the top level too."""
     values = asdict(record)
     return {**values.pop("offsets"), **values}
 
@@ -275,8 +275,8 @@ Watch = Annotated[
 def show_or_watch(draw: Callable[[int | None], RenderableType | None], *, watch: bool) -> None:
     """Print the result of ``draw`` once, or with ``watch`` every second.
 
-    On a terminal, a new result then replaces the result before it, and ``draw`` takes the
-    terminal's height (lines), into which the result has to fit; otherwise ``draw`` takes None.
+    With ``watch`` on a terminal, each result replaces the preceding result, and ``draw`` takes the
+    terminal's height (lines), into which the result has to fit. Otherwise ``draw`` takes None.
     ``draw`` returns None if it has already printed JSON.
     """
     console = Console()

@@ -223,7 +223,7 @@ def named_gates(ledger: Ledger, names: Iterable[str] | None, url: str) -> list[G
 
 
 def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -> GateRecord:
-    """Return the gate named ``gate``, or the ledger's only gate for None; ``say`` prints its name.
+    """Return the gate named ``gate``, or the only gate for None; with ``say``, print its name.
 
     Raise OptionError for an unknown gate, or for None if the ledger has no gate or several gates.
     """

@@ -185,7 +185,7 @@ class _Rows:
 
 
 def _look_alike(one: GateSnapshot, other: GateSnapshot) -> bool:
-    """Whether two snapshots differ only by their time."""
+    """Whether two snapshots are equal apart from their times, the ages of their lags, and needs."""
     if one is other:
         return True
     return _ageless(one) == _ageless(other)

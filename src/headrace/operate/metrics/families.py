@@ -1,4 +1,4 @@
-"""Metric families, and totals of batches, which never decrease.
+"""Metric families, with totals of batches that never decrease.
 
 A monitoring system treats a decreased total as a restart. So `prune` first adds the counts of the
 batches that it deletes to the gate's row. A scrape reads only batches that may have changed since

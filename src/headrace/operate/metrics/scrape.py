@@ -151,15 +151,15 @@ def exposition(
 
     Args:
         ledger: The ledger, or a function that opens it.
-        memory: State that is kept between scrapes. Default: None, the scrape counts all batches and
-            asks no source.
+        memory: State that is kept between scrapes. Default: None, so the scrape counts all batches
+            and asks no source.
         openmetrics: Whether to return OpenMetrics' text format (`OPENMETRICS_TYPE`) instead of
             Prometheus' (`PROMETHEUS_TYPE`). Default: off.
         per_partition: Whether to include the lag of each partition. Default: off.
         kafka_exporter_names: Whether to include the lag of each Kafka partition also as
             ``kafka_consumergroup_lag``. Default: off.
-        wait_s: Time to wait for sources that were not asked before (s). Default: 0, their answers
-            are in the next scrape.
+        wait_s: Time to wait for sources that were not asked before (s). Default: 0, so the
+            next scrape has their answers.
         clock: Function that returns the time (ms since the epoch).
     """
     memory = memory or MetricsMemory()

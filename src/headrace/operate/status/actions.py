@@ -43,10 +43,10 @@ class WantedLimit:
 
     @classmethod
     def parse(cls, rate: str, lasts: str | None, lasts_name: str) -> Self:
-        """Parse a rate or ``off``, and a duration such as ``2h``; None or empty sets no duration.
+        """Parse a rate or ``off``, and a duration such as ``2h``.
 
-        Raise OptionError if the rate or the duration is invalid. The error calls the duration
-        ``lasts_name``.
+        If the duration is None or empty, the limit has no end. Raise OptionError if the rate or the
+        duration is invalid. The error calls the duration ``lasts_name``.
         """
         per_s = _rate_per_s(rate.strip())
         if lasts is None or not lasts.strip():

@@ -27,7 +27,7 @@ _LOOKED_BACK: Final = 20
 """The rate learnt before a batch is searched for in at most this many preceding rate samples."""
 
 _ACTIONS: Final = 1_000
-"""The limits in force are searched for in at most this many of an operator's newest actions."""
+"""The limits in force are searched for in at most this many of operators' newest actions."""
 
 _MEANINGS: Final[Mapping[str, str]] = {
     Reason.RATE: "their shares of the rate",
@@ -42,7 +42,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
 }
 
 _CLAUSES: Final = (Reason.LIMITED, Reason.THROTTLED)
-"""Prefixes of reasons that complete a sentence with "is": "limited to 10 records/s by ops"."""
+"""Prefixes of reasons that follow "is" in a sentence, as in "is limited to 10 records/s by ops"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,10 +116,10 @@ class SourceAnswer:
     def retention_left_s(self) -> float | None:
         """Return the time (s) until retention deletes a record that waits to be read.
 
-        Retention by age deletes a log's first record now, and the next record to read
-        ``next_ms - first_ms`` later. Return the shortest such time of all partitions; 0 if records
-        were deleted before they were read; None if no record waits, or if no log has deleted a
-        record yet.
+        A log's first record is due for deletion now, and retention by age deletes the next record
+        to read ``next_ms - first_ms`` later. Return the shortest of these times over all
+        partitions; 0 if records were deleted before they were read; None if no record waits, or if
+        no log has deleted a record yet.
         """
         left = []
         for partition in self.partitions.values():

@@ -32,13 +32,13 @@ class StageSnapshot:
         throttled_by: The downstream stage that throttles this stage. None while the stage is free,
             or if the rate that its gate has learnt is below the throttle's rate.
         throttle_level: Level of the throttle; 0 while the stage is free.
-        rate_per_s: The rate that the stage's gate has learnt (records/s); None before that.
+        rate_per_s: The rate that the stage's gate has learnt (records/s); None if there is none.
         rate_limit_per_s: Largest rate under the throttle (records/s); None while the stage is
             free.
         queue_bytes: Bytes that wait on the stage's channel; None if not known.
         missing_upstream: An upstream stage that does not run; None if all run.
         upstream: The stages directly before this stage.
-        throttled_since_ms: Time since which ``throttled_by`` throttles the stage (ms since the
+        throttled_since_ms: Time at which ``throttled_by`` began to throttle the stage (ms since the
             epoch); None while the stage is free.
         busy: Fraction of the last minute, or of the time since the stage's first batch, in which a
             batch ran. A running batch counts up to now.
@@ -59,7 +59,7 @@ class StageSnapshot:
 
     @property
     def in_force_per_s(self) -> float | None:
-        """Rate in force (records/s): the lower of learnt rate and rate limit; None without both."""
+        """Lower of learnt rate and rate limit (records/s): the rate in force; None if both are."""
         rates = [rate for rate in (self.rate_per_s, self.rate_limit_per_s) if rate is not None]
         return min(rates, default=None)
 

@@ -87,7 +87,7 @@ class GateHistory:
     else None."""
 
     def ended_by(self, how: QueryEnd) -> str | None:
-        """Return who or which error ended the last query, if it ended as ``how`` says.
+        """Return the author or the error that ended the last query, if it ended as ``how`` says.
 
         Return None if the query ended in another way, or while a query runs.
         """
