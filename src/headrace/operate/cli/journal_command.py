@@ -102,7 +102,7 @@ def list_lanes(
 def _listing(opened: Journal, lane: int) -> dict[str, Any]:
     """Return a lane for JSON, without reading a block.
 
-    The lane has offsets from ``start`` to before ``until``.
+    The lane's offsets begin at ``start`` and end before ``until``.
     """
     start, until = opened.lane_bounds(lane)
     blocks = opened.blocks(lane)
