@@ -72,7 +72,8 @@ class SavedPressure:
     def level(self, upstream: str, wall_ms: int, lease_ms: int) -> float:
         """Return the saved throttle level for an upstream stage; 0 if none is saved.
 
-        A level that was saved more than ``lease_ms`` before ``wall_ms`` has expired: return 0.
+        A level that was saved more than ``lease_ms`` before ``wall_ms`` has expired, and counts as
+        0.
         """
         is_fresh = 0 <= wall_ms - self.written_ms <= lease_ms
         return self.levels.get(upstream, 0.0) if is_fresh else 0.0
@@ -100,7 +101,7 @@ class StageSpec:
         return self.leases_ms.get(downstream, self.settings.lease_ms)
 
     def restorable(self, state: SavedPressure, wall_ms: int) -> list[PressureState]:
-        """Return the saved pressure that the present downstream stages can have sent by now.
+        """Return the saved pressure of present downstream stages, if they can have sent it by now.
 
         Leases are limited to the declared maximum.
         """

@@ -121,8 +121,8 @@ class KafkaQueue:
     def _compare(self, begun: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
         """Update the arrived bytes, and the waiting records that the last batch did not take.
 
-        ``begun`` has the positions up to which batches have begun, and ``ends`` the partitions'
-        ends.
+        ``begun`` has the end of the last begun batch in each partition. ``ends`` has the end offset
+        of each partition.
         """
         if self._before is None:
             new = sum(end - begun[tp] for tp, end in ends.items())
@@ -328,9 +328,9 @@ def _wrong(location: str, what: str) -> OptionError:
 
 
 def _ancestry(key: str) -> Iterator[str]:
-    """Yield the key of a part of a batch, of each part that contains it, and of the batch.
+    """Yield the keys of a part of a batch, of each larger part around it, and of the batch.
 
-    If the output of any of them is written, the output of the part is written.
+    The part's output has been written if the output of at least one of these keys has been written.
     """
     batch, path = part_of(key)
     return (part_key(batch, part) for part in (path, *above(path)))

@@ -57,8 +57,8 @@ MAX_TESTS: Final = 3
 """Largest number of tests of one suspect in one isolation."""
 
 UNLIKE: Final = 3
-"""Number of failed parts without a common record, and with no pass in between, after which the
-records are not at fault: the isolation then stops."""
+"""The isolation stops after this many failed parts that have no record in common, if no run has
+passed in between. The records are then not at fault."""
 
 WAITING_TRIES: Final = 12
 WAITING_CONTROLS: Final = 18
@@ -241,7 +241,8 @@ class _Trial(Generic[Why]):
         order: The remaining runs in reverse order: the next run is last. An entry is a suspect, or
             None for a control.
         controls: Records of this batch that are reserved as controls, with their parents' failures.
-        control: The control whose run is not yet known to have passed with a record; else None.
+        control: The last control that was run, until the number of passes shows whether it passed
+            with a record; else None.
         awaits: Whether the test waits for a run of another batch as a control.
         failed: Number of failed controls. None if all controls belong to this batch: no control may
             fail then.
@@ -354,7 +355,7 @@ class Bisection(Generic[Why]):
         self._needs_control = self._records >= _SAMPLED_FIRST
 
     def next_step(self, elapsed_ms: int, passes: int) -> Step | None:
-        """Return the next step of the isolation; None at its end.
+        """Return the next step of the isolation; None at the isolation's end.
 
         Args:
             elapsed_ms: The time since the batch failed (ms).
@@ -450,7 +451,7 @@ class Bisection(Generic[Why]):
                 self._suspend(trial)
 
     def _suspend(self, trial: _Trial[Why]) -> None:
-        """Stop a test, so that a later isolation can continue it, and test no suspect any more."""
+        """Suspend a test for a later isolation to continue. This isolation begins no other test."""
         self._trial, self._unfinished = None, trial
         for suspect in self._suspects.values():
             suspect.tests = MAX_TESTS
@@ -612,8 +613,8 @@ class Bisection(Generic[Why]):
         """Return a step that runs a random sample of the parts not run yet.
 
         Returns:
-            A wait for another batch if all parts have been run; None if that is not possible
-            either.
+            A wait for another batch if all parts have been run; None if no other batch may serve as
+            a control.
         """
         parts = self._reserve or self._waiting[-1:]
         if sum(self._size(part) for part, _ in self._not_run()) < _SAMPLED_FIRST:

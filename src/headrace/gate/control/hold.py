@@ -150,7 +150,7 @@ class SinkOutage:
 
     @classmethod
     def from_text(cls, text: str | None) -> Self | None:
-        """Parse an outage that ``to_text`` has serialized; None for None and an invalid text."""
+        """Parse an outage that ``to_text`` has serialized. Return None for None or invalid text."""
         try:
             return None if text is None else cls(**json.loads(text))
         except (TypeError, ValueError):

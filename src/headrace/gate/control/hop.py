@@ -122,9 +122,9 @@ class ChunkRate:
         Args:
             time_ms: The current time (ms).
             least_ms: Least time that the chunks must span (ms).
-            exact: Required precision, as the least ratio of the lowest to the highest possible
-                rate, because the arrival times are only known between two calls of `look`. From 0
-                (any precision) to 1 (exact arrival times).
+            exact: Required precision: the least ratio of the lowest to the highest possible rate,
+                from 0 (no precision required) to 1 (exact). A rate is only known within bounds,
+                because a chunk may have arrived at any time between two calls of `look`.
         """
         if len(self._chunks) < 2:
             since_ms = self._chunks[0].seen_ms if self._chunks else self._from_ms
@@ -262,7 +262,8 @@ class HopController:
     def is_watching(self) -> bool:
         """Whether `look` must be called even if the queue does not change.
 
-        This is so during throttling and an overload, when time alone can cause a signal.
+        A signal can become due without a change of the queue while the level is above 0, and during
+        an overload.
         """
         return self._level > 0 or self._overload is not None
 
@@ -280,9 +281,9 @@ class HopController:
     ) -> PressureSignal | None:
         """Update the throttle level from the state of the queue. Return the signal to send.
 
-        If the stage before does not run, or if another stage throttles it more, the inflow does not
-        depend on this level. So the inflow is not measured then, and a light load does not lower
-        the level.
+        The inflow does not depend on this level while the stage before does not run, or is
+        throttled more by another stage. Meanwhile the inflow is not measured, and a light load does
+        not lower the level.
 
         Args:
             time_ms: The current time (ms).
@@ -430,8 +431,8 @@ class HopController:
     def _comes_per_s(self, time_ms: int) -> float | None:
         """Return the inflow ``c`` (bytes/s): the measured or, after a change, the expected inflow.
 
-        The measured inflow counts once the change has had time to take effect. If it is lower than
-        expected, it counts only after it has lasted for a while.
+        The measured inflow counts once the change has had time to take effect. A measured inflow
+        below the expected inflow counts only after it has lasted for a while.
         """
         interval_ms, expected = self._settings.light_load_sensitivity_ms, self._expected_per_s
         measured = self._inflow.per_s(time_ms, interval_ms, _EXACT)

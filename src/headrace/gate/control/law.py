@@ -39,8 +39,8 @@ class BatchProgress:
             duration does not measure the job.
         is_limited: Whether a limit reduced the batch (`headrace.gate.control.rate_law.is_limited`).
         had_no_sink: Whether the batch waited for an unreachable sink.
-        rate_after_outage: The gate's rate after that outage (records/s); None if the outage did
-            not change the rate, and without an outage.
+        rate_after_outage: The gate's rate after an outage of the sink (records/s); None if there
+            was no outage, or if the outage did not change the rate.
         was_rejected: Whether the batch's values were read, but became dead letters because they
             could not be decoded. ``records`` is then 0.
     """

@@ -249,8 +249,8 @@ class End:
             before another call.
         is_down: Whether the sink seems to be down. Failed batches are then not isolated for now.
         is_stopped: Whether the query is being stopped. A restart then continues with this batch.
-        is_unknown: Whether the outcome of the last call is unknown, so that the sink may have its
-            part.
+        is_unknown: Whether the outcome of the last call is unknown, so that the sink may have the
+            part of this call.
         whole: The failure of the whole batch, for a ``DEFERRED`` end; None if there was no such
             failure in this run.
         of_parts: The failure at which the circuit breaker of `Bisection` stopped the parts; else
@@ -278,7 +278,8 @@ class Life:
     Args:
         terms: The conditions of the run.
         progress: The progress of earlier runs.
-        why: The batch's failure in an earlier run: the reason of parts that are not run.
+        why: The batch's failure in an earlier run. This failure is the reason for parts that this
+            run does not reach.
         held: The hold that a restart continues; None without a hold.
         in_parts: Qualified names of exception classes with which a whole batch has failed, although
             some of its parts passed. `Life` changes this set.

@@ -9,9 +9,9 @@ comes before ``"1"``.
 Of two parts, one contains the other, or they are disjoint. So a sink needs only the key of a part,
 `<batch>.01`, and the keys of the enclosing parts to know whether it has the part's rows. This also
 holds for a process whose lease ended while it was frozen: it finds the rows that another process
-has written meanwhile. A key contains a point, not a slash, because keys also name folders. An
-offset set that is not a half, such as a batch without a sample, is several parts, and takes about
-log2(n) more runs.
+has written meanwhile. A key contains a point, not a slash, because keys also name folders. A set of
+offsets that is not a half consists of several parts, and takes about log2(n) more runs. An example
+is the rest of a batch after a sample of it has been run.
 """
 
 import json

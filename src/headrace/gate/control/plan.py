@@ -41,8 +41,8 @@ class Plan:
         lag: Number of unread offsets before the batch.
         rate_per_s: The rate in force, a whole number of records/s; None without a rate.
         reason: The limit of the batch: the reason for which the most offsets are left unread. If
-            two reasons are equal, the first in `Reason` counts. If no offset is left unread, it is
-            `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
+            two reasons leave the same number unread, the first in `Reason` counts. If no offset is
+            left unread, it is `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
         reasons: The limit of each partition: the last law that reduced its count.
         unread: Number of offsets that are left unread for each reason. The sum is `left_over`.
         throttled_by: The downstream stage whose rate limit was in force, even if another limit was
@@ -246,9 +246,9 @@ def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
 def _prorated_exactly(counts: Sequence[int], limit: int, turn: int) -> list[int]:
     """Scale counts of records down so that their sum is exactly the limit.
 
-    The counts stay in proportion, as in `_prorated`. If more partitions have records than the limit
-    allows, the chosen partitions get one record each. ``turn`` selects them, and its growth from
-    batch to batch gives every partition its turn.
+    The counts stay in proportion, as in `_prorated`. If the limit is below the number of partitions
+    with records, some partitions get one record each, and the others get none. ``turn`` selects the
+    partitions. It grows from batch to batch, so that every partition gets its turn.
     """
     some = [place for place, count in enumerate(counts) if count]
     if len(some) > limit:

@@ -90,7 +90,7 @@ class _GateLaws:
     def stats(self, part: BatchProgress, *, teaches: bool) -> BatchStats:
         """Return the law's input for a batch.
 
-        The times in the input do not contain batches from which no law could learn.
+        The times in the input exclude batches from which no law could learn.
         """
         previous, self._previous = self._previous, part if teaches else None
         self._aside_ms += part.waited_ms if teaches else part.duration_ms
@@ -194,8 +194,8 @@ class QueryRates:
         4. If a gate's sink was unreachable, the gate's law starts anew. The learned cost stays.
 
         Args:
-            batch: Each gate's share, by the gate's name. The result leaves out a gate that was not
-                added. But if the share of such a gate did not succeed at once, no gate learns.
+            batch: Each gate's share, by the gate's name. A gate that was not added is missing from
+                the result. But if its share did not succeed at once, no gate learns from the batch.
         """
         waited_ms = max((part.waited_ms for part in batch.values()), default=0)
         went_through = all(part.went_through for part in batch.values())

@@ -65,7 +65,8 @@ class SizeCeiling:
         """Return the ceiling after a batch of ``records`` records has passed as a whole.
 
         Returns:
-            None, no ceiling, if the batch was as large as the smallest that had failed.
+            None (no ceiling) if the batch was at least as large as the smallest failed batch or
+            part.
         """
         if records >= self.failed:
             return None
