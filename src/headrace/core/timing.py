@@ -104,8 +104,8 @@ class LeaseRenewal:
 
     Args:
         thread_name: The name of the thread.
-        renew: Function that renews the lease with a name. It returns False if the lease has another
-            owner; the lease is then not renewed again.
+        renew: Function that renews a lease, by its name. The function returns False if the lease
+            has another owner; the lease is then not renewed again.
         lease_ms: Length of the leases (ms). Each lease is renewed six times in this time.
         described: Description of a lease in the log, with ``{}`` for its name.
         log: The logger of failed renewals.

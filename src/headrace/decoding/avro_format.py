@@ -220,7 +220,7 @@ class AvroDecoder:
         return Decoded(structs, {int(rest[at]): why for at, why in alone.reasons.items()})
 
     def _header_bytes(self, values: pa.Array) -> npt.NDArray[np.int64]:
-        """Return each value's header size; -1 unless it was written with the reader's schema."""
+        """Return each value's header size; -1 for a value with another schema than the reader's."""
         sizes = np.where(values.is_valid(), 0 if self._registry is None else -1, -1)
         own = [header_of(key) for key, writer in self._written.items() if writer is self._plain]
         for size in {len(header) for header in own}:

@@ -122,7 +122,7 @@ class _Throttled(NamedTuple):
 
 
 class StageAgent:
-    """Agent of one run of a stage, which sends and applies backpressure.
+    """Agent that sends and applies backpressure for one run of a stage.
 
     The agent sends a throttle level to each upstream stage. It writes the rate limit that
     downstream stages demand into the ledger, and the stage's planner applies that limit for one

@@ -49,7 +49,7 @@ _RAN_BEFORE: Final = "one of its tasks ran before"
 """Text by which the driver recognizes `_RanTwiceError`; Spark passes on only an error's text."""
 
 POLLS_PER_SAMPLE: Final = 40
-"""Number of polls between two reads of the topic's partitions and of a sample of its records."""
+"""The topic's partitions and a sample of its records are read once in this many polls."""
 
 _ASSUMED_BYTES: Final = 1_000
 """Assumed size of a record (bytes) until a sample of records is read. If the value is too large,

@@ -299,8 +299,8 @@ class Account:
     Attributes:
         time_ms: The time of the last credit (ms since the epoch).
         balance: The credit (records).
-        most: The unused records of one interval, at least 1: the largest credit. 0 if the live
-            stream uses its whole rate.
+        most: The largest credit: the records of one interval at the unused rate, at least 1; 0 if
+            the live stream uses its whole rate.
     """
 
     time_ms: int

@@ -211,7 +211,7 @@ class BatchCost:
     def is_sure_of_fixed(self, interval_s: float) -> bool:
         """Whether the standard deviation of the fixed cost is small.
 
-        It is small if it is at most a tenth of the fixed cost or a fiftieth of the interval.
+        Small means at most a tenth of the fixed cost, or at most a fiftieth of the interval.
         """
         return math.sqrt(self.fixed_variance) <= max(0.1 * self.fixed_s, 0.02 * interval_s)
 

@@ -77,7 +77,7 @@ _SAMPLED_FIRST: Final = 32
 runs suffice to find that a sink is down. A smaller batch saves its controls for the test."""
 
 _SAMPLES: Final = 8
-"""Ratio of the reserved records to the records of one sample."""
+"""A sample has at most the number of reserved records divided by this value."""
 
 
 @dataclass(frozen=True, slots=True)

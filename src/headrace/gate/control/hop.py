@@ -163,8 +163,7 @@ LEAST_CHANGE: Final = 0.01
 rate."""
 
 _NEARLY: Final = 0.95
-"""Least ratio of a measured inflow to the expected inflow at which the measurement counts at once.
-"""
+"""A measured inflow counts at once if it is at least this fraction of the expected inflow."""
 
 _SILENCE: Final = 5
 """Number of sensitivity intervals without arrivals after which the inflow counts as 0. A shorter
@@ -175,9 +174,9 @@ _PATIENCE: Final = 30
 counts. Until then, the stage before may lack records because its own input is throttled."""
 
 _EXACT: Final = 0.75
-"""Precision of an inflow measurement that counts: the least ratio of the lowest to the highest
-possible rate. Lower: a rate may seem half or twice its value. Higher: a measurement takes longer.
-"""
+"""Least precision of an inflow measurement that counts. The precision is the ratio of the lowest to
+the highest possible rate. Lower: a rate may seem half or twice its value. Higher: a measurement
+takes longer."""
 
 
 class Upstream(StrEnum):

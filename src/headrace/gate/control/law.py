@@ -72,7 +72,7 @@ class BatchProgress:
     def says_something(self) -> bool:
         """Whether a law can learn from the batch's duration.
 
-        It can if the batch succeeded at once, and either had records or was planned empty.
+        A law can learn if the batch succeeded at once, and either had records or was planned empty.
         """
         return self.went_through and (self.records > 0 or self.is_empty)
 

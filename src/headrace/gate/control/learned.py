@@ -87,16 +87,16 @@ _FLAT_GROWTH: Final = 4.0
 not take longer, the cost is not linear. Lower: noise hides the growth."""
 
 _FLAT: Final = (0.8, 1.02)
-"""Bounds of the ratio of a larger batch's time to a smaller batch's time, for a flat cost. Below
-the lower bound, the smaller batch was only slow, like the first batch of a run."""
+"""The cost is flat if the ratio of a larger batch's time to a smaller batch's time is within these
+bounds. Below the lower bound, the smaller batch was only slow, like the first batch of a run."""
 
 _SHOWN: Final = 0.75
 """Least fraction of its planned time that a batch must take before the cost counts as linear again.
 """
 
 _BENT: Final = 1.5
-"""Ratio of a larger batch's time to its expected time from which on the cost is not linear. Lower:
-noise counts. Higher: the next batch is late by the same factor."""
+"""The cost is not linear if a larger batch takes more than this many times its expected time.
+Lower: noise counts. Higher: the next batch is late by the same factor."""
 
 _LIKENESS_WEIGHT: Final = 0.03
 """Weight of the newest batch in the mean products of successive surprises."""
@@ -120,12 +120,12 @@ _SOON: Final = 3
 """Largest number of batches between two changes that count as related."""
 
 _SMALLER: Final = 0.85
-"""A batch counts as smaller than the last late batch if it has at most this fraction of its
-records."""
+"""A batch counts as smaller than the last late batch if it has at most this fraction of the late
+batch's records."""
 
 _TELLING: Final = 1.5
-"""Ratio of the largest to the smallest remembered batch from which on the fixed cost and the record
-cost can be separated."""
+"""The fixed cost and the record cost can be separated if the largest remembered batch has at least
+this many times the records of the smallest remembered batch."""
 
 _REMEMBERED: Final = 12
 """Largest number of batches that are learned again after a change."""
@@ -385,7 +385,7 @@ class LearnedBatches:
     def _is_sudden(self, surprise: float) -> bool:
         """Whether the surprise of the last batch alone suffices for a change of the job.
 
-        It does not within 12 batches of the previous change.
+        One surprise never suffices within 12 batches after the previous change.
         """
         is_alone = self._batches - self._changed_at > _REMEMBERED
         return is_alone and abs(surprise) - _SLACK > _CHANGE

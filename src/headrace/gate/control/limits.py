@@ -170,7 +170,8 @@ class OperatorAction:
     """One action of an operator, as stored in the ledger.
 
     Attributes:
-        number: The action's number in the ledger. A later action has a higher number, on any gate.
+        number: The action's number in the ledger. All gates share one sequence: a later action has
+            a higher number.
         gate: The gate's name.
         kind: The kind of the action.
         by: The author's name, as the author or a tool wrote it.

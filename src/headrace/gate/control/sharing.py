@@ -33,8 +33,8 @@ _USES_UP: Final = 0.95
 record waits."""
 
 _SPARE: Final = 1.15
-"""Ratio of a receiver's demand to its taken rate. Above 1, so that small changes of the taken rate
-do not change the shares."""
+"""Ratio of a receiver's demand to its taken rate. The ratio is above 1, so that small changes of
+the taken rate do not change the shares."""
 
 _FALL: Final = 0.8
 """Least ratio of a receiver's demand to its limit. The taken rate is a mean over some seconds, so a

@@ -21,10 +21,10 @@ from typing import Any, Final, Self
 from headrace.gate.control.bisection import Isolated
 
 GROWTH: Final = 1.05
-"""Factor by which the ceiling grows after a batch of about its size has passed."""
+"""Factor by which the ceiling grows after a batch of about the ceiling's size has passed."""
 
 _AT_CEILING: Final = 0.9
-"""Least size of a batch that raises the ceiling when it passes, as a fraction of the ceiling."""
+"""A batch that passes raises the ceiling if its size is at least this fraction of the ceiling."""
 
 
 @dataclass(frozen=True, slots=True)
