@@ -79,8 +79,7 @@ def avro(
 
     With a registry, values must be in Confluent's wire format: a byte 0 and the id of the writer's
     schema. Each record is converted from the writer's schema to the reader's schema, by Avro's
-    rules of schema resolution. A record is rejected if the registry does not know the id of its
-    schema.
+    rules of schema resolution. A record is rejected if the registry does not know its schema id.
 
     Args:
         schema: the reader's schema: Avro's JSON as a text, or the path of a file with it.
