@@ -33,9 +33,9 @@ LEASE_MS: Final = 30_000
 """Time for which a batch belongs to its owner after each renewal of the lease (ms)."""
 
 GATE_LEASE_MS: Final = 30_000
-"""Time for which a gate belongs to its query after each renewal of the lease (ms). It is longer
-than a stall of a planner and a failover of the ledger's database. After the loss of a machine,
-another query can use the gate when this time is over."""
+"""Time for which a gate belongs to its query after each renewal of the lease (ms). The lease is
+longer than a stall of a planner and a failover of the ledger's database. After the loss of a
+machine, another query can use the gate when this time is over."""
 
 LONGEST_LEASE_MS: Final = 60_000
 """Longest valid lease (ms). If a lease ends later than this time from now, it was written before

@@ -194,7 +194,7 @@ class Columns:
 
 
 def _holds(array: pa.Array) -> bool:
-    """Return whether all times are in the years 1 to 9999; Python's datetime has no others."""
+    """Return whether all times are in the years 1 to 9999, the range of Python's datetime."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         return _within(array.cast(pa.timestamp("us")).cast(pa.int64()), FIRST_US, LAST_US)

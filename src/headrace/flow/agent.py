@@ -124,10 +124,10 @@ class _Throttled(NamedTuple):
 class StageAgent:
     """Agent that sends and applies backpressure for one run of a stage.
 
-    The agent sends a throttle level to each upstream stage. It writes the rate limit that
-    downstream stages demand into the ledger, and the stage's planner applies that limit for one
-    lease, even if the agent dies. If an action fails, the agent logs the failure once and retries
-    at the next step. Use a ledger without a retry timeout, because late signals are useless.
+    The agent sends a throttle level to each upstream stage. Into the ledger, the agent writes the
+    rate limit that downstream stages demand. The stage's planner applies this limit for one lease,
+    even if the agent dies. If an action fails, the agent logs the failure once and retries at the
+    next step. Use a ledger without a retry timeout, because late signals are useless.
 
     With ``publishes_to_ledger``, the agent also publishes the stage's state in the ledger.
     `headrace status` needs this for a flow whose signals do not use the ledger. Closing the agent

@@ -359,7 +359,7 @@ class Claims:
 class _Producing:
     """Function of a Spark task that produces the task's records to Kafka.
 
-    It raises `_RanTwiceError` if an earlier run of the task may have produced them.
+    The function raises `_RanTwiceError` if an earlier run of the task may have produced records.
     """
 
     client: Mapping[str, object]

@@ -210,7 +210,7 @@ class RawSignal:
 
 
 class Transport(Protocol):
-    """Medium through which a stage writes its signals and state, and reads those of other stages.
+    """Medium through which stages write their signals and states, and read each other's.
 
     Implementations use the ledger's database, ZooKeeper, and, in tests, memory; the same tests run
     with each of them. Each call raises `UnreachableError` if the medium does not respond, and

@@ -214,7 +214,7 @@ class Graph:
         return tuple(stage.name for stage in self.stages.values() if stage.reads == channel)
 
     def cycle(self) -> list[str] | None:
-        """Return the stages of a cycle, the first one again at the end; None without a cycle."""
+        """Return the stages of a cycle, with the first stage again at the end; else None."""
         try:
             self._sorter().prepare()
         except CycleError as error:

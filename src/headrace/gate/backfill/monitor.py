@@ -330,7 +330,7 @@ class Monitor:
         return sorted({*rows, *ready}, key=lambda row: (row.created_time_ms, row.batch_key))
 
     def forget(self, batch_key: str) -> None:
-        """Remove a batch from memory. It returns if a later read of the ledger still lists it."""
+        """Remove a batch from memory. The batch returns if a later read of the ledger lists it."""
         self._batches.pop(batch_key, None)
 
     def _is_ready(self, batch: OpenBatch, now_ms: int) -> bool:

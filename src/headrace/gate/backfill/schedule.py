@@ -168,8 +168,8 @@ _SHORTEST_WINDOW: Final = 0.1
 """Least unused time for a backfill run, as a fraction of the interval."""
 
 HALF_LIFE_MS: Final = 60_000
-"""Time after which the known fixed cost of a backfill run is halved (ms), so that one slow run does
-not prevent all later runs."""
+"""The known fixed cost of a backfill run is halved whenever this time (ms) has passed, so that one
+slow run does not prevent all later runs."""
 
 _LOOK_BACK: Final = 10
 """Number of intervals over which the live stream's rate is measured."""
@@ -414,7 +414,8 @@ class InProcessBudget:
 class ExternalBudget:
     """The budget of a backfill in another application than the live stream.
 
-    It is an `Account`, credited from the gate's rate and the stream's measured rates in the ledger.
+    The budget is an `Account`. The account is credited from the gate's rate and the stream's
+    measured rates, both in the ledger.
     """
 
     def __init__(self, ledger: Ledger, gate_name: str, clock: WallClock) -> None:

@@ -49,7 +49,7 @@ _RETENTION_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class OwnerSettings:
-    """The name, the lease and the poll interval with which a backfill scheduler owns batches.
+    """Name, lease and poll interval of a backfill scheduler as the owner of batches.
 
     Attributes:
         owner: Unique name of this run of the application. It contains the machine, the process and

@@ -136,8 +136,8 @@ class BatchCost:
         fixed_s: The fixed cost a: the time of a batch without records (s).
         record_s: The record cost b of each source: the additional time for each record (s); above
             0.
-        covariance: The covariance matrix P. The first row and column belong to a, the others to the
-            sources in their order.
+        covariance: The covariance matrix P. The first row and column belong to a, the next rows and
+            columns to the sources in their order.
         noise: The standard deviation sigma of a batch's time, as a fraction of the expected time.
     """
 

@@ -73,8 +73,8 @@ _RESERVE: Final = 64
 at most a third of its records."""
 
 _SAMPLED_FIRST: Final = 32
-"""Size of a batch (records) from which on a control must pass before the batch is halved. So three
-runs suffice to find that a sink is down. A smaller batch saves its controls for the test."""
+"""If a batch has at least this many records, a control must pass before the batch is halved. So
+three runs suffice to find that a sink is down. A smaller batch saves its controls for the test."""
 
 _SAMPLES: Final = 8
 """A sample has at most the number of reserved records divided by this value."""
@@ -153,7 +153,7 @@ def _tries(controls: int) -> int:
 def proves(tries: int, controls: int, failed: int) -> bool:
     """Whether a test with ``failed`` failed controls proves that the suspect's record is bad.
 
-    It does if chance alone produces this result with a probability of at most 1 / `ORDERS`.
+    The result proves this if chance alone produces it with a probability of at most 1 / `ORDERS`.
 
     >>> proves(8, 8, 0), proves(12, 18, 5), proves(12, 18, 6)
     (True, True, False)
@@ -500,8 +500,8 @@ class Bisection(Generic[Why]):
     def _is_test_due(self) -> bool:
         """Whether a test of the suspects must begin now.
 
-        A test begins when all other parts have been run. It begins earlier if otherwise too few
-        controls or too few runs would be left.
+        A test begins when all other parts have been run. The test begins earlier if too few
+        controls or too few runs would be left for it.
         """
         suspects = self._untested()
         test = TrialSize.for_suspects(len(suspects)) if suspects else None

@@ -46,8 +46,8 @@ class BackfillLimits:
     """Limits of a failure policy: a batch that reaches them is dead.
 
     Attributes:
-        max_backfills: Number of failed backfills after which a batch is dead: 1 or more. Default:
-            100. Too few: an outage makes batches dead that could have been processed.
+        max_backfills: A batch is dead after this many failed backfills; 1 or more. Default: 100.
+            Too few: an outage makes batches dead that could have been processed.
 
     Raises:
         OptionError: A limit is out of its range.

@@ -28,8 +28,8 @@ at once to the expected inflow. So a second rise only corrects a further fall of
 measurement of ``c``. (2) has the same effect for a stage without a measured batch. (5) reverts an
 excessive rise in one step.
 
-**The receiver** remembers its origin, the emission rate at the first signal above level 0. It emits
-at most
+**The receiver** remembers its origin, the emission rate at the first signal above level 0. The
+receiver emits at most
 
     ``origin * v ** level``
 
@@ -166,8 +166,8 @@ _NEARLY: Final = 0.95
 """A measured inflow counts at once if it is at least this fraction of the expected inflow."""
 
 _SILENCE: Final = 5
-"""Number of sensitivity intervals without arrivals after which the inflow counts as 0. A shorter
-silence may only mean that the stage before has long batches."""
+"""The inflow counts as 0 after this many sensitivity intervals without arrivals. A shorter silence
+may only mean that the stage before has long batches."""
 
 _PATIENCE: Final = 30
 """Number of sensitivity intervals for which an inflow must stay below the expected inflow before it
@@ -199,12 +199,12 @@ class HopController:
     The numbers (1) to (5) refer to the table in the module's docstring.
 
     - Overload: at least ``overload_bytes`` have waited for the whole overload interval, and bytes
-      have arrived meanwhile. The level rises by (1), and again after each further interval. It
-      rises by (2) if the stage has taken nothing and no running batch shows its speed, and by (3)
-      if the stage's rate is unknown.
+      have arrived meanwhile. The level rises by (1), and again after each further interval. The
+      level rises by (2) if the stage has taken nothing and no running batch shows its speed, and by
+      (3) if the stage's rate is unknown.
     - Light load: batches left at most ``light_load_bytes`` for the whole light-load interval. The
-      level falls by (4), and again after each further interval. It falls by 1 if the stage's rate
-      is unknown.
+      level falls by (4), and again after each further interval. The level falls by 1 if the stage's
+      rate is unknown.
     - In between, the level falls by (5) if the inflow has been too low for a whole light-load
       interval.
 
@@ -357,9 +357,9 @@ class HopController:
     def _is_unheard(self, time_ms: int, comes: float | None) -> bool:
         """Whether the stage before does not seem to have applied the last signal yet.
 
-        This is so if the inflow is as high as without throttling, and the last rise of the level is
-        less than a lease ago. The signal may be lost, or the stage before still runs an earlier
-        batch. The signal is then repeated before the level rises again.
+        The signal seems not applied if the inflow is as high as without throttling, and the last
+        rise of the level is less than a lease ago. The signal may be lost, or the stage before
+        still runs an earlier batch. The signal is then repeated before the level rises again.
         """
         free, since_ms = self._free_per_s, time_ms - self._risen_at_ms
         is_free = self._is_confirmed and bool(comes and free and comes >= _NEARLY * free)

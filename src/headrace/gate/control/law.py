@@ -92,10 +92,10 @@ def batch_stats(
     """Return the PID estimator's input for a batch that has just ended.
 
     The scheduling delay is the time by which the batch started later than one interval after the
-    previous start. It counts only if data was waiting: the previous batch left offsets unread, or
-    it took longer than the interval and this batch followed at once. Otherwise the delay is 0. The
-    delay contains no waiting time within the previous batch. A longer gap between the batches, such
-    as an operator's pause, does not count either, because no batch caused it.
+    previous start. The delay counts only if data was waiting: the previous batch left offsets
+    unread, or it took longer than the interval and this batch followed at once. Otherwise the delay
+    is 0. The delay contains no waiting time within the previous batch. A longer gap between the
+    batches, such as an operator's pause, does not count either, because no batch caused it.
 
     Args:
         previous: The previous batch. None for the first batch of a run, and after a batch whose

@@ -27,8 +27,8 @@ previous batch::
 
     c += 0.03 (z z' - c)      v += 0.03 (z^2 - v)      d = 0.03 + max(0, c / v - 0.15)
 
-So the rate follows lasting noise. It ignores other noise, for which c / v has a mean of 0 and a
-standard deviation of 0.12.
+So the rate follows lasting noise. The rate ignores other noise, for which c / v has a mean of 0 and
+a standard deviation of 0.12.
 
 The next batch is the largest batch that `BatchCost.most` allows in the planned time t::
 

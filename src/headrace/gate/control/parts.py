@@ -35,7 +35,7 @@ _MAX_TEXT: Final = 1_000_000
 def size(records: int, path: str) -> int:
     """Return the number of offsets in a part of a batch that has ``records`` offsets.
 
-    The result is 0 if the batch is too small to have such a part.
+    The result is 0 if the batch is too small to have this part.
 
     >>> [size(7, path) for path in ("", "0", "1", "11", "111")]
     [7, 4, 3, 1, 0]
@@ -155,8 +155,8 @@ class Progress:
         running: The part of the current handler call; None between calls. It is stored before the
             call.
         unknown: Parts whose run was interrupted, so that the sink may have their records.
-        halved: Parts that have failed or contain a failed part. They are never run as a whole
-            again.
+        halved: Parts that have failed or contain a failed part. These parts are never run as a
+            whole again.
         runs: Number of handler calls with parts so far.
         evidence: The serialized state of a test of suspects (`Bisection.evidence`); empty without
             a test.

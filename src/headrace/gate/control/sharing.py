@@ -50,8 +50,8 @@ arrivals: the records of one interval since the last batch was planned, and of t
 the previous batch ran."""
 
 _FAR_INTERVALS: Final = 12.0
-"""Number of unread records in a lane, in intervals' worth of arrivals, from which on the receiver's
-share is reduced the most."""
+"""A receiver's share is reduced the most if its lane has at least this many unread records, in
+intervals' worth of arrivals."""
 
 _MOST_REDUCED: Final = 0.5
 """Largest fraction by which a receiver's share is reduced. Senders need not stop while the query is
