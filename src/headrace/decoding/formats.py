@@ -21,7 +21,7 @@ class Decoded:
 
     Attributes:
         values: a struct for each value; null if the value is null or does not fit.
-        reasons: for each value that does not fit, by its index, the reason.
+        reasons: the reason for each value that does not fit, by the value's index.
     """
 
     values: pa.StructArray
@@ -143,9 +143,9 @@ class Columns:
         self._type: Final[pa.StructType] = arrow_type(nullable(StructType(self._fields)))
 
     def structs(self, records: Sequence[Any], reasons: dict[int, str]) -> Decoded:
-        """Return a struct for each record, null for None and for records that do not fit.
+        """Build a struct for each record. The struct of None or of an unfit record is null.
 
-        ``reasons`` has the reasons that are known already; the result also has the new ones.
+        The result has the reasons in ``reasons``, which were known before, and the new reasons.
         """
         while True:
             is_present = [record is not None for record in records]
@@ -194,7 +194,7 @@ class Columns:
 
 
 def _holds(array: pa.Array) -> bool:
-    """Return whether all times are in the years 1 to 9999; Python's datetime has no others."""
+    """Return whether all times are in the years 1 to 9999, the range of Python's datetime."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         return _within(array.cast(pa.timestamp("us")).cast(pa.int64()), FIRST_US, LAST_US)
