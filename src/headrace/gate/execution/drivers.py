@@ -50,7 +50,7 @@ _POSTGRESQL_AWAY: Final = frozenset(
         *("OperationalError", "ConnectionTimeout"),  # without a SQLSTATE: the connection's
     }
 )
-"""Classes of psycopg and psycopg2 for the same SQLSTATEs. A task's text has only the class."""
+"""Exception classes of psycopg and psycopg2 for `_SQLSTATES`: a task's text has only the class."""
 
 # https://dev.mysql.com/doc/mysql-errors/8.4/en/: client 2xxx, server 1xxx.
 MYSQL: Final = frozenset({2002, 2003, 2005, 2006, 2013, 2055, 1021, 1040, 1053, 1290, 1836})
@@ -105,10 +105,10 @@ NETWORK_NAMES: Final = frozenset(
         "NoBrokersAvailable",  # kafka-python
     }
 )
-"""Names of exceptions of Python and of clients for an unreachable system, which have no code."""
+"""Exceptions without a code, by which Python and clients report an unreachable system."""
 
 _NOT_REACHED_BY_OURSELVES: Final = frozenset({"multiprocessing", "py4j", "pyspark", "sqlalchemy"})
-"""Packages in which these exceptions are about the program's own processes, not about a sink."""
+"""Packages that raise `NETWORK_NAMES` for the program's own processes, not for a sink."""
 
 REFUSALS: Final = frozenset(
     {"DataError", "IntegrityError", "NotSupportedError", "ProgrammingError"}

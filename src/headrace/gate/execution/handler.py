@@ -156,7 +156,7 @@ class GatedHandler:
     def runner(
         self, owner: str, *, control_wait_s: float = 0, limits: BackfillLimits | None = None
     ) -> BatchRunner:
-        """Return a runner for backfills that calls this handler, and never during another call.
+        """Return a runner for backfills. It calls this handler, but never during another call.
 
         ``limits`` replaces the limits of the failure policy.
         """
@@ -173,9 +173,9 @@ class GatedHandler:
         """Call the user's handler for one batch, and record the outcome.
 
         Raises:
-            LedgerError: the outcome cannot be stored, or the query was stopped first. The batch
-                runs when the query is started again.
-            Exception: the exception of the handler, if the policy stops then.
+            LedgerError: the outcome cannot be stored, or the query was stopped while this call
+                waited. The batch runs when the query is started again.
+            Exception: the exception of the handler, if the policy is to stop.
         """
         stopped = cancel_when(self._stopped, "the query was stopped")
         with shorten_interrupts(self._stopped), stopped:
@@ -255,7 +255,7 @@ class GatedHandler:
         return record
 
     def _resolve_abandoned(self, record: BatchRecord) -> None:
-        """At the query's first batch, mark other batches in progress without an owner as failed."""
+        """At the query's first batch, fail every other batch in progress that has no live owner."""
         if self._has_resolved:
             return
         self._has_resolved = True
@@ -312,7 +312,7 @@ class GatedHandler:
         return owned
 
     def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
-        """Run a batch without a row in the ledger; its key contains the query and its number."""
+        """Run a batch without a row in the ledger, with a key from the query and ``batch_id``."""
         if is_remote(df.sparkSession):
             query = None if self._query is None else self._query.id
         else:

@@ -7,8 +7,8 @@ common record. A handler that has worked before never counts as wrong, because a
 cause a `TypeError`.
 
 A failure alone convicts no record: other records must have passed, in the stream or in a backfill.
-This class counts them. They are batches or parts that must run anyway, under their own keys, so a
-test by such a control writes nothing twice.
+`HandlerHealth` counts the runs of other records, called controls. A control is a batch or part that
+must run anyway, under its own key, so it writes nothing twice.
 """
 
 import threading
@@ -73,7 +73,7 @@ class HandlerHealth:
 
     @property
     def down(self) -> NotProcessedError | None:
-        """The reason why the sink seems to be down, since an isolation stopped; otherwise None."""
+        """Error of the isolation that stopped because the sink seems to be down; otherwise None."""
         return self._down
 
     def stopped_by(self, last: Exception | ErrorReport) -> NotProcessedError:

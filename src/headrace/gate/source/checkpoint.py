@@ -1,4 +1,4 @@
-"""Reader of a query's checkpoint, as Spark writes it: its planned and its committed batches.
+"""Reader of a query's checkpoint in Spark's format: the planned and the committed batches.
 
 Spark writes ``offsets/N`` before it reads batch N. The file has a line with a version, a line with
 metadata of the batch, and a line per source with the offset where the batch ends. In version
@@ -6,7 +6,7 @@ metadata of the batch, and a line per source with the offset where the batch end
 It keeps the newest 100 files in each folder.
 
 The native connector accepts only topics, partitions and offsets. So `export` writes a copy of the
-checkpoint without Headrace's keys, on which a query can return to the native connector.
+checkpoint without Headrace's keys, with which a query can return to the native connector.
 """
 
 import json

@@ -84,7 +84,7 @@ def check_all_planned(
 
 
 def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
-    """Return the checkpoint offset of a batch that a replay query reads: exactly these ranges.
+    """Return the checkpoint offset of a replay query's batch that has exactly these ranges.
 
     ``following`` is the file that will contain the offset of the query's next batch. OptionError is
     raised if two ranges share an offset.

@@ -54,7 +54,8 @@ class GateMemory:
         checkpoints: One row for each checkpoint and topic.
         last: The newest unfinished batch; None if all batches are finished.
         last_ranges: Ranges of the batch ``last``.
-        has_asked: Whether the ledger has an `adopt`, `restart` or `continued` for this start.
+        has_asked: Whether the ledger has an action `adopt`, `restart` or `continued` for this
+            start.
         adopted: Ids of checkpoints and gates that operators allow with `headrace adopt`.
         restarted_by: Operator who requested `headrace restart` for this start; None without a
             request.
@@ -246,12 +247,12 @@ def unknown_ranges(
     lost: Sequence[OffsetRange],
     gaps: Sequence[OffsetRange] = (),
 ) -> list[OffsetRange]:
-    """Return the ranges before an offset that its checkpoint has planned, but the ledger lacks.
+    """Return the ranges that a checkpoint has planned up to its offset, but the ledger lacks.
 
     Spark has committed these ranges, because the offset is the end of a committed batch. In a
-    partition without batches in the ledger, they are all existing records before the offset.
-    ``gaps`` are missing ranges between batches of the ledger: later batches were planned after a
-    restore.
+    partition without batches in the ledger, all existing records before the offset are missing.
+    ``gaps`` are ranges missing between the ledger's batches, if the gate ran on after a restore of
+    the ledger.
     """
     if offset.planned <= known.planned(offset.checkpoint_id):
         return []
@@ -278,5 +279,5 @@ def unknown_outcome(ranges: Sequence[OffsetRange]) -> ErrorReport:
 
 
 def _age(row: CheckpointRecord) -> tuple[int, bool]:
-    """Return a key that sorts checkpoints by newest batch; without a batch is last on a tie."""
+    """Return a key that sorts checkpoints by newest batch, and on a tie puts an empty one last."""
     return row.begins, not row.offsets

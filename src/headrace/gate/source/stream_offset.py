@@ -170,7 +170,10 @@ class StreamOffset:
         after: Checksums,
         out_of_sight: Positions,
     ) -> "StreamOffset":
-        """Return the end of the batch that begins here, with these values and a new ``planned``."""
+        """Return the end of the batch that begins here.
+
+        The end has these values, and its ``planned`` includes the offsets of the batch.
+        """
         end = replace(
             self,
             positions=positions,
