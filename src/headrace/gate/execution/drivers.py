@@ -23,7 +23,7 @@ ERRNOS: Final = frozenset(
 )
 """Codes of an ``OSError`` that report an unreachable, full or broken system.
 
-EACCES counts only with a path. EMFILE, ENAMETOOLONG and EPERM never count.
+EACCES counts only if the exception names a path. EMFILE, ENAMETOOLONG and EPERM never count.
 """
 
 HTTP_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504, 529})
@@ -257,7 +257,7 @@ _SPARK_LINKS: Final = re.compile(
 
 
 def java_says(name: str, message: str) -> bool | None:
-    """Return the verdict for the class and message of one Java exception; None without one."""
+    """Return the verdict for a Java exception's class and message; None if there is no verdict."""
     if _SPARK_LOST.match(f"{name}: {message}"):
         return False
     if _JAVA_AWAY.fullmatch(name):

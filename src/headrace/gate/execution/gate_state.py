@@ -314,7 +314,7 @@ def _record(
 
 @contextmanager
 def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None]:
-    """Yield a gate's state for recording this run's end, only once. Log errors of the block."""
+    """Yield a gate's state once, to record the end of this run. Log errors in the block."""
     with all_states()[ledger_url, gate].ending(run) as state:
         try:
             yield state

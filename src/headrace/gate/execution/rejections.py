@@ -35,7 +35,7 @@ _REASON: Final = "reason"
 
 
 class RecordReader(Protocol):
-    """Interface of a reader of single records of a gate's batches, for dead letters."""
+    """Interface of a reader that reads single records of a batch again, for dead letters."""
 
     def rejected(
         self,

@@ -262,7 +262,7 @@ def _commits_each_statement(driver: Any) -> bool:
 
 
 def _make_table(connection: Connection) -> None:
-    """Create `BATCHES` if it is missing. Ignore a missing right to create, if the table exists."""
+    """Create `BATCHES` if it is missing. An existing table needs no right to create tables."""
     if _is_there(connection):
         return
     make = sqlalchemy.schema.CreateTable(BATCHES, if_not_exists=True)

@@ -149,7 +149,7 @@ def set_log_levels(spark: SparkSession, levels: Mapping[str, str]) -> None:
 
 
 def _is_this_python(found: Path) -> bool:
-    """Return whether a Python belongs to this program's environment, also through links."""
+    """Return whether a path is this program's Python, or a link to it in the same folder."""
     this = Path(sys.executable)
     return found.parent == this.parent and found.samefile(this)
 

@@ -172,9 +172,9 @@ _STOPPED_QUERY: Final = (
 def shorten_interrupts(stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Replace a batch's exception by a short one if its query is being stopped.
 
-    Spark searches the text of an exception for an interrupt. Its pattern overflows the stack on the
-    many lines of Py4J's text. While ``stopped`` returns True, every exception counts as an
-    interrupt.
+    Spark searches the text of an exception for an interrupt. The regular expression of this search
+    overflows the stack on the many lines of Py4J's text. While ``stopped`` returns True, every
+    exception counts as an interrupt.
     """
     try:
         yield

@@ -140,7 +140,7 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
 class GateRead:
     """Stream that a gate's reader has loaded, with the user's options.
 
-    ``name`` is unique among all loaded streams. The ledger's URL is complete.
+    ``name`` is unique among all loaded streams. The ledger's URL includes the password, if any.
     """
 
     name: str

@@ -384,7 +384,7 @@ def _verdict(error: BaseException) -> bool | None:
 
 
 def _code_says(error: BaseException) -> bool | None:
-    """Return the verdict for the code in an exception of a driver or client; None without one.
+    """Return the verdict for the code in a driver's or client's exception; None without a code.
 
     Exceptions of SQLAlchemy have no verdict: their cause, the driver's exception, decides.
     """
@@ -470,9 +470,10 @@ class JavaError(NamedTuple):
 
 
 def _spark_verdict(error: BaseException) -> bool:
-    """Return the verdict of the outermost Java exception that has one, for an exception of Spark.
+    """Return the verdict for an exception of Spark.
 
-    The verdict is final, because the Python exceptions around it belong to PySpark.
+    The outermost Java exception with a verdict decides. The verdict is final, because the Python
+    exceptions around the Java exceptions belong to PySpark.
     """
     name = type(error).__name__
     if name in _OF_THE_JOB or (name.startswith("PySpark") and name != "PySparkException"):

@@ -300,7 +300,7 @@ class _Hold:
 
 
 class _World:
-    """One batch during its run: its row, its progress, its rows read for parts, and its handler."""
+    """One batch during its run: its row in the ledger, progress, persisted records and calls."""
 
     def __init__(
         self,

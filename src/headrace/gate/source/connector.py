@@ -118,7 +118,7 @@ _NEAR: Final = 1_000
 than seeking."""
 
 _MOST_RANGES: Final = 64
-"""Approximate maximum number of ranges per partition after joining, even for distant ranges."""
+"""Approximate maximum number of ranges per partition. Beyond it, even distant ranges are joined."""
 
 
 def close_ranges(wanted: Iterable[OffsetRange]) -> list[OffsetRange]:

@@ -289,7 +289,7 @@ class GateLedger:
             self._ledger.operator_limits.restarted(self._gate.name)
 
     def start_obeyed(self) -> None:
-        """Record that the query has started, so that `adopt` and `continued` no longer apply."""
+        """Record the query's start, after which `adopt` and `continued` no longer apply."""
         with self._while_the_driver_lives():
             self._ledger.operator_limits.start_obeyed(self._gate.name)
 

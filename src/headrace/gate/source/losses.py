@@ -40,7 +40,7 @@ class MissingOffsets:
 
 
 def describe_losses(losses: Sequence[MissingOffsets]) -> str:
-    """Return one text on all losses. Empty losses with the same reason are listed together.
+    """Return one text about all losses. It lists empty ranges with the same reason together.
 
     ::
 

@@ -1,4 +1,4 @@
-"""Bounds of a read: parse their options, resolve them to offsets, and start the next batch.
+"""Bounds of a read: parse their options, resolve them to offsets, and find a batch's start.
 
 This module computes the start of a batch; ``headrace.gate.control.plan`` computes its end. The
 start takes into account new and deleted partitions, positions that the log no longer has, and

@@ -80,7 +80,7 @@ class Reading(Protocol):
     def read(self, task: "SourceTask") -> Iterator[pa.RecordBatch]:
         """Yield the records of one task in a Spark worker, without records of aborted attempts.
 
-        If offsets of the ranges are missing, the task's policy for losses is called with them.
+        The task's policy for losses is called with offsets of its ranges that are missing.
         """
 
 

@@ -309,8 +309,7 @@ def _min_rate(raw: Mapping[str, str]) -> float:
 def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
     """Return the limits of an ``auto`` interval; None if the interval is fixed.
 
-    OptionError is raised for a limit that is out of its range, and for any limit of a fixed
-    interval.
+    OptionError is raised for a limit that is out of its range, or that is set for a fixed interval.
     """
     if raw.get("headrace.interval", "").strip().lower() != AUTO:
         for name in ("headrace.maxDelay", "headrace.workRatio"):
