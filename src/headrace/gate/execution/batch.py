@@ -77,7 +77,7 @@ class Batch:
         return _unpickled, values
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """Open a transaction in the ledger's database that includes the batch's success.
+        """Open a transaction that includes the batch's success, in the ledger's database.
 
         Use it for a sink in that database: rows written through the yielded connection become
         durable together with the batch's ``success``, or not at all. The transaction is committed

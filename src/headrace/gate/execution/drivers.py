@@ -30,8 +30,9 @@ HTTP_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504, 529})
 """HTTP status codes of a service that is overloaded, too slow, or unreachable behind a gateway."""
 
 STORE_STATUSES: Final = HTTP_STATUSES | {500}
-"""The same codes for object stores, which also return 500 for internal errors and ask for a retry
-(Amazon S3's "Error responses", Google Cloud Storage's "Retry strategy")."""
+"""HTTP status codes of an unavailable object store: `HTTP_STATUSES` and 500. Object stores return
+500 for internal errors, and ask for a retry (Amazon S3's "Error responses", Google Cloud Storage's
+"Retry strategy")."""
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _SQLSTATES: Final = (
@@ -105,7 +106,7 @@ NETWORK_NAMES: Final = frozenset(
         "NoBrokersAvailable",  # kafka-python
     }
 )
-"""Exceptions without a code, by which Python and clients report an unreachable system."""
+"""Names of Python's and clients' exceptions for an unreachable system, if they have no code."""
 
 _NOT_REACHED_BY_OURSELVES: Final = frozenset({"multiprocessing", "py4j", "pyspark", "sqlalchemy"})
 """Packages that raise `NETWORK_NAMES` for the program's own processes, not for a sink."""

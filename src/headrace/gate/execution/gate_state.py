@@ -184,7 +184,7 @@ class StreamState:
             self._waited_ms[batch] = waited_ms
 
     def batch_ended(self, batch: str, progress: BatchProgress) -> BatchProgress:
-        """Record that a batch has ended. Return its progress, completed with its handler's run.
+        """Record that a batch has ended. Return its progress, with values of the handler's run.
 
         ``batch`` is the batch's key, empty if the batch has no offsets of the gate.
         """

@@ -312,7 +312,7 @@ class GatedHandler:
         return owned
 
     def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
-        """Run a batch without a row in the ledger, with a key from the query and ``batch_id``."""
+        """Run a batch without a row in the ledger, with a key of query and ``batch_id``."""
         if is_remote(df.sparkSession):
             query = None if self._query is None else self._query.id
         else:

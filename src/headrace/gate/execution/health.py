@@ -92,8 +92,8 @@ class HandlerHealth:
     def is_wrong(self, error: Exception, of_parts: Exception | ErrorReport | None) -> bool:
         """Return whether the handler itself is wrong, after a failed batch of the stream.
 
-        It is wrong if it has processed nothing yet, and has raised the same programming error, such
-        as an AttributeError, in three batches, or in parts without a common record.
+        A handler is wrong if it has processed nothing yet, and has raised the same programming
+        error, such as an AttributeError, in three batches, or in parts without a common record.
 
         Args:
             error: The batch's failure.

@@ -316,7 +316,7 @@ class GateListener(JsonStreamingQueryListener):
             _LOG.warning("A batch's failure was not processed: %s", error)
 
     def _end(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent | None) -> None:
-        """Record the end of a query without `Gate.write`, which has no `StreamState`."""
+        """Record the end of a query that has no `StreamState`, as it does not use `Gate.write`."""
         try:
             with cancel_when(lambda: True, "the query ended"):
                 query, _ = watched.ledger.gates.last_queries([gate]).get(gate, (None, False))

@@ -190,7 +190,7 @@ def _header(name: str, value: Column) -> Column:
 
 
 def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
-    """Do the work of `Batch.once`; ``keys`` begin with the key of the batch or part."""
+    """Do the work of `Batch.once`; ``keys`` are those of the batch or part, the nearest first."""
     key, *above = keys
     _require_transaction(connection, key)
     _make_table(connection)
@@ -262,7 +262,7 @@ def _commits_each_statement(driver: Any) -> bool:
 
 
 def _make_table(connection: Connection) -> None:
-    """Create `BATCHES` if it is missing. An existing table needs no right to create tables."""
+    """Create `BATCHES` if it is missing. If it exists, the right to create tables is not needed."""
     if _is_there(connection):
         return
     make = sqlalchemy.schema.CreateTable(BATCHES, if_not_exists=True)

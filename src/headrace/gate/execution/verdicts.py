@@ -230,9 +230,9 @@ def unreachable_source(error: BaseException) -> HeadraceError | None:
     classes.
 
     Returns:
-        The error of the task, or a ``SourceError`` if the task's error is not of a class of
-        Headrace. For a failed read of rejected records in this process, the error of that read. For
-        a rejection that failed, its ``RejectionError``.
+        The error of the task; a ``SourceError`` if that error is not of one of Headrace's classes.
+        For a failed read of rejected records in this process, the error of that read. For a
+        rejection that failed, its ``RejectionError``.
     """
     for cause in with_causes(error):
         if isinstance(cause, RejectionError):

@@ -54,7 +54,7 @@ _LOOK_S: Final = 0.05
 """Interval at which a backfill checks whether a call for another batch has ended (s)."""
 
 _LOOKS_A_QUERY: Final = 4
-"""Number of checks of a wait after which the ledger is queried once (about 2 s), because many gates
+"""A waiting batch queries the ledger once in this number of checks (about 2 s), because many gates
 may wait for one sink."""
 
 _LOG_MS: Final = 60_000
@@ -63,7 +63,7 @@ _NOT_RUN: Final = ErrorReport("NotRun", "It is a part of a batch that failed, an
 
 
 class BatchRunner:
-    """Runner of a gate's batches, for the stream or a second run, under the failure policy.
+    """Runner of a gate's batches, new or failed, under the failure policy.
 
     Args:
         context: Settings and services of the gate's runs.

@@ -6,7 +6,7 @@ metadata of the batch, and a line per source with the offset where the batch end
 It keeps the newest 100 files in each folder.
 
 The native connector accepts only topics, partitions and offsets. So `export` writes a copy of the
-checkpoint without Headrace's keys, with which a query can return to the native connector.
+checkpoint without Headrace's keys. A query can return to the native connector with this copy.
 """
 
 import json

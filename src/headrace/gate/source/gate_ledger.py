@@ -279,7 +279,7 @@ class GateLedger:
             return batches.resolve_abandoned(name, but=None, unowned_before_ms=0)
 
     def supersede(self, end: StreamOffset, ranges: Sequence[OffsetRange], why: str) -> list[str]:
-        """Resolve other checkpoints' open batches whose ranges are read again; return the keys."""
+        """Resolve open batches of other checkpoints that this one reads again; return the keys."""
         with self._while_the_driver_lives():
             return self._ledger.batches.supersede(self._batch(end, ranges), why, self._owner)
 

@@ -139,7 +139,7 @@ class Losses:
     Attributes:
         fail: Whether a loss stops the query.
         account: Account of losses in the ledger. None without a gate: losses are then only logged,
-            as the native connector does.
+            as by the native connector.
     """
 
     source: str

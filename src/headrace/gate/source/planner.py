@@ -268,7 +268,7 @@ class StreamPlanner:
         return is_paced and self._clock.monotonic() < self._next_s
 
     def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
-        """Return the checksums before a batch's end; they are unchanged where no record is new."""
+        """Return the checksums before a batch's end. Without new records, a checksum is kept."""
         kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
         return {**self._checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 

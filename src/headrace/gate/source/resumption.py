@@ -119,9 +119,10 @@ def refuse_an_older_checkpoint(
 ) -> Positions:
     """Return the ledger's positions that are beyond the checkpoint; empty if there are none.
 
-    A batch is written to the checkpoint before the ledger, so an intact checkpoint is never behind.
-    A copy of the checkpoint may also lack partitions that are newer than the copy. Positions beyond
-    the log's end do not count: there, an unclean leader election has removed records.
+    A batch is written to the checkpoint before the ledger, so an intact checkpoint is never behind
+    the ledger. A copy of the checkpoint may also lack partitions that are newer than the copy.
+    Positions beyond the log's end do not count: there, an unclean leader election has removed
+    records.
 
     OptionError is raised if the checkpoint is behind, and no operator has adopted it.
     """
@@ -279,5 +280,5 @@ def unknown_outcome(ranges: Sequence[OffsetRange]) -> ErrorReport:
 
 
 def _age(row: CheckpointRecord) -> tuple[int, bool]:
-    """Return a key that sorts checkpoints by newest batch, and on a tie puts an empty one last."""
+    """Return a sort key: newest batch; on a tie, a checkpoint without offsets is last."""
     return row.begins, not row.offsets
