@@ -51,7 +51,8 @@ from headrace.gate.source.source_options import TOPIC_IDS, decoded_values
 from headrace.gate.source.stream_offset import planned_ids
 
 Use = Callable[[DataFrame], None]
-"""Function that processes the DataFrame of a batch. A reader passes on its exceptions."""
+"""Function that processes the DataFrame of a batch. The function's exceptions pass through the
+reader."""
 
 _LOG: Final = logging.getLogger("headrace.execution")
 

@@ -190,7 +190,7 @@ class HandlerCalls:
         self._context = context
         self._ledger = context.ledger
         self._asked: set[str] = set()
-        """Keys of batches that have failed in a call that had asked its sink for the key."""
+        """Keys of batches of which a handler call asked its sink for the key, and then failed."""
 
     def is_unknown(self, batch: BatchRecord) -> bool:
         """Whether an interrupted call may have written the whole batch to its sink.

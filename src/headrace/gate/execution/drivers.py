@@ -30,8 +30,8 @@ HTTP_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504, 529})
 """HTTP status codes of a service that is overloaded, too slow, or unreachable behind a gateway."""
 
 STORE_STATUSES: Final = HTTP_STATUSES | {500}
-"""HTTP status codes of an unavailable object store: `HTTP_STATUSES` and 500. Object stores return
-500 for internal errors, and ask for a retry (Amazon S3's "Error responses", Google Cloud Storage's
+"""Status codes of an unavailable object store: `HTTP_STATUSES` and 500. Object stores return 500
+for internal errors, and ask for a retry (Amazon S3's "Error responses", Google Cloud Storage's
 "Retry strategy")."""
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html

@@ -233,8 +233,7 @@ class Gate:
             OptionError: the handler does not take two arguments, or is an async or a generator
                 function; there is no such policy or schedule; ``df`` is no stream, or is not read
                 through this gate, or more than once; or the query cannot skip a batch, because it
-                has state or several sources. From ``start()``: it has no checkpoint, or another
-                gate's.
+                has state or several sources. From ``start()``: no checkpoint, or another gate's.
             LedgerError: the ledger cannot be opened or read.
             GateInUseError: from ``start()``: the gate already has another query. A query whose
                 process has ended is replaced at once; if that is unknown, after its lease of 30 s.

@@ -1,7 +1,7 @@
 """Callable for ``foreachBatch``: find Spark's batch in the ledger, attach it, and call the handler.
 
-The gate's row names the gate's query, and counts the batches that its planner has begun. The
-handler takes the last batch that its own query has begun, if the count has risen since the
+The gate's row names the gate's query, and counts the batches that the query's planner has begun.
+The handler takes the last batch that its own query has begun, if the count has risen since the
 previous call. The batch's status alone would not be enough: a finished batch could be mistaken for
 a batch of another checkpoint with the same number.
 
@@ -97,11 +97,11 @@ class GateCeiling:
 class GatedHandler:
     """Callable for ``foreachBatch`` that calls the user's handler, and records each outcome.
 
-    The row is ``in_progress`` when the handler starts, and ``success`` or ``failed`` when it ends;
-    then the failure policy applies. The handler is not called again for a batch that is already
-    ``success``: Spark repeats such a batch if the process died before Spark's commit. It is not
-    called for a batch that a backfill has claimed either. A query with state still computes such a
-    batch, to update its state.
+    A batch's row in the ledger is ``in_progress`` when the handler starts, and ``success`` or
+    ``failed`` when it ends; then the failure policy applies. The handler is not called again for a
+    batch that is already ``success``: Spark repeats such a batch if the process died before Spark's
+    commit. It is not called for a batch that a backfill has claimed either. A query with state
+    still computes such a batch, to update its state.
 
     Args:
         gate: The gate's name.
@@ -231,7 +231,7 @@ class GatedHandler:
         return self._query is not None and has_ended(self._query)
 
     def _begun(self) -> BatchRecord | None:
-        """Return the row of the batch that Spark runs now; None if it has no offsets of the gate.
+        """Return the row of Spark's current batch; None if the batch has no offsets of the gate.
 
         The query's planner has begun the batch just before, in the same trigger. If no batch was
         begun since the previous call, the newest row belongs to an earlier batch.

@@ -402,7 +402,7 @@ def _completed(ledger: Ledger, report: BatchReport) -> BatchProgress:
     """Complete a batch's progress with values that Spark does not report.
 
     This process knows how the handler's run went. The batch's row in the ledger has the number of
-    unread offsets, for a Spark that does not report the end of the log.
+    unread offsets, in case Spark does not report the end of the log.
     """
     progress = state_of(ledger.url, report.gate).batch_ended(report.batch, report.progress)
     if report.batch and not progress.records:

@@ -129,7 +129,8 @@ class _Watcher:
     def commit_table(self, table: "Table", requirements: Any, updates: Any) -> Any:
         """Commit through the catalog, unless the table has the batch already.
 
-        Raises `ValidationException` if it has. PyIceberg then stops, and removes its manifests.
+        Raises `ValidationException` if the batch is there already. PyIceberg then stops, and
+        removes its manifests.
         """
         from pyiceberg.exceptions import ValidationException  # noqa: PLC0415  (an extra)
 
@@ -190,7 +191,7 @@ def _header(name: str, value: Column) -> Column:
 
 
 def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
-    """Do the work of `Batch.once`; ``keys`` are those of the batch or part, the nearest first."""
+    """Do the work of `Batch.once`; ``keys`` are as for `append_iceberg`."""
     key, *above = keys
     _require_transaction(connection, key)
     _make_table(connection)

@@ -246,8 +246,8 @@ def unreachable_source(error: BaseException) -> HeadraceError | None:
 
 
 _UNREACHED: Final = drivers.NETWORK_NAMES | {"InterfaceError", "OperationalError"}
-"""Names of exceptions of an unreachable system: of Python, database drivers (PEP 249) and HTTP
-clients."""
+"""Names of exceptions by which Python, database drivers (PEP 249) and HTTP clients report an
+unreachable system."""
 
 
 def no_connection(error: BaseException) -> bool:

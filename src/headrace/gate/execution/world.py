@@ -453,7 +453,7 @@ class _World:
     # Waits.
 
     def await_other(self) -> bool | None:
-        """Wait for a call for another batch. Return whether it passed; None after a timeout."""
+        """Wait until another batch's call ends. Return whether it passed; None after a timeout."""
         self._part_reader()
         health = self._context.health
 

@@ -66,7 +66,7 @@ class PlannedRead:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Content of a checkpoint: the planned batches that Spark keeps, and the committed numbers."""
+    """Content of a checkpoint: the planned batches that Spark keeps, and the commits' numbers."""
 
     path: Path
     planned: Mapping[int, LoggedBatch]

@@ -409,7 +409,7 @@ def await_turn(
     """Wait until no other query owns a gate.
 
     A query that is known to have ended is replaced at once. If the other query renews its lease, it
-    is alive, and `GateInUseError` is raised. Otherwise this waits until the lease has expired,
+    is alive, and `GateInUseError` is raised. Otherwise, the call waits until the lease has expired,
     because the other query's machine may be lost.
 
     ``try_once`` tries to claim the gate. It returns the query that owns the gate, or None after the

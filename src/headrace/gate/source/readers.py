@@ -311,7 +311,7 @@ def _check_columns(source: str, schema: StructType, of: StructType) -> None:
 
 
 def _check_fields(label: str, fields: StructType) -> None:
-    """Raise `OptionError` for a duplicate name or for NOT NULL, which tasks cannot provide."""
+    """Raise `OptionError` for a duplicate name, or for NOT NULL, which tasks cannot guarantee."""
     for field in fields:
         if fields.names.count(field.name) > 1:
             raise OptionError(f"The schema has the {label}{field.name} twice; name it once.")
