@@ -247,9 +247,8 @@ class Gate:
         policy = with_outages(policy, on_outage, outage_settings(read.options))
         if transform is not None and not df.sameSemantics(read.df):
             raise OptionError(
-                f"The DataFrame for the gate {self.name!r} is already derived from the stream,"
-                " although transform is set; give the DataFrame that load() returned, and derive"
-                " everything in transform."
+                f"The DataFrame for the gate {self.name!r} is derived, and transform is set;"
+                " give the DataFrame that load() returned, and derive everything in transform."
             )
         stream = df if transform is None else transform(df)
         state = state_of_plan(stream)
