@@ -135,7 +135,7 @@ class KafkaLog:
         return self._mean_bytes
 
     def readable_until(self, latest: Positions) -> Positions:
-        """Limit ends to the first offset of an attempt that a stage has not finished or aborted."""
+        """Lower each end to the start of the first attempt that is neither finished nor aborted."""
         if self._attempts is None:
             return latest
         return self._attempts.readable_until(self._ids(tp.topic for tp in latest), latest)
