@@ -78,7 +78,7 @@ def read_same_topics(
 def _recreated(
     client: ClientConfig, planned_ids: Mapping[str, str], ranges: Sequence[OffsetRange]
 ) -> set[str]:
-    """Return the topics whose id has changed. Missing topics are left to the reader."""
+    """Return the existing topics whose id has changed. The reader itself detects missing topics."""
     names = {offsets.topic for offsets in ranges} & planned_ids.keys()
     if not names:
         return set()

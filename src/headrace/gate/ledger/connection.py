@@ -93,7 +93,7 @@ def without_secrets(url: str) -> str:
 
 
 def secrets_of(url: URL) -> tuple[str, ...]:
-    """Return the password of a URL and the values of its secret options, without empty ones."""
+    """Return the password of a URL and the values of its secret options, except empty values."""
     secrets = [url.password] if url.password else []
     for name, value in url.query.items():
         if _is_secret(name):
@@ -211,8 +211,8 @@ def next_wait_s(tries: int, waited_s: float, retry_timeout_s: float) -> float | 
 class Retries:
     """Retries of all threads that use one database.
 
-    For each outage, the log has one line at its start and one line at its end, for any number of
-    waiting threads.
+    An outage is logged once at its start and once at its end, even if many threads wait for its
+    end.
     """
 
     def __init__(self, ledger: str, timeouts: Timeouts) -> None:
