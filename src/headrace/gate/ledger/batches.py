@@ -511,7 +511,7 @@ class BatchStore(Store):
         return next(iter(self._select("batch", batch=batch_key)), None)
 
     def ranges(self, batch_key: str) -> tuple[PlannedRange, ...]:
-        """Return the ranges of a batch by topic, partition and offset. They never change."""
+        """Return the unchanging ranges of a batch, sorted by topic, partition and offset."""
         return self._database.read(lambda connection: ranges_of(connection, batch_key))
 
     def servers(self, batch_key: str) -> str | None:

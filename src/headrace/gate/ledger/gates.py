@@ -36,8 +36,8 @@ class GateClaim:
     Attributes:
         owner: Id of the planner that claims the gate; a restarted planner has another id.
         driver: Id of the process that runs the query's program; None if unknown.
-        read: Id of the call of `Gate.read` from which the query comes; None for a query without a
-            `Gate`.
+        read: Id of the call of the gate's reader that made the query's input; None for a query
+            without a `Gate`.
         described: Description of the query's program, for messages.
         estimator: Settings of the rate estimator, as text.
     """
@@ -234,7 +234,7 @@ class GateStore(Store):
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
 
     def last_begun(self, gate_name: str) -> Begun | None:
-        """Return the batch that Spark requested last from a gate; None before the first request."""
+        """Return the number of a gate's requested batches and the newest one; None without one."""
         return self.begun_and_query(gate_name)[0]
 
     def begun_and_query(self, gate_name: str) -> tuple[Begun | None, GateQuery | None]:
@@ -299,7 +299,7 @@ class GateStore(Store):
         )
 
     def pressures(self, gate_name: str) -> str | None:
-        """Return the text ``pressures`` of the newest call of `throttle`; None before the first."""
+        """Return the text ``pressures`` of the newest `throttle` call; None before a first call."""
         text: str | None = self._database.scalar(_SQL["pressures"], gate=gate_name)
         return text
 

@@ -53,7 +53,7 @@ def fetch_token(name: str) -> Token:
 
 
 def with_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings for a new client; a token function named in them becomes its callback."""
+    """Return a new client's settings; a token function named in ``config`` becomes a callback."""
     settings = {name: value for name, value in config.items() if name != OPTION}
     name = config.get(OPTION)
     if name is None:
