@@ -215,7 +215,7 @@ class Lookup:
         return self._ask(offsets)
 
     def _learn_leaders(self, topics: list[str], timeout: float) -> None:
-        """Refresh the client's list of partition leaders, outdated after an election."""
+        """Refresh the client's list of partition leaders, because an election makes it outdated."""
         described = self._admin.describe_topics(TopicCollection(topics), request_timeout=timeout)
         for future in described.values():
             future.exception()  # Waits for the answer; the next try raises its error.

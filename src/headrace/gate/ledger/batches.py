@@ -190,7 +190,7 @@ class BatchStore(Store):
         """Record Spark's number of a batch and the batch's owner; return data to run the batch.
 
         The call also counts a run of the gate's handler, so this run must be the gate's next run.
-        For a run that must wait for another run, `GateStore.next_sequence` counts instead.
+        For a run that must wait for another run, `GateStore.next_sequence` counts the run instead.
 
         Args:
             batch_key: Key of the batch.
@@ -459,8 +459,8 @@ class BatchStore(Store):
 
         The owner's lease of such a batch has expired, or the batch has no owner and was created
         before ``unowned_before_ms``. A batch that was interrupted by a stop of its query, and that
-        the next start did not run, gets the error `NOT_RUN_AGAIN`; a backfill can run it then. The
-        batch ``but`` is not changed, because Spark runs this batch again.
+        the next start did not run, gets the error `NOT_RUN_AGAIN`; a backfill can then run the
+        batch. The batch ``but`` is not changed, because Spark runs this batch again.
 
         Returns:
             The keys of the moved batches, earliest created first.
@@ -511,7 +511,10 @@ class BatchStore(Store):
         return next(iter(self._select("batch", batch=batch_key)), None)
 
     def ranges(self, batch_key: str) -> tuple[PlannedRange, ...]:
-        """Return the unchanging ranges of a batch, sorted by topic, partition and offset."""
+        """Return the ranges of a batch, sorted by topic, partition and offset.
+
+        The ranges of a batch never change.
+        """
         return self._database.read(lambda connection: ranges_of(connection, batch_key))
 
     def servers(self, batch_key: str) -> str | None:
@@ -522,8 +525,8 @@ class BatchStore(Store):
     def is_over(self, key: str) -> bool:
         """Return whether the batch or part with this key is finished, and never runs again.
 
-        The call waits for a pending commit, which locks the row. So it is also correct after a
-        commit whose answer was lost, for example while the server waited for a standby.
+        The call waits for a pending commit, which locks the row. So the result is also correct
+        after a commit whose answer was lost, for example while the server waited for a standby.
         """
         batch_key, path = part_of(key)
 

@@ -385,9 +385,9 @@ class Database:
             )
 
     def shorten_log(self) -> int:
-        """Truncate a SQLite file's ``-wal`` unless a reader needs it; return its size (bytes).
+        """Truncate a SQLite file's ``-wal`` unless a reader needs it.
 
-        The size is 0 for PostgreSQL.
+        Return the size of the ``-wal`` afterwards (bytes); 0 for PostgreSQL.
         """
         if not self.is_sqlite:
             return 0

@@ -71,7 +71,7 @@ class DeadLetterStore(Store):
     """Dead letters in the ledger, with their errors and resolutions."""
 
     def count_rejected(self, batch_keys: Collection[str]) -> Mapping[str, int]:
-        """Return the number of dead letters by batch key; a number of 0 has no entry."""
+        """Return the number of dead letters by batch key; a batch without letters has no entry."""
         return {
             row.batch_key: row.number
             for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE)

@@ -158,7 +158,7 @@ class OutputStore(Store):
         self._database.change(_SQL["abort"], {"topic": topic_id, "by": attempt})
 
     def written(self, topic_id: str, keys: Iterable[str]) -> set[str]:
-        """Return the keys, out of ``keys``, of batches that a finished attempt has written."""
+        """Return the keys of batches that a finished attempt has written, a subset of ``keys``."""
         return {key for key in keys if self._database.rows(_SQL["done"], topic=topic_id, batch=key)}
 
     def unfinished(self, topic_id: str) -> tuple[Starts, ...]:

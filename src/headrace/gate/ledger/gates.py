@@ -234,7 +234,7 @@ class GateStore(Store):
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
 
     def last_begun(self, gate_name: str) -> Begun | None:
-        """Return the number of a gate's requested batches and the newest one; None without one."""
+        """Return a gate's `Begun` values; None if Spark has not requested a batch from the gate."""
         return self.begun_and_query(gate_name)[0]
 
     def begun_and_query(self, gate_name: str) -> tuple[Begun | None, GateQuery | None]:

@@ -236,11 +236,11 @@ class MomentStore(Store):
         return {(row.gate, Status(row.status)): (row.number, row.oldest_ms) for row in rows}
 
     def waiting_letters(self) -> Mapping[str, int]:
-        """Return the number of waiting dead letters by gate; a number of 0 has no entry."""
+        """Return the number of waiting dead letters by gate; other gates have no entry."""
         return {row.gate: row.number for row in self._database.rows(_SQL["count_letters"])}
 
     def counts(self, bounds: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, bool], Counts]:
-        """Return the totals of batches by gate, separately for old batches (True) and new ones.
+        """Return the totals of batches, by gate and by age: True for old batches, False for new.
 
         ``bounds`` has a tuple for each gate: its name, the earliest created time that counts, and
         the time before which a batch is old (ms).

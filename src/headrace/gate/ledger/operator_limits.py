@@ -126,7 +126,7 @@ class OperatorLimitStore(Store):
         return self._do(gate_name, OperatorActionKind.STOP, by, why)
 
     def to_stop(self, gate_names: Collection[str]) -> list[str]:
-        """Return, out of these gates, the gates whose query an operator has stopped."""
+        """Return the gates whose query an operator has stopped, a subset of ``gate_names``."""
         return [row.name for row in self._database.rows(_SQL["to_stop"], names=gate_names)]
 
     def withdraw_stop(self, gate_name: str) -> None:

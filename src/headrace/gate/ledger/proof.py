@@ -76,8 +76,7 @@ class Finding:
             all batches and gaps.
         batch_key: Key of the batch that planned the range. For a gap or an overlap, key of the
             batch that begins at the higher offset; for a loss, key of the batch that could not read
-            the range. None if the batch was pruned, or the range was gone before a batch was
-            planned.
+            the range. None if there is no such batch, or its row was pruned.
         other: For a gap or an overlap, key of the batch that begins at the lower offset. If the
             range is skipped or read again, id of the checkpoint that begins at the lower offset.
             None if that batch was pruned, or is not a neighbour.

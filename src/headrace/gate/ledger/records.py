@@ -169,8 +169,9 @@ class BatchRecord:
     backfills: int = 0
     """Number of failed backfills of the batch; each backfill also counts as an attempt."""
     outcome_unknown: bool = False
-    """Whether a crash or a stop has interrupted an attempt of a failed batch, so that its records
-    may be in the sink. If False, the handler raised an exception in every failed attempt."""
+    """Whether a crash or a stop has interrupted an attempt of a failed batch, so that the batch's
+    records may be in the sink. If False, the handler raised an exception in every failed
+    attempt."""
     planned_bytes: int | None = None
     """Approximate size of the planned batch (bytes); None if record sizes were not measured."""
     retry_ms: int | None = None

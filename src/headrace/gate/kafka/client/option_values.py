@@ -43,7 +43,7 @@ def client_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_secret(option: str) -> bool:
-    """Return whether the value of an option is secret. The prefix ``kafka.`` may be missing.
+    """Return whether an option's value is secret. The option's name may lack the prefix ``kafka.``.
 
     >>> [is_secret(o) for o in ("kafka.sasl.jaas.config", "ssl.keystore.key", "subscribe")]
     [True, True, False]
