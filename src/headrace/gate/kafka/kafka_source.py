@@ -293,8 +293,8 @@ class KafkaReading:
         """Distribute ranges over tasks, as the native connector does.
 
         In a bounded read, the native connector applies ``maxRecordsPerPartition`` only in two
-        cases: if ``minPartitions`` is larger than the number of ranges, or if `span_by_options`
-        returns a size above this maximum for one of the ranges.
+        cases: if ``minPartitions`` is larger than the number of ranges, or if a range's size, as
+        `span_by_options` computes it, is above ``maxRecordsPerPartition``.
         """
         minimum = self.options.min_partitions
         most = self.options.max_records_per_partition
