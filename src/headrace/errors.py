@@ -32,8 +32,8 @@ Each message is one sentence with the subject, its value, the allowed values and
 """
 
 READ = "It happened while Headrace read the source, or a schema."
-"""Note that Headrace adds to errors while a task reads a source. Spark passes an error of a task on
-as text, and without this note it could be taken for an error of the sink."""
+"""Note that Headrace adds to errors while a task reads a source. Without this note, the error could
+be taken for an error of the sink, because Spark passes a task's error on as text."""
 
 
 class HeadraceError(Exception):
@@ -119,9 +119,9 @@ class NotProcessedError(HeadraceError):
     """A batch failed for a reason other than its records. It is run again, and no record is blamed.
 
     Attributes:
-        last: The class and the message of the handler's last exception, with which the text of this
-            error begins. Set if an isolation stopped because unrelated records failed one after
-            another; else None.
+        last: The class and the message of the handler's last exception, if an isolation stopped
+            because unrelated records failed one after another; else None. The text of this error
+            begins with this class and message.
     """
 
     def __init__(self, text: str, last: tuple[str, str] | None = None) -> None:

@@ -180,10 +180,10 @@ else:
         """The stream reader for Spark 4.0 and 4.1: calls the methods of `StreamPlanning`.
 
         In these versions, Spark does not pass the start of a batch to ``latestOffset``. So the
-        start is the end in the last call of ``partitions``. After a restart, Spark first calls
-        ``partitions`` with the last planned end as start and end, and once more if the batch must
-        run. With a new checkpoint, Spark calls ``latestOffset`` before ``initialOffset``. So both
-        must use the same start.
+        start is the end that Spark passed in its last call of ``partitions``. After a restart,
+        Spark first calls ``partitions`` with the last planned end as start and end, and once more
+        if the batch must run. With a new checkpoint, Spark calls ``latestOffset`` before
+        ``initialOffset``. So both methods must use the same start.
         """
 
         _reached: dict[str, Any] | None = None

@@ -49,7 +49,7 @@ class _Listener(socket.socket):
         self._lines: list[socket.socket] = []
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection. Return it if it needs a new worker process.
+        """Accept a connection, and return it if no waiting worker can take it.
 
         Raises:
             InterruptedError: A waiting worker has taken the connection. The daemon then calls this
@@ -101,7 +101,7 @@ class _Child:
         module.main = partial(_run_task, module.main)
 
     def close_line(self) -> None:
-        """Close the daemon's copy of a worker's line, so that the daemon notices its exit."""
+        """Close the daemon's copy of a line, so that the daemon notices the worker's exit."""
         if self.line is not None:
             self.line.close()
             self.line = None

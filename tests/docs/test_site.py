@@ -49,7 +49,7 @@ def test_the_reference_has_every_public_name_with_its_docstring(site: Path) -> N
     short = {name.rpartition(".")[2] for name in names} - {"ARROW_SCHEMA", "DEFECTS"}
     found = {each.rpartition(".")[2] for each in re.findall(r'id="(headrace\.[\w.]+)"', page)}
     assert sorted(short - found) == []
-    assert "Another query uses the gate" in page
+    assert "A gate serves one query at a time" in page
 
 
 def test_links_between_folders_lead_to_the_same_page_on_the_site(site: Path) -> None:

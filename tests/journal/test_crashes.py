@@ -149,7 +149,8 @@ class BeginningUnsynced(LocalStorage):
     """A segment is appended to before its name is durable."""
 
     def begin(self, path: str) -> AppendedFile:
-        return AppendedFile(self._disk, self._disk.create(self._root / path), 0)
+        where = self._root / path
+        return AppendedFile(self._disk, where, self._disk.create(where), 0)
 
 
 class PruningInAnyOrder(LocalStorage):

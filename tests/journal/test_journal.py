@@ -63,7 +63,7 @@ def test_there_is_no_journal_where_none_was_made(tmp_path: Path) -> None:
     [
         (
             "http://host/orders",
-            "http:// URL is not supported for a journal; write a path, file:///path, s3://",
+            "http:// URLs are not supported for a journal; write a path, file:///path, s3://",
         ),
         ("file://orders", "no absolute path"),
         ("a/..", "journal's name '..'"),

@@ -124,6 +124,45 @@ def test_damage_within_a_segment_is_declared_lost_and_what_is_behind_it_is_read(
     assert repair(together) == ()
 
 
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("frame", [0, 1])
+def test_a_frame_that_is_there_again_keeps_nobody_from_what_is_behind_it_once_it_is_repaired(
+    together: Journal, frame: int, times: int
+) -> None:
+    """Readers and writers do not come past it, and no record is lost."""
+    until = [3, 10][frame]
+    sizes = [block.stored_bytes for block in together.blocks(0)]
+    path, (begin, end) = folder(together) / FIRST, (sum(sizes[:frame]), sum(sizes[: frame + 1]))
+    data = path.read_bytes()
+    path.write_bytes(data[:begin] + data[begin:end] * times + data[end:])
+    found = verify(together)
+    assert told(found.findings) == [(JournalFindingKind.DAMAGED, f"0/{FIRST}", until, until)]
+    with pytest.raises(JournalError, match="the file was not changed"):
+        together.writer(0)
+    assert repair(together) == found.findings
+    assert verify(together).findings == ()
+    append(together, 3)
+    assert values_of(together) == numbers(range(15))
+    assert verify(together).findings == ()
+
+
+@pytest.mark.parametrize("copied", [FIRST, SECOND])
+def test_a_last_segment_with_another_s_bytes_is_damage(journal: Journal, copied: str) -> None:
+    """Its own records are gone, and whole frames of another place do not say how many."""
+    last = folder(journal) / THIRD
+    last.write_bytes((folder(journal) / copied).read_bytes())
+    with pytest.raises(JournalError, match=f"{THIRD} .* is damaged"):
+        journal.writer(0)
+    (finding,) = verify(journal).findings
+    assert told((finding,)) == [(JournalFindingKind.DAMAGED, f"0/{THIRD}", 10, None)]
+    assert "--reached 0:OFFSET" in finding.reason
+    assert repair(journal) == repair(journal, {0: 10}) == ()
+    assert told(repair(journal, {0: 12})) == [(JournalFindingKind.DAMAGED, f"0/{THIRD}", 10, 12)]
+    append(journal, 3)
+    assert verify(journal).whole
+    assert values_of(journal) == numbers(range(10), range(12, 15))
+
+
 def test_a_torn_tail_is_no_damage(together: Journal) -> None:
     path = folder(together) / FIRST
     data = path.read_bytes()

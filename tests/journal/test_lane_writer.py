@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from tests.journal.journals import displace
 from tests.journal.samples import (
     NOW_MS,
     append,
+    damage,
     folder,
     journal_at,
     numbered,
@@ -25,7 +27,7 @@ from tests.journal.shim import FailingDisk
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError, LaneTakenError, OptionError
-from headrace.journal import Journal, LaneWriter, Records, verify
+from headrace.journal import Journal, LaneWriter, Records, repair, verify
 from headrace.journal.block import Part
 from headrace.journal.journal_check import DEFECTS
 from headrace.journal.storage.local import Disk, write_all
@@ -182,6 +184,29 @@ def test_a_lane_whose_last_segment_is_empty_goes_on(journal: Journal) -> None:
     append(journal, 3)
     assert verify(journal).findings == ()
     assert values_of(journal) == numbers(range(5))
+
+
+@pytest.mark.parametrize("torn", [b"", bytes(60)])
+@pytest.mark.parametrize("before", ["declared lost", "damaged", "longer"])
+def test_a_lane_goes_on_in_an_empty_segment_whatever_is_before_it(
+    journal: Journal, torn: bytes, before: str
+) -> None:
+    """A crash may leave that also behind a file that was damaged before; a repair leaves it so."""
+    with segments_of(1):
+        append(journal, 2, 3)
+    if before == "longer":
+        with (folder(journal) / FIRST).open("ab") as file:
+            file.write(b"more")
+    else:
+        damage(journal, 0, at=100)
+    if before == "declared lost":
+        repair(journal)
+    (folder(journal) / f"{2:020d}.segment").write_bytes(torn)
+    append(journal, 1)
+    if before == "damaged":
+        assert len(repair(journal)) == 1
+    assert verify(journal).whole
+    assert values_of(journal) == numbers(range(2 if before != "longer" else 0, 3))
 
 
 def test_a_symbolic_link_in_place_of_a_segment_is_refused(journal: Journal, tmp_path: Path) -> None:
@@ -387,6 +412,32 @@ def test_a_lane_without_its_last_segment_is_not_gone_on_with(
     (folder(journal) / FIRST).unlink()
     with pytest.raises(JournalError, match="which ended at offset 2, was deleted or truncated"):
         writer.append(numbered(2, 3))
+
+
+@pytest.mark.parametrize("then", ["removed", "replaced", "moved", "moved and replaced"])
+def test_nothing_is_acknowledged_in_a_file_that_has_lost_its_name(
+    journal: Journal, writer: LaneWriter, then: str
+) -> None:
+    """The writer goes on in what is there under the name, if that is all of it."""
+    place, path = Path(journal.storage.url), folder(journal) / FIRST
+    end = writer.end
+    if then.startswith("moved"):
+        place.rename(place.with_name("elsewhere"))
+        if then == "moved and replaced":
+            shutil.copytree(place.with_name("elsewhere"), place)
+    else:
+        data = path.read_bytes()
+        path.unlink()
+        if then == "replaced":
+            path.write_bytes(data)
+    with pytest.raises(JournalError, match="could not be made durable"):
+        writer.append(numbered(end, end + 1))
+    if then.endswith("replaced"):
+        assert writer.append(numbered(end, end + 1)).start == end
+        assert values_of(journal) == numbers(range(end + 1))
+    else:
+        with pytest.raises(JournalError, match="deleted or truncated by another program"):
+            writer.append(numbered(end, end + 1))
 
 
 def test_of_many_segments_the_last_two_at_most_are_read_when_a_lane_is_opened(

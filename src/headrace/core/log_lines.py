@@ -9,8 +9,8 @@ _REPEATED: Final = (
     "There was an exception while executing the Python Proxy",
     "Exception occurred while shutting down connection",
 )
-"""First words of py4j log messages that are dropped: they are about closed connections, and about
-errors that Spark reports as well."""
+"""py4j log messages with these first words are dropped. The messages concern closed connections,
+and errors that Spark reports as well."""
 
 
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]

@@ -96,8 +96,9 @@ def call(setting: str, name: str, function: Callable[[], object]) -> tuple[objec
         function: The function, from `load_function`.
 
     Returns:
-        The function's result and an empty text. If the function raises, None and an error message,
-        which does not contain the exception's text, because that may contain a secret.
+        The function's result and an empty text. If the function raises an exception, None and an
+        error message. The message does not contain the exception's text, which may contain a
+        secret.
     """
     try:
         return function(), ""

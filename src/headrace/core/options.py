@@ -240,7 +240,7 @@ def _converted(kind: Callable[[str], _Value], text: str) -> _Value | None:
 
 
 def offsets_by_partition(option: str, text: str) -> dict[TopicPartition, int]:
-    """Parse JSON with one integer for each partition, such as ``startingOffsets``.
+    """Parse JSON with one integer for each partition, such as the value of ``startingOffsets``.
 
     The form is ``{"orders": {"0": 23, "1": -1}}``; `OptionError` for any other form.
     """

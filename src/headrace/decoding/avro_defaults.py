@@ -1,7 +1,7 @@
 """Conversion of field defaults in an Avro schema from JSON to Python values.
 
-fastavro returns a default's JSON unchanged: a text for bytes (fastavro#869), and a record without
-those of its fields that have their own defaults.
+fastavro returns a default's JSON unchanged. For bytes, the JSON is a text (fastavro#869). For a
+record, the JSON may lack fields that have their own defaults.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ def _fields(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _stored(schema: Any, named: Mapping[str, Any], default: Any, where: str) -> Any:
-    """Convert a default from JSON to the Python value that fastavro reads for its type.
+    """Convert a default from JSON to the Python value that fastavro would read from a record.
 
     Raises:
         OptionError: the default is not a value of the type.

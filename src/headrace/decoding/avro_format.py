@@ -56,8 +56,8 @@ _LOGICAL: Final[dict[tuple[str, str], t.DataType]] = {
     ("string", "uuid"): t.StringType(),
     ("fixed", "uuid"): t.StringType(),
 }
-"""Spark type of each logical type, by the Avro type below it. On other Avro types, the Avro
-specification requires that a logical type is ignored."""
+"""Spark type of each pair of an Avro type and a logical type. The Avro specification requires that
+a logical type on any other Avro type is ignored."""
 
 _UUID_BYTES: Final = 16
 _NESTED: Final = frozenset({"type", "fields", "items", "values"})
@@ -79,7 +79,7 @@ def avro(
 
     With a registry, values must be in Confluent's wire format: a byte 0 and the id of the writer's
     schema. Each record is converted from the writer's schema to the reader's schema, by Avro's
-    rules of schema resolution. A record is rejected if the registry does not know its id.
+    rules of schema resolution. A record is rejected if the registry does not know its schema id.
 
     Args:
         schema: the reader's schema: Avro's JSON as a text, or the path of a file with it.
@@ -219,7 +219,7 @@ class AvroDecoder:
         return Decoded(structs, {int(rest[at]): why for at, why in alone.reasons.items()})
 
     def _header_bytes(self, values: pa.Array) -> npt.NDArray[np.int64]:
-        """Return the header size of each value written with the reader's schema; -1 for others."""
+        """Return each value's header size; -1 for a value with another schema than the reader's."""
         sizes = np.where(values.is_valid(), 0 if self._registry is None else -1, -1)
         own = [header_of(key) for key, writer in self._written.items() if writer is self._plain]
         for size in {len(header) for header in own}:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Report = tuple[str, str, int, int, str]
-"""Report of a value that cannot be decoded: the run of its batch, topic, partition, offset and
-reason."""
+"""Report of a value that cannot be decoded: the handler's run for its batch, the record's topic,
+partition and offset, and the reason."""
 
 MAX_REPORTED: Final = 100_000
 """Maximum number of reports that are kept for a run. A batch with more reports fails."""
@@ -49,7 +49,7 @@ class Reports:
         self._by_run: dict[str, dict[tuple[str, int, int], str]] = {}
 
     def open(self, run: str) -> None:
-        """Keep the reports to a run from now on; until then they are ignored."""
+        """Keep the reports to a run from now on; earlier reports are ignored."""
         with self._changing:
             self._by_run[run] = {}
 
@@ -183,7 +183,7 @@ class LinkedReporter:
         return self.of_run
 
     def add(self, reports: list[Report]) -> None:
-        """Send reports; they count even if the task fails, because its retry sends the same.
+        """Send reports; they count even if the task fails, because its retry sends them again.
 
         Raises:
             DecodeError: no handler of a gate runs in the receiving process.
@@ -278,8 +278,8 @@ PLACE: Final = ("topic", "partition", "offset")
 """Names of the columns that identify a record."""
 
 MAX_IN_TASK: Final = 10_000
-"""Maximum number of values that one task may report. With more, the job fails before it writes to
-the sink."""
+"""Maximum number of values that one task may report. If a task has more reports, its job fails
+before it writes to the sink."""
 
 
 def decode(df: DataFrame, format: Format) -> DataFrame:  # noqa: A002  (Spark's own word)

@@ -21,7 +21,7 @@ class Decoded:
 
     Attributes:
         values: a struct for each value; null if the value is null or does not fit.
-        reasons: for each value that does not fit, by its index, the reason.
+        reasons: the reason for each value that does not fit, by the value's index.
     """
 
     values: pa.StructArray
@@ -87,9 +87,9 @@ def option_text(form: Format, spark: SparkSession | None = None) -> str:
     settings = form.option(spark or SparkSession.getActiveSession())
     if (url := registry_with_secret(settings)) is not None:
         raise OptionError(
-            f"The schema registry {url} of the format to decode has a secret, which Spark would"
-            " show among a source's options; pass the format to gate.read(spark, source,"
-            " decode=...), which hides the secret."
+            f"The schema registry {url} has a secret, which Spark would show in the source's option"
+            " decode; pass the format to gate.read(spark, source, decode=...), which hides the"
+            " secret."
         )
     return json.dumps(settings)
 
@@ -143,9 +143,9 @@ class Columns:
         self._type: Final[pa.StructType] = arrow_type(nullable(StructType(self._fields)))
 
     def structs(self, records: Sequence[Any], reasons: dict[int, str]) -> Decoded:
-        """Return a struct for each record, null for None and for records that do not fit.
+        """Build a struct for each record. The struct of None or of an unfit record is null.
 
-        ``reasons`` has the reasons that are known already; the result also has the new ones.
+        The result has the reasons in ``reasons``, which were known before, and the new reasons.
         """
         while True:
             is_present = [record is not None for record in records]
@@ -194,7 +194,7 @@ class Columns:
 
 
 def _holds(array: pa.Array) -> bool:
-    """Return whether all times are in the years 1 to 9999; Python's datetime has no others."""
+    """Return whether all times are in the years 1 to 9999, the range of Python's datetime."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         return _within(array.cast(pa.timestamp("us")).cast(pa.int64()), FIRST_US, LAST_US)

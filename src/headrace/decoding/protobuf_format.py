@@ -158,7 +158,7 @@ class ProtobufFormat:
     def option(self, _spark: SparkSession | None = None) -> dict[str, Any]:
         """Return the base64 descriptors, the message's name and the registry.
 
-        They are under the key ``protobuf``.
+        The three values are under the key ``protobuf``.
         """
         return {
             "protobuf": {
@@ -271,7 +271,7 @@ def _path_and_message(data: bytes) -> tuple[tuple[int, ...] | None, bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int | None, int]:
-    """Read a zigzag varint of at most 32 bits; return it, or None if invalid, and its end."""
+    """Read a zigzag varint of at most 32 bits. Return its value (None if invalid) and its end."""
     value = shift = 0
     while at < len(data) and shift < 35:
         byte = data[at]

@@ -63,8 +63,8 @@ class RegisteredSchema:
     Attributes:
         kind: type of the schema: ``AVRO``, ``PROTOBUF`` or ``JSON``.
         text: the text of the schema.
-        references: the texts of the referenced schemas; each follows the schemas that it references
-            itself.
+        references: the texts of the referenced schemas. A text comes after the texts of the schemas
+            that it references itself.
     """
 
     kind: str
@@ -235,7 +235,7 @@ def client_package(extra: str = "avro") -> "ModuleType":
 def _references(
     client: "SchemaRegistryClient", schema: "Schema", seen: set[tuple[str, int]]
 ) -> Iterator[str]:
-    """Yield the texts of referenced schemas; each follows its own references."""
+    """Yield the texts of referenced schemas; a text comes after the texts that it references."""
     for reference in schema.references or ():
         subject, version = str(reference.subject), int(reference.version or 0)
         if (subject, version) not in seen:
@@ -290,7 +290,7 @@ def _check_url(url: str) -> None:
 
 
 def schema_id(value: bytes) -> int | UUID | None:
-    r"""Return the schema id or GUID in the wire format header of a value; None without one.
+    r"""Return the schema id or GUID in a value's wire format header; None without a header.
 
     ::
 

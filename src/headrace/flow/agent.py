@@ -72,7 +72,8 @@ class SavedPressure:
     def level(self, upstream: str, wall_ms: int, lease_ms: int) -> float:
         """Return the saved throttle level for an upstream stage; 0 if none is saved.
 
-        A level that was saved more than ``lease_ms`` before ``wall_ms`` has expired: return 0.
+        A level that was saved more than ``lease_ms`` before ``wall_ms`` has expired, and counts as
+        0.
         """
         is_fresh = 0 <= wall_ms - self.written_ms <= lease_ms
         return self.levels.get(upstream, 0.0) if is_fresh else 0.0
@@ -100,7 +101,7 @@ class StageSpec:
         return self.leases_ms.get(downstream, self.settings.lease_ms)
 
     def restorable(self, state: SavedPressure, wall_ms: int) -> list[PressureState]:
-        """Return the saved pressure that the present downstream stages can have sent by now.
+        """Return the saved pressure of present downstream stages, if they can have sent it by now.
 
         Leases are limited to the declared maximum.
         """
@@ -121,12 +122,12 @@ class _Throttled(NamedTuple):
 
 
 class StageAgent:
-    """Agent of one run of a stage, which sends and applies backpressure.
+    """Agent that sends and applies backpressure for one run of a stage.
 
-    The agent sends a throttle level to each upstream stage. It writes the rate limit that
-    downstream stages demand into the ledger, and the stage's planner applies that limit for one
-    lease, even if the agent dies. If an action fails, the agent logs the failure once and retries
-    at the next step. Use a ledger without a retry timeout, because late signals are useless.
+    The agent sends a throttle level to each upstream stage. Into the ledger, the agent writes the
+    rate limit that downstream stages demand. The stage's planner applies this limit for one lease,
+    even if the agent dies. If an action fails, the agent logs the failure once and retries at the
+    next step. Use a ledger without a retry timeout, because late signals are useless.
 
     With ``publishes_to_ledger``, the agent also publishes the stage's state in the ledger.
     `headrace status` needs this for a flow whose signals do not use the ledger. Closing the agent

@@ -121,11 +121,11 @@ class Flow:
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that declares a stage with a function as its handler.
 
-        The handler is called with each batch, and returns the records to write. It returns a
-        DataFrame with the column ``value`` and optionally ``key`` and ``headers``. If the stage
-        writes several channels, the handler returns a dictionary of DataFrames by channel; if it
-        writes none, None. Readers of a channel get each batch's records once, however often the
-        batch is run.
+        The handler is called with each batch, and returns the records to write, as a DataFrame with
+        the column ``value`` and optionally ``key`` and ``headers``. If the stage writes several
+        channels, the handler returns a dictionary of DataFrames by channel. If the stage writes no
+        channel, the handler returns None. Readers of a channel get each batch's records once,
+        however often the batch is run.
 
         Args:
             name: A unique name of 1 to 100 letters, digits, ``.``, ``_`` or ``-``. Any other name
@@ -138,8 +138,8 @@ class Flow:
                 maximum batch size.
             schema: The schema of the values that the stage reads, which must be the channel's
                 schema.
-            pressure: The thresholds at which this stage throttles others, and its slowdown.
-                Default: the flow's.
+            pressure: The thresholds at which this stage throttles its upstream stages, and the
+                slowdown. Default: the flow's settings.
             **run: ``interval`` (default: ``"1 second"``), the target duration of a batch;
                 ``on_failure`` (``"stop"``), ``on_outage`` (``"hold"``) and ``backfill``
                 (``"spare"``), as in `Gate.write`.

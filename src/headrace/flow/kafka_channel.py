@@ -49,7 +49,7 @@ _RAN_BEFORE: Final = "one of its tasks ran before"
 """Text by which the driver recognizes `_RanTwiceError`; Spark passes on only an error's text."""
 
 POLLS_PER_SAMPLE: Final = 40
-"""Number of polls between two reads of the topic's partitions and of a sample of its records."""
+"""The topic's partitions and a sample of its records are read once in this many polls."""
 
 _ASSUMED_BYTES: Final = 1_000
 """Assumed size of a record (bytes) until a sample of records is read. If the value is too large,
@@ -121,8 +121,8 @@ class KafkaQueue:
     def _compare(self, begun: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
         """Update the arrived bytes, and the waiting records that the last batch did not take.
 
-        ``begun`` has the positions up to which batches have begun, and ``ends`` the partitions'
-        ends.
+        ``begun`` has the end of the last begun batch in each partition. ``ends`` has the end offset
+        of each partition.
         """
         if self._before is None:
             new = sum(end - begun[tp] for tp, end in ends.items())
@@ -328,9 +328,9 @@ def _wrong(location: str, what: str) -> OptionError:
 
 
 def _ancestry(key: str) -> Iterator[str]:
-    """Yield the key of a part of a batch, of each part that contains it, and of the batch.
+    """Yield the keys of a part of a batch, of each larger part around it, and of the batch.
 
-    If the output of any of them is written, the output of the part is written.
+    The part's output has been written if the output of at least one of these keys has been written.
     """
     batch, path = part_of(key)
     return (part_key(batch, part) for part in (path, *above(path)))
@@ -359,7 +359,7 @@ class Claims:
 class _Producing:
     """Function of a Spark task that produces the task's records to Kafka.
 
-    It raises `_RanTwiceError` if an earlier run of the task may have produced them.
+    The function raises `_RanTwiceError` if an earlier run of the task may have produced records.
     """
 
     client: Mapping[str, object]

@@ -28,7 +28,7 @@ def ledger_signals(
 
     A signal arrives within 0.5 s. The age of a signal is measured by the database's clock. Use a
     ledger without a retry timeout: after a failure, `Signals` sends the newest signal, but a
-    retrying ledger would send an old one.
+    retrying ledger would send an old signal.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.

@@ -115,8 +115,8 @@ class StageProgress:
 class Neighbours:
     """States of the stages directly before and after a stage. Not thread-safe.
 
-    An upstream stage sends few records if it does not run, or if another stage throttles it. The
-    agent needs these states so that it does not mistake this for an effect of its own throttling.
+    An upstream stage sends few records if it does not run, or if another stage throttles it. With
+    these states, the agent does not mistake such a low rate for an effect of its own throttling.
     While the transport is unreachable, each neighbour counts as running.
     """
 

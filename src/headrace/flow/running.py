@@ -200,7 +200,7 @@ class RunningFlow:
             self._agents.close()
 
     def _check_queries(self) -> tuple[str, StreamingQueryException] | None:
-        """Restart failed queries that may restart; return the first stage with a final failure.
+        """Restart failed queries that may restart; return the first final failure.
 
         The failure is returned with the stage's name. Return None if no query has finally failed.
         """

@@ -17,8 +17,8 @@ MAX_BYTES: Final = 4096
 """Maximum size of a text that is decoded (bytes). Stages write texts of at most half this size."""
 
 MOST_UPSTREAM: Final = 10
-"""Maximum number of upstream stages in a published state. If a stage has more, the state has the
-first ones by name."""
+"""Maximum number of upstream stages in a published state. If a stage has more upstream stages, the
+state has the first of them in order of their names."""
 
 _INTEGER_LIMIT: Final = 2**63
 
@@ -42,7 +42,7 @@ class StageState:
             epoch); None without throttling.
 
     Raises:
-        OptionError: A value is out of its range, of the wrong type, or contradicts another.
+        OptionError: A value is out of its range, of the wrong type, or contradicts another value.
     """
 
     flow: str
@@ -95,7 +95,7 @@ class StageState:
 
 
 def bottlenecks(states: Iterable[StageState]) -> list[str]:
-    """Return the names of the stages that throttle others and are not throttled, sorted.
+    """Return the sorted names of the stages that throttle others and are not throttled.
 
     These stages need an operator's attention, because a throttled stage only passes pressure on. A
     stage that stopped is in the result for at most one lease.
@@ -210,7 +210,7 @@ class RawSignal:
 
 
 class Transport(Protocol):
-    """Medium through which a stage writes its signals and state, and reads those of other stages.
+    """Medium through which stages write their signals and states, and read each other's.
 
     Implementations use the ledger's database, ZooKeeper, and, in tests, memory; the same tests run
     with each of them. Each call raises `UnreachableError` if the medium does not respond, and

@@ -1,4 +1,4 @@
-"""Declarations of a flow: stages, channels and their graph, with the checks of each."""
+"""Declarations of a flow: stages, channels and their graph, and checks of the declarations."""
 
 import re
 import sys
@@ -57,7 +57,7 @@ class ZookeeperSettings:
         start_timeout_s: The time to wait for a response at the start (s); above 0. Default: 10.
 
     Raises:
-        OptionError: A value is out of range or contradicts another.
+        OptionError: A value is out of range or contradicts another value.
     """
 
     hosts: str
@@ -214,7 +214,7 @@ class Graph:
         return tuple(stage.name for stage in self.stages.values() if stage.reads == channel)
 
     def cycle(self) -> list[str] | None:
-        """Return the stages of a cycle, the first one again at the end; None without a cycle."""
+        """Return the stages of a cycle, with the first stage again at the end; else None."""
         try:
             self._sorter().prepare()
         except CycleError as error:

@@ -2,8 +2,8 @@
 
 A signal carries the present throttle level and replaces the previous signal, so lost or repeated
 signals do no harm. A notification, such as a watch of ZooKeeper, only triggers another read. Each
-pair of stages has one row or node for its signal. If the row cannot be deleted after it is read,
-the signal's sequence number and lease make it harmless.
+pair of stages has one row or node for its signal. If the row or node cannot be deleted after a
+read, the signal's sequence number and lease make a second read harmless.
 """
 
 import logging
@@ -144,10 +144,10 @@ class KnownStates:
 class Signals:
     """Signals of one stage to and from the other stages of its flow. Thread-safe.
 
-    One thread sends signals and polls for them, so methods do not wait for the transport.
-    Exceptions are `states`, and `receive` with ``wait_s``. While the transport is unreachable, the
-    newest signal to each stage is kept until it is delivered or its lease expires. Received texts
-    are checked before use. An invalid text is ignored and logged once.
+    One thread sends signals and polls for them. So methods do not wait for the transport, except
+    `states`, and `receive` with ``wait_s``. While the transport is unreachable, the newest signal
+    to each stage is kept until it is delivered or its lease expires. Received texts are checked
+    before use. An invalid text is ignored and logged once.
 
     Only signals of the stages ``downstream``, directly after this stage, are accepted. Do not share
     ``transport`` between stages.
@@ -191,8 +191,8 @@ class Signals:
     def receive(self, wait_s: float = 0) -> list[PressureSignal]:
         """Return the newest signal of each downstream stage since the last call.
 
-        Each signal is returned once. If a newer signal arrives before the call, only the newer one
-        is returned.
+        Each signal is returned once. If a newer signal arrives before the call, only the newer
+        signal is returned.
 
         Args:
             wait_s: The time to wait if there is no signal (s). `close` ends the wait.

@@ -300,7 +300,7 @@ def _end(client: KazooClient) -> None:
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """Handler for kazoo that connects over TLS and verifies host names.
 
-    kazoo's own TLS also trusts the system's authorities in addition to the configured one, and
+    kazoo's own TLS handler trusts the system's authorities besides the configured authority, and
     leaks sockets if a server's certificate is refused. This handler reads the certificates only
     once.
     """

@@ -6,12 +6,12 @@
     /headrace/<flow>/taskstate/<stage>                  the state that a stage publishes
 
 All nodes are ephemeral, so ZooKeeper deletes the nodes of a stage that ends: at once if the stage
-ends in order, or else when its session expires. Without a user in the settings, all clients may
-read a node, and only its creator may change it.
+ends normally, otherwise when the stage's session expires. Without a user in the settings, all
+clients may read a node, and only its creator may change it.
 
-Each text is signed with the flow's secret from the ledger and with its session's id. The servers
-report which session owns an ephemeral node, and no client can forge this. So forged texts are
-detected and ignored, and also copies of a stage's own texts.
+Each text is signed with the flow's secret from the ledger, and the signature covers the id of the
+writer's session. The servers report which session owns an ephemeral node, and no client can forge
+this. So forged texts, and copies of a stage's own texts, are detected and ignored.
 """
 
 import hashlib
@@ -70,9 +70,9 @@ def zookeeper_signals(
 ) -> Signals:
     """Return a stage's signals over ZooKeeper.
 
-    A signal arrives within milliseconds. The stages of a process should share a session. It must
-    stay open until the signals are closed. ``secret`` is the flow's secret from the ledger
-    (`SignalStore.secret`); it is the same for all stages of the flow.
+    A signal arrives within milliseconds. The stages of a process should share a session. The
+    session must stay open until the signals are closed. ``secret`` is the flow's secret from the
+    ledger (`SignalStore.secret`); it is the same for all stages of the flow.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -212,7 +212,7 @@ class _ZookeeperTransport:
     def _now_ms(self) -> int:
         """Return the servers' time (ms since the epoch).
 
-        It is the time of a recent write by the servers' clock, plus the local time since then.
+        The result is the servers' time of a recent write, plus the local time since the write.
         """
         clock = self._clock
         if clock is None or time.monotonic() - clock[1] > CLOCK_S:
@@ -225,7 +225,7 @@ class _ZookeeperTransport:
     def _write(self, path: str, text: str, writes: list[Callable[[str, bytes], bool]]) -> None:
         """Store a signed text in a node at ``path`` that belongs to this session.
 
-        ``writes`` are the ways to store it, tried in order until one succeeds.
+        ``writes`` are the ways to store the text, tried in order until one succeeds.
         """
         encoded = text.encode("ascii")
         data = b"%b %b" % (self._signature(self._session.id or 0, encoded), encoded)

@@ -1,4 +1,6 @@
-"""Encoding and decoding of a block: records of a lane as the payload of a frame. Without I/O.
+"""Encoding and decoding of blocks; no I/O.
+
+A block has some records of a lane, and is stored as the payload of a frame.
 
 The payload is one Arrow IPC stream with the columns of ``records.SCHEMA``. Columns with only nulls
 are not stored. Decoding compares the payload with the frame's header, and checks the unpacked size
@@ -13,9 +15,9 @@ sizes, and compares the sum with this limit::
 
 ``raw_bytes`` is the size of keys, values and headers, without message ids and without empty
 headers. The 2 KiB per record (an id has at most 200 characters) and the 64 MiB cover ids and empty
-headers. The second term limits a block whose header states a false ``raw_bytes`` or ``count``.
-Records that exceed the limit are stored without compression, so every block that `encode` writes
-can be read.
+headers. The second argument of ``min`` limits a block whose header states a false ``raw_bytes`` or
+``count``. Records that exceed the limit are stored without compression, so every block that
+`encode` writes can be read.
 """
 
 import struct
@@ -41,7 +43,7 @@ MAX_RECORDS: Final = 2**24
 """Maximum number of records in a block."""
 
 _SMALL_BYTES: Final = 64 * 1024
-"""Maximum uncompressed size (bytes) of a batch that is compressed into a single buffer."""
+"""Maximum uncompressed size of a batch that is encoded into a single buffer (bytes)."""
 
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """End-of-stream marker of an Arrow IPC stream."""
@@ -168,7 +170,7 @@ def _payload(batch: pa.RecordBatch, compression: Compression) -> tuple[Part, ...
 
 
 def _copied(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> tuple[Part, ...]:
-    """Encode a small batch into one buffer, which is faster than `_gathered` for small batches."""
+    """Encode a small batch into one buffer; for small batches, this is faster than `_gathered`."""
     file = pa.BufferOutputStream()
     with ipc.new_stream(file, batch.schema, options=options) as stream:
         stream.write_batch(batch)
@@ -240,9 +242,9 @@ def decode_together(
 ) -> pa.RecordBatch | None:
     """Decode the records of consecutive small frames with equal schemas as one Arrow stream.
 
-    This is five times as fast as `decode_payload` for each frame, with the same checks. Return None
-    if a frame is damaged or the schemas differ. The caller then uses `decode_payload`, whose error
-    names the damage.
+    This is five times as fast as calling `decode_payload` for each frame, and makes the same
+    checks. Return None if a frame is damaged or the schemas differ. The caller then calls
+    `decode_payload` for each frame, whose error names the damage.
     """
     view, schema = memoryview(data).cast("B"), b""  # Arrow gives signed bytes
     messages: list[bytes | memoryview] = [b""]
@@ -392,10 +394,10 @@ def unpacked_sizes(payload: pa.Buffer) -> tuple[Sequence[int], int]:
 
 @lru_cache(maxsize=1024)  # many blocks of one record have the same messages
 def _compressed(messages: bytes, schema_bytes: int) -> Sequence[int]:
-    """Return the position of each non-empty buffer in a record batch's body.
+    """Return the position of each non-empty buffer in the body of a record batch.
 
-    Empty if the record batch is not compressed. ``messages`` has the schema message and the record
-    batch's message, without the body.
+    Return an empty sequence if the record batch is not compressed. ``messages`` has the schema
+    message and the record batch's message, without the body.
     """
     data = memoryview(messages)
     schema = _target(data, _PREFIX.size)
@@ -441,5 +443,5 @@ def _field(data: memoryview, table: int, place: int) -> int:
 
 
 def _target(data: memoryview, at: int) -> int:
-    """Return the position of the table or vector that the FlatBuffers reference at ``at`` gives."""
+    """Follow the FlatBuffers offset at position ``at``; return the table's or vector's position."""
     return at + int(_U32.unpack_from(data, at)[0])

@@ -1,7 +1,8 @@
 """A frame: the stored form of one block in a lane's segment. Pure functions, no I/O.
 
-A segment is a file of consecutive frames. A frame is a header of 128 bytes and a payload, one Arrow
-IPC stream (`block`). The header is little endian and ends with its own CRC-32::
+A segment is a file of consecutive frames. A frame has a header of 128 bytes and a payload. The
+payload is one Arrow IPC stream (see `block`). The header is little endian and ends with its own
+CRC-32::
 
     0   magic           8 bytes, b"HRFRAME" and the version, 1
     8   journal id     16 bytes
@@ -230,10 +231,10 @@ class Frames:
         )
 
     def runs(self, begin: int, end: int, most_bytes: int) -> Iterator[tuple[int, int]]:
-        """Split the frames ``begin`` to before ``end`` into runs, each for one read of the file.
+        """Split the frames ``begin`` to before ``end`` into runs, each of which is read at once.
 
-        Yield the start and end of each run. A run has at most ``most_bytes`` bytes, or is a single
-        frame.
+        For each run, yield the number of its first frame and the number after its last frame. A run
+        has at most ``most_bytes`` bytes, or is a single frame.
         """
         while begin < end:
             reach = int(self.places[begin]) + most_bytes
@@ -363,7 +364,7 @@ def is_whole(found: Frames, number: int, payload: memoryview | bytes) -> bool:
 def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
     """Return the reason why the bytes after the valid frames ``found`` are damage.
 
-    Empty if these bytes are a torn tail, or if there are no such bytes.
+    Return "" if these bytes are a torn tail, or if there are no such bytes.
     """
     if found.end == len(data):
         return "" if len(found) or is_last else "it is empty"
@@ -418,10 +419,10 @@ def salvaged(data: bytes, place: Place) -> Iterator[Frames]:
 
 
 def _resumed(data: bytes, at: int, place: Place) -> tuple[int, Place]:
-    """Search ``data`` from position ``at`` on for the lane's next header; return its position.
+    """Find the lane's next header from position ``at`` on, with ``place.first`` or a later offset.
 
-    The header's first offset must be ``place.first`` or more. The returned `Place` has that offset.
-    Without such a header, return the end of ``data`` and ``place``.
+    Return the header's position, and ``place`` with the header's first offset. If there is no such
+    header, return the end of ``data``, and ``place`` unchanged.
     """
     for begin, header in _headers_from(data, at):
         is_ours = (header.journal_id, header.lane) == (place.journal_id, place.lane)

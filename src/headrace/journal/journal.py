@@ -31,7 +31,7 @@ from headrace.journal.storage.local import LocalStorage
 
 FORMAT: Final = 2
 _OF_BLOCKS: Final = 1
-"""Number of the older format, with one file per block, which this version cannot read."""
+"""Format number of older journals, which have one file per block and can no longer be read."""
 
 _HDFS: Final = ("webhdfs", "swebhdfs")
 _OBJECTS: Final = ("s3", "gs", "az")
@@ -42,8 +42,8 @@ _MOST_IDENTITY_BYTES: Final = 4096
 class BlockRef(NamedTuple):
     """Description of a block, without its records.
 
-    Offsets are ``first`` to before ``until``. ``stored_bytes`` is the block's size in the storage.
-    ``created_ms`` is the timestamp of its newest record (ms since the epoch).
+    Its offsets begin at ``first`` and end before ``until``. ``stored_bytes`` is the block's size in
+    the storage. ``created_ms`` is the timestamp of the block's newest record (ms since the epoch).
     """
 
     first: int
@@ -55,8 +55,9 @@ class BlockRef(NamedTuple):
 class SegmentRef(NamedTuple):
     """Description of a segment, without its records.
 
-    Offsets are ``first`` to before ``until``. ``stored_bytes`` is the file's size, and ``blocks``
-    the number of its blocks. ``written_ms`` is the time of the last write (ms since the epoch).
+    Its offsets begin at ``first`` and end before ``until``. ``stored_bytes`` is the file's size.
+    ``blocks`` is the number of blocks in the file. ``written_ms`` is the time of the last write (ms
+    since the epoch).
     """
 
     first: int
@@ -121,12 +122,12 @@ class Journal:
 
     @property
     def name(self) -> str:
-        """Name of the journal: the last component of its path. The column ``topic`` has it too."""
+        """Name of the journal: the last component of its path. Column ``topic`` has this name."""
         return self.identity.name
 
     @property
     def is_in_directory(self) -> bool:
-        """Whether the journal is in a directory, so that a read is not a request to a store."""
+        """Whether the journal is in a directory, where a read costs no request to a store."""
         return isinstance(self.storage, LocalStorage)
 
     @property
@@ -143,7 +144,7 @@ class Journal:
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Return each lane's first offset and the offset after its last record.
 
-        This costs a listing of each lane and a read of its last segment's headers.
+        The call lists each lane, and reads the headers of each lane's last segment.
         """
         return {lane: self.lane_bounds(lane) for lane in self.lanes()}
 
@@ -197,7 +198,7 @@ class Journal:
         """Return the storage space that the files of all lanes occupy (bytes).
 
         On a disk, a file occupies whole blocks of the file system: a file of a few bytes occupies 4
-        KiB. Costs a `stat` for each file.
+        KiB. A call makes one `stat` for each file.
         """
         with as_journal_error(f"The journal {self.storage.url} cannot be read"):
             return sum(
@@ -321,7 +322,7 @@ class Journal:
 
     @contextmanager
     def lane_files(self, lane: int) -> Iterator[Lane]:
-        """Yield the `Lane` object of a lane; an OSError in the block becomes a JournalError."""
+        """Yield the `Lane` object of a lane; convert an OSError in ``with`` to a JournalError."""
         files = Lane(self.storage, self.identity, checked_lane(lane))
         with as_journal_error(f"Lane {lane} of the journal {self.storage.url} cannot be read"):
             yield files
@@ -336,7 +337,7 @@ def _storage_at(url: str) -> tuple[str, Storage]:
     scheme, separator, rest = url.partition("://")
     if separator and scheme not in ("file", *_OBJECTS, *_HDFS):
         raise OptionError(
-            f"A {scheme}:// URL is not supported for a journal; write a path, file:///path, "
+            f"{scheme}:// URLs are not supported for a journal; write a path, file:///path, "
             "s3://bucket/prefix (also gs:// and az://) or webhdfs://host:port/path."
         )
     path = rest if separator else url
@@ -396,9 +397,9 @@ def _identity(storage: Storage) -> bytes:
 def _made(storage: Storage) -> bytes:
     """Create a journal's file ``journal.json``, and return the new journal's id.
 
-    If another process creates the journal at the same time, return the id from that process. A file
-    that is not JSON is replaced. Such a file is the rest of a creation that crashed, because the
-    journal has no lanes yet.
+    If another process creates the journal at the same time, return the id from that process. An
+    existing file that is not JSON is replaced: the journal has no lanes yet, so an earlier creation
+    crashed and left the file.
     """
     values = {"format": FORMAT, "id": uuid.uuid4().hex, "created_ms": wall_clock_ms()}
     with storage.making():
@@ -414,7 +415,10 @@ def _made(storage: Storage) -> bytes:
 
 
 def _identity_beside(storage: Storage, lane: str) -> bytes:
-    """Return the id of a journal that has lanes; CorruptionError if ``journal.json`` is missing."""
+    """Return the id of a journal that has a lane.
+
+    Raise CorruptionError if ``journal.json`` is missing.
+    """
     try:
         return _identity(storage)
     except FileNotFoundError:

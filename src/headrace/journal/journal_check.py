@@ -199,16 +199,19 @@ class _Walk:
         except CorruptionError as error:
             reason, until = str(error), stop
             if stop is None:
-                reason += (
-                    " No other file shows where the lane ended, so give `headrace journal repair`"
-                    f" --reached {self.lane.lane}:OFFSET with an offset that the lane had not"
-                    " reached."
-                )
+                reason += self._request_for_end()
             self._note(JournalFindingKind.DAMAGED, path, first, until, reason)
         else:
             until = self.lost_until = lost.until
             self._note(JournalFindingKind.LOST, path, first, until, lost.reason)
         self._reach(until, 0)
+
+    def _request_for_end(self) -> str:
+        """Return the sentence that asks for an offset, where the lane's end is unknown."""
+        return (
+            " No other file shows where the lane ended, so give `headrace journal repair` --reached"
+            f" {self.lane.lane}:OFFSET with an offset that the lane had not reached."
+        )
 
     def _segment(self, first: int, stop: int | None) -> None:
         """Check the segment that begins at ``first``, up to offset ``stop`` of the next file.
@@ -227,13 +230,20 @@ class _Walk:
                 return  # the whole segment was declared lost
         can_tear = stop is None and self.lane.storage.appends
         checked = check_segment(data, place, is_last=can_tear)
+        known = len(self.findings)
         for row in salvaged(data, place):
-            if row.range_of(0)[0] > checked.frames.until and not checked.defect:
+            start = row.range_of(0)[0]
+            if start > checked.frames.until and not checked.defect:
                 break
+            is_cut_off = int(row.places[0]) > checked.frames.end and (stop is None or start < stop)
+            if is_cut_off and start == self.at and len(self.findings) == known:
+                self._damage(path, start)  # readers do not come behind the bytes before it
             self._row(path, data, row, stop)
         end = self._claimed_end(data, checked.frames, stop) if checked.defect else self.at
         if end is None or (self.at is not None and self.at < end):
             self._damage(path, end)
+        elif checked.defect and stop is None and len(self.findings) == known:
+            self._damage(path, None)  # whole frames of another place say nothing of this one
 
     def _overlap(self, path: str, data: bytes, place: Place, stop: int | None) -> None:
         """Record that a segment begins before the current offset, and continue after its end."""
@@ -247,6 +257,8 @@ class _Walk:
     def _damage(self, path: str, until: int | None) -> None:
         at = self.at or 0
         reason = f"{self.lane.shown(path)} (offset {at} of lane {self.lane.lane}) is damaged."
+        if until is None:
+            reason += self._request_for_end()
         self._note(JournalFindingKind.DAMAGED, path, at, until, reason)
         self._reach(until, 0)
 

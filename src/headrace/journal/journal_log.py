@@ -1,7 +1,7 @@
 """A journal as a `Log` for the planner: one topic, with the lanes as partitions.
 
-The journal's name and id are the topic's name and id. So offsets, batch keys, the ledger, failure
-policies, backfill and `headrace verify` use the same code for journals and Kafka.
+The journal's name and id are the topic's name and id. So the same code serves journals and Kafka:
+offsets, batch keys, the ledger, failure policies, backfill and `headrace verify`.
 """
 
 import math
@@ -22,7 +22,8 @@ from headrace.journal.reading import check_unchanged
 from headrace.journal.storage import as_journal_error
 
 _MOST_SEGMENTS: Final = 64
-"""Maximum number of segments that one estimate reads; in an object store, each costs a request."""
+"""Maximum number of segments that one estimate reads, because each read from an object store costs
+a request."""
 
 
 class Ahead(NamedTuple):
@@ -64,8 +65,8 @@ def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
 
     Return None if all records are older. The search is binary, because receivers set timestamps to
     the time of arrival. If a receiver's clock was set back, timestamps are out of order, and the
-    result may not be the first such offset. Costs a listing, the headers of log2(n) segments, and a
-    block.
+    result may not be the first such offset. A search in n segments lists the lane, and reads the
+    headers of log2(n) segments and one block.
     """
     with journal.lane_files(lane) as files:
         index = files.index()
@@ -168,9 +169,9 @@ class JournalLog:
         return {tp: journal.look(tp.partition).end.until for tp in partitions}
 
     def checksums(self, positions: Positions) -> Checksums:
-        """Return the checksum of the block that ends at each position; reads a header per lane.
+        """Return, for each position, the checksum of the block with the record before the position.
 
-        Positions without such a block are not in the result.
+        Positions without such a block are not in the result. The call reads one header per lane.
         """
         with as_journal_error(f"The journal {self.servers} cannot be read"):
             checksums = {
@@ -189,7 +190,7 @@ class JournalLog:
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the first offset of each lane with a record at or after the lane's timestamp (ms).
+        """Return, for each lane, the first offset with the lane's timestamp (ms) or a later one.
 
         The offset is None if all records of the lane are older.
         """
@@ -197,10 +198,10 @@ class JournalLog:
         return {tp: first_at(journal, tp.partition, ms) for tp, ms in timestamps_ms.items()}
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
-        """Return the mean size of the next records (bytes), by the journal's name.
+        """Return the mean size of the next records (bytes), with the journal's name as key.
 
-        The mean is taken over the records that fit ``maxBytesPerTrigger``, from headers. The result
-        is empty if no records wait.
+        The mean is an estimate from headers, over the next ``maxBytesPerTrigger`` bytes of records.
+        The result is empty if no records wait.
         """
         journal = self._open()
         behind = [tp for tp, end in latest.items() if current[tp] < end]

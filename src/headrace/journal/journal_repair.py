@@ -76,7 +76,8 @@ def _repair(lane: Lane, finding: JournalFinding, reached: int) -> JournalFinding
     first, until, reason = finding.first, finding.until, finding.reason
     if finding.kind not in DEFECTS or finding.kind is JournalFindingKind.MIXED or first is None:
         return None
-    until = max(until or 0, reached) if until is None else until
+    is_end_known = until is not None
+    until = reached if until is None else until
     if finding.path.endswith(f".{LOST}"):
         if not until:
             return None
@@ -84,7 +85,7 @@ def _repair(lane: Lane, finding: JournalFinding, reached: int) -> JournalFinding
         lane.set_aside(finding.path)
         reason = _DAMAGED
     elif finding.kind is not JournalFindingKind.OVERLAP:
-        if until <= first:
+        if until < first or (until == first and not is_end_known):
             return None
         _keep_behind(lane, finding.path, until)
     if first < until:

@@ -110,7 +110,7 @@ class JournalReading:
         """Yield the records of one task, in a Spark worker; no record is skipped silently.
 
         Raise CorruptionError if a block is damaged. Raise DataLossError if records are lost, unless
-        the stream skips and records losses.
+        ``failOnDataLoss`` is false; then record the loss and continue.
         """
         journal, on_loss = self._journal(), task.losses.pass_over
         for range_ in task.ranges:

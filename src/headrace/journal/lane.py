@@ -2,8 +2,8 @@
 
 A lane is a sequence of files named by their first offsets: segments with records, and files that
 declare a range lost. If a declared loss and a segment have the same offsets, the loss takes
-precedence. So `repair` can declare offsets within a segment lost. A new segment begins after the
-loss.
+precedence. So `repair` can declare offsets within a segment lost. Valid blocks after the loss are
+copied into a new segment.
 """
 
 import json
@@ -60,7 +60,7 @@ class Identity:
 class Lost:
     """Declaration that a range of offsets is lost, with the reason.
 
-    The range is ``first`` to before ``until``.
+    The range begins at ``first`` and ends before ``until``.
     """
 
     first: int
@@ -125,7 +125,7 @@ class LaneIndex:
 
     @property
     def firsts(self) -> list[int]:
-        """First offsets of all segments and losses, ascending, each once."""
+        """First offsets of all segments and losses, ascending and without duplicates."""
         return sorted({*self.segments, *self.lost})
 
     @property
@@ -144,12 +144,12 @@ class LaneIndex:
         return self.segments[place - 1] if place else None
 
     def after(self, first: int) -> int | None:
-        """Return the first offset of the segment after ``first``; None if ``first`` is the last."""
+        """Return the first offset of the next segment after ``first``; None if there is none."""
         place = bisect_right(self.segments, first)
         return self.segments[place] if place < len(self.segments) else None
 
     def stop_of(self, segment: int) -> int | None:
-        """Return the offset at which a segment ends; None if it is the lane's last file.
+        """Return the offset at which a segment ends; None if the segment is the lane's last file.
 
         A segment ends where the next segment or the first loss within the segment begins.
         """
@@ -181,7 +181,7 @@ class Lane:
         return f"lane {self.lane} of the journal {self.storage.url}"
 
     def index(self) -> LaneIndex:
-        """List the lane's files; return the index of their names, all of them durable."""
+        """List the lane's files; return the index of their names. All listed names are durable."""
         return LaneIndex.of(self.storage.names(self.folder))
 
     def path(self, first: int, kind: str = SEGMENT) -> str:
@@ -202,7 +202,7 @@ class Lane:
         return f"{self.storage.url}/{path}"
 
     def named(self, segment: int, offset: int) -> str:
-        """Return the file and the first offset of a frame, for error messages."""
+        """Return a text for error messages that names a frame by its file and first offset."""
         return f"{self.shown(self.path(segment))} (offset {offset} of lane {self.lane})"
 
     def offsets(self, start: int, until: int) -> OffsetRange:
@@ -243,7 +243,7 @@ class Lane:
     def frames_of(self, index: LaneIndex, segment: int) -> Frames:
         """Return a segment's frames before the next segment or loss in ``index``.
 
-        Empty if the segment was pruned after ``index`` was listed.
+        Return no frames if the segment was pruned after ``index`` was listed.
         """
         try:
             durable = self.frames(segment)
@@ -327,7 +327,7 @@ class Lane:
         return LaneLook(self, index, self.end(index))
 
     def losses(self, index: LaneIndex) -> list[Lost]:
-        """Return all declared losses, ascending; reads a small file for each."""
+        """Return all declared losses, ascending. The call reads one small file per loss."""
         return [self.lost(first) for first in index.lost]
 
     def lost(self, first: int) -> Lost:
@@ -416,7 +416,7 @@ class LaneLook:
     end: LaneEnd
 
     def lost(self) -> list[Lost]:
-        """Return the lane's declared losses, ascending; reads a small file for each."""
+        """Return the lane's declared losses, ascending. The call reads one small file per loss."""
         return self.lane.losses(self.index)
 
     def checksum_before(self, offset: int) -> int:

@@ -251,10 +251,10 @@ class LaneWriter:
         if not index.segments:
             return
         last = index.segments[-1]
-        checked = self._checked(last, is_last=True)
+        checked = self._checked(last)
         frames = checked.frames
         self._segment, self._size, self._end = last, frames.end, frames.until
-        self._checksum = frames.checksum or self._checksum_of(index.before(last), last)
+        self._checksum = frames.checksum or self._checksum_before(index, last)
         if checked.torn_bytes:
             _LOG.warning(
                 "%d bytes after byte %d of %s are removed: an interrupted append has left them, and"
@@ -265,12 +265,13 @@ class LaneWriter:
             )
         self._go_on()
 
-    def _checksum_of(self, segment: int | None, until: int) -> int:
-        """Return the checksum of a segment's last frame, or 0 if it does not end at ``until``."""
+    def _checksum_before(self, index: LaneIndex, last: int) -> int:
+        """Return the checksum of the frame that ends where the last segment begins, or 0."""
+        segment = index.before(last)
         if segment is None:
             return 0
-        frames = self._checked(segment, is_last=False).frames
-        return frames.checksum if frames.until == until else 0
+        frames = self._files.frames_of(index, segment)
+        return frames.checksum if frames.until == last else 0
 
     def _go_on(self) -> None:
         """Open the last segment for appends, and remove its bytes after the lane's known end."""
@@ -278,11 +279,11 @@ class LaneWriter:
             self._file = self._files.storage.go_on(self._files.path(self._segment), self._size)
             self._begun_s = time.monotonic()
 
-    def _checked(self, segment: int, *, is_last: bool) -> Checked:
-        """Read and check a whole segment; CorruptionError if acknowledged bytes are damaged."""
+    def _checked(self, segment: int) -> Checked:
+        """Read and check the last segment; CorruptionError if acknowledged bytes are damaged."""
         path = self._files.path(segment)
         data = self._files.storage.settled(path)
-        can_tear = is_last and self._files.storage.appends
+        can_tear = self._files.storage.appends
         checked = check_segment(data, self._files.place(segment), is_last=can_tear)
         if checked.defect:
             raise CorruptionError(

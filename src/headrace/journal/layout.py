@@ -1,6 +1,7 @@
 """File names of a journal and its lanes.
 
-The name of a lane's file begins with an offset of 20 digits, so sorted names are sorted offsets::
+The name of a lane's file begins with an offset of 20 digits, so the order of names is the order of
+offsets::
 
     00000000000000000000.segment   frames from offset 0 on, one after the other
     00000000000000131072.segment   the last segment, to which the writer appends
@@ -48,7 +49,7 @@ def checked_journal_name(name: str) -> str:
 
 
 def checked_lane(lane: int) -> int:
-    """Return a lane's number; OptionError if it is not a whole number from 0 to 99999."""
+    """Return a lane's number; raise OptionError if it is not a whole number from 0 to 99999."""
     if type(lane) is not int or not 0 <= lane <= MAX_LANE:
         raise OptionError(
             f"The lane {lane!r} is not allowed; it must be a whole number from 0 to {MAX_LANE}."

@@ -73,9 +73,9 @@ def read_lane(
     *,
     after: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Read a range of a lane; parameters and errors as in `Journal.read`, and OSError.
+    """Read a range of a lane, with the parameters and errors of `Journal.read`.
 
-    Consecutive small frames are yielded as one batch.
+    Raise OSError if the storage fails. Consecutive small frames are yielded as one batch.
     """
     stored = [column for column in columns if column in _STORED]
     at, checksum, finder = offsets.start, after, _Finder(lane, stored, offsets.until)
@@ -216,10 +216,10 @@ def _run_back(
 
 
 def check_unchanged(lane: Lane, offset: int, now: int, after: int) -> None:
-    """Raise DataLossError if the block that ends at ``offset`` is not the block that was read.
+    """Raise DataLossError if the block before ``offset`` has changed since it was read.
 
-    ``now`` is the block's present checksum. ``after`` is its checksum when it was read. If one of
-    them is 0 (unknown), do nothing.
+    ``now`` is the block's present checksum, and ``after`` is its checksum when it was read. If
+    either checksum is 0 (unknown), do nothing.
     """
     if 0 not in (after, now) and now != after:
         raise DataLossError(

@@ -68,8 +68,8 @@ class Records:
         """Return one record for each value; a value of None is a null, as in Kafka.
 
         All records get the same timestamp, in milliseconds since the epoch. Default: the time of
-        the call. ``keys``, ``headers`` and ``ids`` must be as long as ``values``. They are None if
-        no record has a key, headers or an id.
+        the call. ``keys``, ``headers`` and ``ids`` must be as long as ``values``. Each may be None
+        instead, if it would have no value.
 
         Raises:
             OptionError: The columns differ in length, or a column has more than 2 GiB.

@@ -27,10 +27,10 @@ class KeptReason(StrEnum):
 class LanePruning:
     """Result of pruning a lane: removed blocks, kept blocks, and why the first kept block is kept.
 
-    The removed blocks have the offsets ``start`` to before ``until``, the lane's new first offset.
-    In a dry run, nothing is removed yet. ``kept`` is the reason why the first kept block is kept,
-    or None if the lane has no segments. If ``kept`` is ``needed``, ``needed_by`` is the gate that
-    needs that block, with its batch.
+    The offsets of the removed blocks begin at ``start`` and end before ``until``, the lane's new
+    first offset. In a dry run, nothing is removed. ``kept`` is the reason why the first kept block
+    is kept, or None if the lane has no segments. If ``kept`` is ``needed``, ``needed_by`` has the
+    progress of the gate that needs the first kept block.
     """
 
     lane: int

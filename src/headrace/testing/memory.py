@@ -35,8 +35,8 @@ STEPS: Final[Mapping[str, str]] = {
     "release": "A backfill of the batch has failed.",
     "mark_dead": "The batch is dead, because its records are no longer in the log.",
 }
-"""Steps of a batch that change durable state, with the state after each. No batch passes all of
-them."""
+"""Steps of a batch that change durable state, and the state after each step. No batch goes through
+all steps."""
 
 _SILENT: Final = frozenset({"report", "resolve_abandoned"})
 """Methods whose step counts as passed even if they return None or another false value."""
@@ -54,7 +54,7 @@ class Crash:
 
     Attributes:
         point: ``before`` or ``after``, and one of `STEPS`. Default: ``after handle``, when the
-            handler has written the batch and the ledger does not know it yet.
+            handler has written the batch and the ledger has not recorded this yet.
 
     Raises:
         OptionError: There is no such point.
@@ -72,7 +72,7 @@ class Crash:
 
 
 def watch(owner: object, step: str, passed: Callable[[str, tuple[Any, ...]], None]) -> None:
-    """Replace a method so that ``passed`` is called before it, and also after it if it succeeds.
+    """Replace a method so that ``passed`` is called before the method and after its success.
 
     A method succeeds if it returns a true value; the methods in ``_SILENT`` always succeed.
 
@@ -262,7 +262,7 @@ class MemoryLog:
     def crashes(self, point: str, ranges: Iterable[OffsetRange]) -> bool:
         """Return whether the process crashes at a point while it runs a batch of these ranges.
 
-        Each crash is returned once.
+        The result is True only once for each crash.
         """
         wanted = list(ranges)
         for due in self._crashes:

@@ -109,7 +109,7 @@ class MemoryReader:
         passes_over_losses: Whether the stream continues after losses.
         bootstrap_servers: The address of the log.
         is_dense: Whether ``kept`` has a record for each offset of its ranges.
-        kept: Records that were read before and are not read again; None if there are none.
+        kept: Records that were read before and are not read again; None without such records.
     """
 
     log: MemoryLog

@@ -1,4 +1,4 @@
-"""Source of a `MemoryLog` without Spark, with the planning and reading code of all sources."""
+"""Source that reads a `MemoryLog` without Spark, with the same code as every other source."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -194,8 +194,8 @@ class StreamHarness:
         handler: The handler under test, called as ``handler(df, batch)``.
         log: The log to read.
         on_failure: As for `headrace.Gate.write`.
-        on_outage: As for `headrace.Gate.write`. A batch waits by the log's clock, for up to an hour
-            or the option ``outage.maxHold``; then ``on_failure`` applies.
+        on_outage: As for `headrace.Gate.write`. A batch waits for at most ``outage.maxHold``
+            (default here: one hour) by the log's clock; then ``on_failure`` applies.
         interval: The gate's interval. Default: 1 second.
         options: Options of source and gate, such as ``{"maxOffsetsPerTrigger": 2}``. The option
             ``decode`` needs a session.
@@ -343,8 +343,9 @@ class StreamHarness:
     def checkpoint(self) -> Checkpoint | None:
         """Present state of the query's checkpoint; None before the first batch.
 
-        A test may set it while no batch runs. None simulates a lost checkpoint, and an earlier
-        value a checkpoint that was restored from an old copy. The next call restarts the program.
+        A test may set the checkpoint while no batch runs. None simulates a lost checkpoint. An
+        earlier value simulates a checkpoint that was restored from an old copy. The next call
+        restarts the program.
         """
         kept = self._committed, self._planned, self._batch_id
         return None if kept[:2] == (None, None) else kept
@@ -357,8 +358,8 @@ class StreamHarness:
     def statuses(self, partition: int = 0) -> dict[int, Status]:
         """Return the status in the ledger of each planned offset of a partition.
 
-        An offset has the status of its batch. Exceptions are processed parts of a batch
-        (``success``) and dead letters (``dead``).
+        An offset has the status of its batch. But offsets in a processed part of a batch have the
+        status ``success``, and dead letters have the status ``dead``.
         """
         statuses: dict[int, Status] = {}
         for batch in reversed(self.ledger.batches.newest(TESTED_GATE, _ALL)):

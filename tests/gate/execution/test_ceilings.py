@@ -102,7 +102,7 @@ def test_a_batch_that_fails_as_a_whole_and_not_in_its_parts_says_so_with_its_err
         (batch,) = batches(stream)
     assert batch.status is Status.SUCCESS
     assert batch.error is not None
-    sentence = "fails as a whole, and all of its parts pass"
+    sentence = "fails as a whole, but all of its parts pass"
     assert batch.error.message == f"The batch {sentence}: a row is affected a second time"
     (said,) = [each for each in caplog.messages if sentence in each]
     assert said.endswith("ValueError: a row is affected a second time")

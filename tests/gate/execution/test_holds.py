@@ -318,7 +318,7 @@ def test_an_outage_of_a_part_of_the_sink_ends_in_parts_of_which_the_others_pass(
     left = row.records_left
     assert 0 < left < 40
     assert len(sink.everything) == 40 - left
-    assert f"{left} of its records are left to a backfill" in caplog.text
+    assert f"a backfill will run the other {left} records" in caplog.text
     assert gate.ledger.dead_letters.oldest("orders") == ()
 
 

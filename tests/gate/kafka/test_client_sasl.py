@@ -75,7 +75,7 @@ def test_without_a_protocol_that_has_it_sasl_is_not_looked_at() -> None:
     [
         ({"sasl.mechanism": "PLAIN"}, "gives no username and password"),
         (login(f"{PLAIN} password=hunter2;"), "gives no username and password"),
-        (login("hunter2"), "the word required"),
+        (login("hunter2"), "the word 'required'"),
         ({"sasl.jaas.config": f"{PLAIN} password=hunter2;"}, "default: GSSAPI"),
         (login(f"{KERBEROS} keyTab=hunter2;"), "PlainLoginModule or ScramLoginModule"),
         (

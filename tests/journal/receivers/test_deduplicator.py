@@ -354,8 +354,17 @@ def test_ids_are_read_until_there_are_enough_or_the_time_is_over_which_is_logged
     with caplog.at_level(logging.WARNING, "headrace.receivers"):
         read = asyncio.run(newest_ids(journal, 0, max_ids, asyncio.Event(), now_s))
     assert offsets_of(read) == list(range(first, BLOCKS))
-    cut_off = "newest 2 records, in 2 blocks, were restored within 10 s"
+    cut_off = "newest 2 message ids, in 2 blocks, were restored within 10 s"
     assert [cut_off in each for each in caplog.messages] == ([True] if step_s else [])
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_records_without_ids_do_not_cost_the_ids_before_them(journal: Journal, count: int) -> None:
+    with segments_of(1), journal.writer(0) as writer:
+        for _ in range(30):
+            writer.append(Records.of([b"x"] * count, timestamp_ms=1))
+    read = asyncio.run(newest_ids(journal, 0, BLOCKS, asyncio.Event()))
+    assert offsets_of(read) == list(range(BLOCKS))
 
 
 class Interrupted(Fast):

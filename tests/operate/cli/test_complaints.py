@@ -114,7 +114,7 @@ COMPLAINTS = [
     # Journals
     *((f"journal {each} {{folder}}/none", "no journal") for each in ("ls", "verify", "repair")),
     ("journal ls '{folder}/my orders'", "journal's name 'my orders'"),
-    ("journal verify http://host/orders", "A http:// URL is not supported for a journal"),
+    ("journal verify http://host/orders", "http:// URLs are not supported for a journal"),
     ("journal ls {folder}/orders --lane 5", "has no lane 5; the lanes it has: 0, 7."),
     *((f"{REPAIR} {each}", A_LANE) for each in ("0", "0:", ":5", "a:5", "0:-1", f"0:{2**63}")),
     (f"{PRUNE} 0s", "According to this ledger, no gate has read the journal"),

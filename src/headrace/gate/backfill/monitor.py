@@ -82,7 +82,7 @@ class Lost:
     Attributes:
         batch: The batch as it was claimed.
         ranges: The lost offsets.
-        why: The reason, or what to do against it.
+        why: The reason of the loss, or a remedy against further losses.
     """
 
     level: ClassVar[int] = logging.ERROR
@@ -250,8 +250,8 @@ class Monitor:
             short: unnecessary load on the ledger. Too long: failed batches are found late.
         limit: Number of batches to keep in memory; 1 or more. Default: 1 000. If there are more
             failed batches, the monitor keeps the earliest ``limit`` batches, and up to ``limit``
-            more batches whose wait is over. So many batches that fail again and again do not block
-            the others.
+            more batches whose wait is over. Then even a large number of batches that always fail
+            cannot block other batches.
         backoff: The wait of a batch after each failed backfill. Default: `Backoff()`.
         seconds: Function that returns a monotonic time (s).
     """
@@ -284,7 +284,7 @@ class Monitor:
         return next((batch for batch in self.batches() if self._is_ready(batch, now_ms)), None)
 
     def next_asked(self) -> OpenBatch | None:
-        """Return the earliest created batch that an operator has asked to run; None without it."""
+        """Return the earliest created batch that an operator has asked to run; else None."""
         return next((batch for batch in self.batches() if batch.is_asked), None)
 
     def keep_up(self) -> None:
@@ -330,7 +330,7 @@ class Monitor:
         return sorted({*rows, *ready}, key=lambda row: (row.created_time_ms, row.batch_key))
 
     def forget(self, batch_key: str) -> None:
-        """Remove a batch from memory. It returns if a later read of the ledger still lists it."""
+        """Remove a batch from memory. The batch returns if a later read of the ledger lists it."""
         self._batches.pop(batch_key, None)
 
     def _is_ready(self, batch: OpenBatch, now_ms: int) -> bool:
@@ -376,11 +376,11 @@ def near_retention(
     """Return the ranges that Kafka may soon delete.
 
     These are the ranges whose distance from the beginning of the log has halved since the batch was
-    first seen. At the same pace, Kafka deletes them before the same time has passed again. Only the
-    beginning of the log counts, because Kafka deletes not only by a record's age: it also deletes
-    whole segments by size, and on request. So while Kafka deletes nothing, no range is returned,
-    however close it is to the beginning. If one segment spans the whole distance, the ranges are
-    gone before they are returned.
+    first seen. If the log's beginning advances at the same pace, Kafka deletes these ranges before
+    the same time has passed again. Only the beginning of the log counts, because Kafka deletes not
+    only by a record's age: it also deletes whole segments by size, and on request. So while Kafka
+    deletes nothing, no range is returned, however close to the beginning the range is. If one
+    segment spans the whole distance, the ranges are gone before they are returned.
 
     Args:
         ranges: The unprocessed ranges of a batch.

@@ -52,7 +52,7 @@ class Every:
     interval_ms: int
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """Return the start of the last run plus the interval; the start before the first run."""
+        """Return the time one interval after the last start; ``started_ms`` before any start."""
         return started_ms if last_ms is None else last_ms + self.interval_ms
 
 
@@ -168,8 +168,8 @@ _SHORTEST_WINDOW: Final = 0.1
 """Least unused time for a backfill run, as a fraction of the interval."""
 
 HALF_LIFE_MS: Final = 60_000
-"""Time after which the known fixed cost of a backfill run is halved (ms), so that one slow run does
-not prevent all later runs."""
+"""The known fixed cost of a backfill run is halved whenever this time (ms) has passed, so that one
+slow run does not prevent all later runs."""
 
 _LOOK_BACK: Final = 10
 """Number of intervals over which the live stream's rate is measured."""
@@ -219,20 +219,22 @@ def records_beside(
     """Return the number of records that a backfill may run now, next to a live stream.
 
     The stream and the backfill share the same cores, so a backfill runs while the stream is idle.
-    The window is the time from the end of a batch to the next trigger, at a multiple of the
-    interval. If the stream has been idle for more than an interval, the window is one interval. The
-    result is ::
+    The window is the time from the end of a batch to the next trigger. Triggers are at multiples of
+    the interval. If the stream has been idle for more than an interval, the window is one interval.
+    The result is ::
 
         rate · (window - fixed cost) · 0.8
 
-    The fixed cost is the duration of the last run, minus the time for its records at this rate. It
-    is 0 before the first run has ended, and halves every minute. The fixed cost does not count if
-    the stream has been idle for more than an interval, and for at least twice the fixed cost: the
-    stream is then expected to stay idle for as long again.
+    The rate is the stream's rate in force; while this is unknown, the rate of the last run, or
+    `ASSUMED_RATE_PER_S` before the first run. The fixed cost is the duration of the last run, minus
+    the time for the run's records at this rate. The fixed cost is 0 before the first run has ended,
+    and halves every minute. The fixed cost does not count if the stream has been idle for more than
+    an interval, and for at least twice the fixed cost: the stream is then expected to stay idle for
+    as long again.
 
     Args:
         live: The state of the live stream.
-        last: The last successful backfill run; None before the first.
+        last: The last successful backfill run; None before the first success.
         now_ms: The current time (ms since the epoch).
         half_life_ms: Time after which the fixed cost is halved (ms). Default: 60 000.
 
@@ -263,7 +265,7 @@ def _window_ms(live: LiveStream, now_ms: int) -> int:
 
 
 def _rest_ms(live: LiveStream, now_ms: int) -> int:
-    """Return how long the live stream has been idle (ms); 0 if for less than an interval."""
+    """Return how long the live stream has been idle (ms); less than an interval counts as 0."""
     if live.running or live.end_ms is None or now_ms - live.end_ms <= live.interval_ms:
         return 0
     return now_ms - live.end_ms
@@ -290,14 +292,15 @@ class Account:
 
     The two applications share the sink, but not the cores. The account is credited with the rate
     that the live stream does not use, up to one interval's worth. Each run is debited with its
-    records. A run is allowed only from half of an interval's worth on, so that batches are not cut
-    into very small parts. So the live stream and the backfill together stay below the gate's rate.
+    records. A run is allowed only while the credit is at least half of an interval's worth, so that
+    batches are not cut into very small parts. So the live stream and the backfill together stay
+    below the gate's rate.
 
     Attributes:
         time_ms: The time of the last credit (ms since the epoch).
         balance: The credit (records).
-        most: The unused records of one interval, at least 1: the largest credit. 0 if the live
-            stream uses its whole rate.
+        most: The largest credit: the records of one interval at the unused rate, at least 1; 0 if
+            the live stream uses its whole rate.
     """
 
     time_ms: int
@@ -307,7 +310,7 @@ class Account:
     def paid_in(
         self, now_ms: int, *, rate_per_s: float | None, live_per_s: float, interval_ms: int
     ) -> Self:
-        """Return the account with the credit since the last time.
+        """Credit the rate that was unused since the last credit. Return the new account.
 
         Args:
             now_ms: The current time (ms since the epoch).
@@ -323,7 +326,7 @@ class Account:
         return replace(self, time_ms=time_ms, balance=min(self.balance + earned, most), most=most)
 
     def spent(self, records: int) -> Self:
-        """Return the account after a run of ``records`` records, which are debited."""
+        """Debit the number of records in a run. Return the new account."""
         return replace(self, balance=self.balance - records)
 
     @property
@@ -335,8 +338,9 @@ class Account:
 def live_per_s(samples: Sequence[RateSample], now_ms: int, interval_ms: int) -> float:
     """Return the mean rate of the live stream over the last ten intervals (records/s).
 
-    ``samples`` are the ledger's samples of finished batches, the newest first. If they cover less
-    than ten intervals, the mean is over the time that they cover. Without a sample it is 0.
+    ``samples`` are the ledger's samples of finished batches, the newest first. If the samples cover
+    less than ten intervals, the mean is over the time that they cover. The rate is 0 without a
+    sample.
     """
     recent = [sample for sample in samples if now_ms - sample.time_ms < _LOOK_BACK * interval_ms]
     if not recent:
@@ -346,7 +350,7 @@ def live_per_s(samples: Sequence[RateSample], now_ms: int, interval_ms: int) -> 
 
 
 class BackfillBudget(Protocol):
-    """Limits the number of records in the next backfill run. Used by a single thread."""
+    """Limits the number of records in the next backfill run. Only one thread uses a budget."""
 
     def records(self) -> int:
         """Return the number of records that a backfill may run now; 0 to wait.
@@ -401,7 +405,7 @@ class InProcessBudget:
         return records_beside(self._live(), self._last, self._clock(), self._half_life_ms)
 
     def spent(self, cost: Cost) -> None:
-        """Store the cost of a successful run, except for the first one."""
+        """Store the cost of a successful run, unless it is the first successful run."""
         if cost.succeeded and self._warm:
             self._last = cost
         self._warm = self._warm or cost.succeeded
@@ -410,7 +414,8 @@ class InProcessBudget:
 class ExternalBudget:
     """The budget of a backfill in another application than the live stream.
 
-    It is an `Account`, credited from the gate's rate and the stream's measured rates in the ledger.
+    The budget is an `Account`. The account is credited from the gate's rate and the stream's
+    measured rates, both in the ledger.
     """
 
     def __init__(self, ledger: Ledger, gate_name: str, clock: WallClock) -> None:

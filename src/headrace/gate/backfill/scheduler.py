@@ -49,7 +49,7 @@ _RETENTION_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class OwnerSettings:
-    """The name, the lease and the poll interval with which a backfill scheduler owns batches.
+    """Name, lease and poll interval of a backfill scheduler as the owner of batches.
 
     Attributes:
         owner: Unique name of this run of the application. It contains the machine, the process and
@@ -184,8 +184,8 @@ class BackfillScheduler:
     def run_next(self, monitor: Monitor) -> BackfillEvent | None:
         """Run the next failed batch of a monitor.
 
-        A batch that an operator has asked to run comes first, and needs no budget. Otherwise, it is
-        the earliest created batch whose wait is over.
+        A batch that an operator has asked to run comes first, and needs no budget. Without such a
+        batch, the next batch is the earliest created batch whose wait is over.
 
         Returns:
             The outcome of the run. None if no batch is ready, or if the budget allows no record.
@@ -222,7 +222,8 @@ class BackfillScheduler:
 
         Args:
             batch_key: The key of the batch.
-            is_asked: Whether an operator has asked to run the batch, so that it needs no budget.
+            is_asked: Whether an operator has asked to run the batch, so that the run needs no
+                budget.
 
         Returns:
             The outcome of the run. None if the budget allows no record, so that nothing was done.

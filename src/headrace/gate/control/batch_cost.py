@@ -34,8 +34,8 @@ KAPPA: Final = 0.2
 sizes rise more slowly."""
 
 MOST_FIXED: Final = 0.7
-"""Largest fraction of a batch's time for the fixed cost. If the fixed cost takes more of the
-interval, batches are planned longer than the interval."""
+"""Largest fraction of a planned batch's time that the fixed cost may take. If the fixed cost is a
+larger fraction of the interval, batches are planned longer than the interval."""
 
 _ALLOWED: Final = 1.1
 """Largest planned time of a batch with its safety margin (`KAPPA`), as a fraction of the interval.
@@ -48,12 +48,12 @@ _NOISE_OF_DEVIATION: Final = 1.25
 """Ratio of the standard deviation to the mean absolute deviation of a normal distribution."""
 
 _DRIFT_A: Final = 0.003
-"""Assumed change of the fixed cost a from batch to batch: its standard deviation, as a fraction of
-the interval."""
+"""Standard deviation of the fixed cost's assumed change from one batch to the next, as a fraction
+of the interval."""
 
 _DRIFT_B: Final = 0.03
-"""Assumed change of the record cost b from batch to batch: its standard deviation, as a fraction of
-b."""
+"""Standard deviation of the record cost's assumed change from one batch to the next, as a fraction
+of the record cost b."""
 
 _TINY: Final = 1e-300
 """Lower bound of a variance, which rounding could make 0 or negative."""
@@ -136,8 +136,8 @@ class BatchCost:
         fixed_s: The fixed cost a: the time of a batch without records (s).
         record_s: The record cost b of each source: the additional time for each record (s); above
             0.
-        covariance: The covariance matrix P. The first row and column belong to a, the others to the
-            sources in their order.
+        covariance: The covariance matrix P. The first row and column belong to a, the next rows and
+            columns to the sources in their order.
         noise: The standard deviation sigma of a batch's time, as a fraction of the expected time.
     """
 
@@ -165,9 +165,9 @@ class BatchCost:
 
     @classmethod
     def of_sources(cls, costs: Mapping[str, SourceCost]) -> "BatchCost | None":
-        """Combine the costs that earlier runs learned for each source; return None without costs.
+        """Combine each source's cost from earlier runs into a model; return None without costs.
 
-        The fixed cost is taken from the source that knows it best.
+        The model's fixed cost is the source's fixed cost with the smallest variance.
         """
         if not costs:
             return None
@@ -211,7 +211,7 @@ class BatchCost:
     def is_sure_of_fixed(self, interval_s: float) -> bool:
         """Whether the standard deviation of the fixed cost is small.
 
-        It is small if it is at most a tenth of the fixed cost or a fiftieth of the interval.
+        Small means at most a tenth of the fixed cost, or at most a fiftieth of the interval.
         """
         return math.sqrt(self.fixed_variance) <= max(0.1 * self.fixed_s, 0.02 * interval_s)
 
@@ -315,7 +315,7 @@ class BatchCost:
     def _made_possible(
         self, records: Records, time_s: float, interval_s: float, work: float
     ) -> "BatchCost":
-        """Return the model with record costs above 0, and a fixed cost within the batch's time.
+        """Raise record costs to above 0, and reduce a fixed cost that exceeds the batch's time.
 
         A record cost of 0 or less is replaced by the fraction ``work`` of the batch's time, divided
         among the sources' records.
@@ -385,9 +385,9 @@ class BatchCost:
         """Return the model after a change of the job: the record costs are uncertain again.
 
         The fixed cost keeps its value; its standard deviation is at least ``fixed_within_s``. The
-        standard deviation of a record cost becomes twice the cost. If the last batch without the
-        fixed cost took more time per record, it becomes twice that time: a cost near 0, learned
-        while records were cheap, says little about the present cost.
+        standard deviation of a record cost becomes twice the cost, or twice the time per record in
+        the last batch (less the fixed cost) if that time is longer. A cost near 0, learned while
+        records were cheap, says little about the present cost.
 
         Args:
             records: The records of each source in the last batch.

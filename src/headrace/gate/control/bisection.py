@@ -57,8 +57,8 @@ MAX_TESTS: Final = 3
 """Largest number of tests of one suspect in one isolation."""
 
 UNLIKE: Final = 3
-"""Number of failed parts without a common record, and with no pass in between, after which the
-records are not at fault: the isolation then stops."""
+"""The isolation stops after this many failed parts that have no record in common, if no run has
+passed in between. The records are then not at fault."""
 
 WAITING_TRIES: Final = 12
 WAITING_CONTROLS: Final = 18
@@ -73,11 +73,11 @@ _RESERVE: Final = 64
 at most a third of its records."""
 
 _SAMPLED_FIRST: Final = 32
-"""Size of a batch (records) from which on a control must pass before the batch is halved. So three
-runs suffice to find that a sink is down. A smaller batch saves its controls for the test."""
+"""If a batch has at least this many records, a control must pass before the batch is halved. So
+three runs suffice to find that a sink is down. A smaller batch saves its controls for the test."""
 
 _SAMPLES: Final = 8
-"""Ratio of the reserved records to the records of one sample."""
+"""A sample has at most the number of reserved records divided by this value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def _tries(controls: int) -> int:
 def proves(tries: int, controls: int, failed: int) -> bool:
     """Whether a test with ``failed`` failed controls proves that the suspect's record is bad.
 
-    It does if chance alone produces this result with a probability of at most 1 / `ORDERS`.
+    The result proves this if chance alone produces it with a probability of at most 1 / `ORDERS`.
 
     >>> proves(8, 8, 0), proves(12, 18, 5), proves(12, 18, 6)
     (True, True, False)
@@ -241,7 +241,8 @@ class _Trial(Generic[Why]):
         order: The remaining runs in reverse order: the next run is last. An entry is a suspect, or
             None for a control.
         controls: Records of this batch that are reserved as controls, with their parents' failures.
-        control: The control whose run is not yet known to have passed with a record; else None.
+        control: The last control that was run, until the number of passes shows whether it passed
+            with a record; else None.
         awaits: Whether the test waits for a run of another batch as a control.
         failed: Number of failed controls. None if all controls belong to this batch: no control may
             fail then.
@@ -354,7 +355,7 @@ class Bisection(Generic[Why]):
         self._needs_control = self._records >= _SAMPLED_FIRST
 
     def next_step(self, elapsed_ms: int, passes: int) -> Step | None:
-        """Return the next step of the isolation; None at its end.
+        """Return the next step of the isolation; None at the isolation's end.
 
         Args:
             elapsed_ms: The time since the batch failed (ms).
@@ -450,7 +451,7 @@ class Bisection(Generic[Why]):
                 self._suspend(trial)
 
     def _suspend(self, trial: _Trial[Why]) -> None:
-        """Stop a test, so that a later isolation can continue it, and test no suspect any more."""
+        """Suspend a test for a later isolation to continue. This isolation begins no other test."""
         self._trial, self._unfinished = None, trial
         for suspect in self._suspects.values():
             suspect.tests = MAX_TESTS
@@ -499,8 +500,8 @@ class Bisection(Generic[Why]):
     def _is_test_due(self) -> bool:
         """Whether a test of the suspects must begin now.
 
-        A test begins when all other parts have been run. It begins earlier if otherwise too few
-        controls or too few runs would be left.
+        A test begins when all other parts have been run. The test begins earlier if too few
+        controls or too few runs would be left for it.
         """
         suspects = self._untested()
         test = TrialSize.for_suspects(len(suspects)) if suspects else None
@@ -612,8 +613,8 @@ class Bisection(Generic[Why]):
         """Return a step that runs a random sample of the parts not run yet.
 
         Returns:
-            A wait for another batch if all parts have been run; None if that is not possible
-            either.
+            A wait for another batch if all parts have been run; None if no other batch may serve as
+            a control.
         """
         parts = self._reserve or self._waiting[-1:]
         if sum(self._size(part) for part, _ in self._not_run()) < _SAMPLED_FIRST:

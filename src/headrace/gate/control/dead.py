@@ -34,8 +34,8 @@ class DeadReason(StrEnum):
     GONE = "its source has nothing of it any more, and none of it was processed"
     """`why_dead` returns this reason before a backfill, if the batch's records are gone."""
     UNKNOWN = "the ledger is an older copy that does not know it"
-    """Reason for the batches of a checkpoint that an older copy of the ledger lacks. A planner
-    finds these batches, all at once."""
+    """Reason for batches that the checkpoint has, but an older copy of the ledger lacks. A planner
+    finds all of these batches at once."""
     SUPERSEDED = "a new checkpoint reads all of it again"
     """Reason for the batches whose records a new checkpoint reads again. A planner finds these
     batches when its query starts."""
@@ -46,8 +46,8 @@ class BackfillLimits:
     """Limits of a failure policy: a batch that reaches them is dead.
 
     Attributes:
-        max_backfills: Number of failed backfills after which a batch is dead: 1 or more. Default:
-            100. Too few: an outage makes batches dead that could have been processed.
+        max_backfills: A batch is dead after this many failed backfills; 1 or more. Default: 100.
+            Too few: an outage makes batches dead that could have been processed.
 
     Raises:
         OptionError: A limit is out of its range.

@@ -60,8 +60,8 @@ class OutageSettings:
         max_retry_ms: The longest wait between two calls (ms); at least ``retry_ms``. Default:
             60 000. This is also the longest time between the recovery of the sink and the next
             call.
-        max_hold_ms: The time after which a batch stops waiting and the policy ``on_failure``
-            applies (ms); None for no limit. Default: None.
+        max_hold_ms: The longest time that a batch waits (ms); then the policy ``on_failure``
+            applies. None for no limit. Default: None.
 
     Raises:
         OptionError: ``max_retry_ms`` is less than ``retry_ms``.
@@ -96,8 +96,8 @@ class OutageSettings:
     def is_over(self, held: Held | None, now_ms: Callable[[], int]) -> bool:
         """Whether a batch must not wait any longer for its sink.
 
-        This is so if the reaction is not `OnOutage.HOLD`, or after ``max_hold_ms``. ``held`` is the
-        state of the wait; None before the first wait.
+        The wait is over if the reaction is not `OnOutage.HOLD`, or after ``max_hold_ms``. ``held``
+        is the state of the wait; None before the first wait.
         """
         if self.on_outage is not OnOutage.HOLD:
             return True
@@ -150,7 +150,7 @@ class SinkOutage:
 
     @classmethod
     def from_text(cls, text: str | None) -> Self | None:
-        """Parse an outage that ``to_text`` has serialized; None for None and an invalid text."""
+        """Parse an outage that ``to_text`` has serialized. Return None for None or invalid text."""
         try:
             return None if text is None else cls(**json.loads(text))
         except (TypeError, ValueError):

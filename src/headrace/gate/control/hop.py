@@ -28,8 +28,8 @@ at once to the expected inflow. So a second rise only corrects a further fall of
 measurement of ``c``. (2) has the same effect for a stage without a measured batch. (5) reverts an
 excessive rise in one step.
 
-**The receiver** remembers its origin, the emission rate at the first signal above level 0. It emits
-at most
+**The receiver** remembers its origin, the emission rate at the first signal above level 0. The
+receiver emits at most
 
     ``origin * v ** level``
 
@@ -122,9 +122,9 @@ class ChunkRate:
         Args:
             time_ms: The current time (ms).
             least_ms: Least time that the chunks must span (ms).
-            exact: Required precision, as the least ratio of the lowest to the highest possible
-                rate, because the arrival times are only known between two calls of `look`. From 0
-                (any precision) to 1 (exact arrival times).
+            exact: Required precision: the least ratio of the lowest to the highest possible rate,
+                from 0 (no precision required) to 1 (exact). A rate is only known within bounds,
+                because a chunk may have arrived at any time between two calls of `look`.
         """
         if len(self._chunks) < 2:
             since_ms = self._chunks[0].seen_ms if self._chunks else self._from_ms
@@ -163,21 +163,20 @@ LEAST_CHANGE: Final = 0.01
 rate."""
 
 _NEARLY: Final = 0.95
-"""Least ratio of a measured inflow to the expected inflow at which the measurement counts at once.
-"""
+"""A measured inflow counts at once if it is at least this fraction of the expected inflow."""
 
 _SILENCE: Final = 5
-"""Number of sensitivity intervals without arrivals after which the inflow counts as 0. A shorter
-silence may only mean that the stage before has long batches."""
+"""The inflow counts as 0 after this many sensitivity intervals without arrivals. A shorter silence
+may only mean that the stage before has long batches."""
 
 _PATIENCE: Final = 30
 """Number of sensitivity intervals for which an inflow must stay below the expected inflow before it
 counts. Until then, the stage before may lack records because its own input is throttled."""
 
 _EXACT: Final = 0.75
-"""Precision of an inflow measurement that counts: the least ratio of the lowest to the highest
-possible rate. Lower: a rate may seem half or twice its value. Higher: a measurement takes longer.
-"""
+"""Least precision of an inflow measurement that counts. The precision is the ratio of the lowest to
+the highest possible rate. Lower: a rate may seem half or twice its value. Higher: a measurement
+takes longer."""
 
 
 class Upstream(StrEnum):
@@ -200,12 +199,12 @@ class HopController:
     The numbers (1) to (5) refer to the table in the module's docstring.
 
     - Overload: at least ``overload_bytes`` have waited for the whole overload interval, and bytes
-      have arrived meanwhile. The level rises by (1), and again after each further interval. It
-      rises by (2) if the stage has taken nothing and no running batch shows its speed, and by (3)
-      if the stage's rate is unknown.
+      have arrived meanwhile. The level rises by (1), and again after each further interval. The
+      level rises by (2) if the stage has taken nothing and no running batch shows its speed, and by
+      (3) if the stage's rate is unknown.
     - Light load: batches left at most ``light_load_bytes`` for the whole light-load interval. The
-      level falls by (4), and again after each further interval. It falls by 1 if the stage's rate
-      is unknown.
+      level falls by (4), and again after each further interval. The level falls by 1 if the stage's
+      rate is unknown.
     - In between, the level falls by (5) if the inflow has been too low for a whole light-load
       interval.
 
@@ -262,7 +261,8 @@ class HopController:
     def is_watching(self) -> bool:
         """Whether `look` must be called even if the queue does not change.
 
-        This is so during throttling and an overload, when time alone can cause a signal.
+        A signal can become due without a change of the queue while the level is above 0, and during
+        an overload.
         """
         return self._level > 0 or self._overload is not None
 
@@ -280,9 +280,9 @@ class HopController:
     ) -> PressureSignal | None:
         """Update the throttle level from the state of the queue. Return the signal to send.
 
-        If the stage before does not run, or if another stage throttles it more, the inflow does not
-        depend on this level. So the inflow is not measured then, and a light load does not lower
-        the level.
+        The inflow does not depend on this level while the stage before does not run, or is
+        throttled more by another stage. Meanwhile the inflow is not measured, and a light load does
+        not lower the level.
 
         Args:
             time_ms: The current time (ms).
@@ -357,9 +357,9 @@ class HopController:
     def _is_unheard(self, time_ms: int, comes: float | None) -> bool:
         """Whether the stage before does not seem to have applied the last signal yet.
 
-        This is so if the inflow is as high as without throttling, and the last rise of the level is
-        less than a lease ago. The signal may be lost, or the stage before still runs an earlier
-        batch. The signal is then repeated before the level rises again.
+        The signal seems not applied if the inflow is as high as without throttling, and the last
+        rise of the level is less than a lease ago. The signal may be lost, or the stage before
+        still runs an earlier batch. The signal is then repeated before the level rises again.
         """
         free, since_ms = self._free_per_s, time_ms - self._risen_at_ms
         is_free = self._is_confirmed and bool(comes and free and comes >= _NEARLY * free)
@@ -430,8 +430,8 @@ class HopController:
     def _comes_per_s(self, time_ms: int) -> float | None:
         """Return the inflow ``c`` (bytes/s): the measured or, after a change, the expected inflow.
 
-        The measured inflow counts once the change has had time to take effect. If it is lower than
-        expected, it counts only after it has lasted for a while.
+        The measured inflow counts once the change has had time to take effect. A measured inflow
+        below the expected inflow counts only after it has lasted for a while.
         """
         interval_ms, expected = self._settings.light_load_sensitivity_ms, self._expected_per_s
         measured = self._inflow.per_s(time_ms, interval_ms, _EXACT)

@@ -53,8 +53,8 @@ def takes_per_s(
         takes = min(b, HEADROOM * min(r, N / T))    where T > i
         takes = min(b, HEADROOM * r)                else
 
-    Spark reports a batch only at its end, and a stage that has become slow ends it late. Until
-    then, N / T is an upper bound of the batch's speed, and falls toward it.
+    Spark reports a batch only at its end, and a stage that has become slow ends it late. Until the
+    batch ends, N / T is an upper bound of its speed, and falls toward its speed.
 
     Args:
         rate_per_s: The gate's rate, from its estimator and its caps (records/s); None if unknown.

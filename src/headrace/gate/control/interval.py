@@ -31,13 +31,13 @@ FIRST_INTERVAL_MS: Final = 1000
 """Length of an ``auto`` interval while the fixed cost is unknown (ms)."""
 
 _OFF: Final = 1.25
-"""Least ratio between the present interval and the best interval for a change of the interval."""
+"""The interval changes only if the best interval is longer or shorter by at least this factor."""
 
 _BATCHES: Final = 5
-"""Number of consecutive batches whose cost must ask for another interval before it changes."""
+"""The interval changes after this many consecutive batches whose cost calls for a change."""
 
 _LONGER: Final = 0.25
-"""Fraction that the fixed cost takes of the longer interval that a warning proposes."""
+"""A warning proposes an interval of which the fixed cost takes this fraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,8 @@ def too_short(
 ) -> str | None:
     """Return a warning if the fixed cost of a batch takes most of the interval; else None.
 
-    The warning proposes a longer interval, and compares the records that can be processed in the
-    same time with both intervals.
+    The warning proposes a longer interval, and says how many times as many records the job can
+    process with it.
 
     Args:
         interval_ms: The interval in force (ms).

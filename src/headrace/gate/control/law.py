@@ -39,8 +39,8 @@ class BatchProgress:
             duration does not measure the job.
         is_limited: Whether a limit reduced the batch (`headrace.gate.control.rate_law.is_limited`).
         had_no_sink: Whether the batch waited for an unreachable sink.
-        rate_after_outage: The gate's rate after that outage (records/s); None if the outage did
-            not change the rate, and without an outage.
+        rate_after_outage: The gate's rate after an outage of the sink (records/s); None if there
+            was no outage, or if the outage did not change the rate.
         was_rejected: Whether the batch's values were read, but became dead letters because they
             could not be decoded. ``records`` is then 0.
     """
@@ -72,7 +72,7 @@ class BatchProgress:
     def says_something(self) -> bool:
         """Whether a law can learn from the batch's duration.
 
-        It can if the batch succeeded at once, and either had records or was planned empty.
+        A law can learn if the batch succeeded at once, and either had records or was planned empty.
         """
         return self.went_through and (self.records > 0 or self.is_empty)
 
@@ -92,10 +92,10 @@ def batch_stats(
     """Return the PID estimator's input for a batch that has just ended.
 
     The scheduling delay is the time by which the batch started later than one interval after the
-    previous start. It counts only if data was waiting: the previous batch left offsets unread, or
-    it took longer than the interval and this batch followed at once. Otherwise the delay is 0. The
-    delay contains no waiting time within the previous batch. A longer gap between the batches, such
-    as an operator's pause, does not count either, because no batch caused it.
+    previous start. The delay counts only if data was waiting: the previous batch left offsets
+    unread, or it took longer than the interval and this batch followed at once. Otherwise the delay
+    is 0. The delay contains no waiting time within the previous batch. A longer gap between the
+    batches, such as an operator's pause, does not count either, because no batch caused it.
 
     Args:
         previous: The previous batch. None for the first batch of a run, and after a batch whose

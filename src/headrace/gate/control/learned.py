@@ -13,20 +13,22 @@ is suspended for 12 batches after a change: if the cost jumps at some batch size
 otherwise swing between the two sides of the jump.
 
 A single surprising batch may be an outlier. If the next batch fits the old model better, the old
-model returns, and the outlier is forgotten. Sometimes not only b has changed, but also a. This is
-assumed if two or three changes in quick succession find batches late, each smaller than the last.
-It is also assumed if a change in one direction soon follows a change in the other direction, both
-larger than noise; for example, a handler begins to pause in each batch, whatever its size. The
-standard deviation of a is then the lateness of the last batch.
+model returns, and the outlier is forgotten. Sometimes a has changed as well as b. The law assumes
+this after two or three changes in quick succession, each detected at a late batch that is smaller
+than the previous late batch. The law also assumes this if a change in one direction soon follows a
+change in the other direction, and both are larger than noise. For example, a handler begins to
+pause in each batch, whatever the batch's size. The standard deviation of a is then the lateness of
+the last batch.
 
 Lasting noise (a busy disk, another process) and a drift of b make the surprises of successive
-batches alike. While the model follows b well, they are independent. The more alike they are, the
-faster b is assumed to drift (d in `batch_cost`). With z', the surprise of the previous batch::
+batches alike. While the model follows b well, the surprises are independent. The more alike the
+surprises are, the faster b is assumed to drift (d in `batch_cost`). With z', the surprise of the
+previous batch::
 
     c += 0.03 (z z' - c)      v += 0.03 (z^2 - v)      d = 0.03 + max(0, c / v - 0.15)
 
-So the rate follows lasting noise. It ignores other noise, for which c / v has a mean of 0 and a
-standard deviation of 0.12.
+So the rate follows lasting noise. The rate ignores other noise, for which c / v has a mean of 0 and
+a standard deviation of 0.12.
 
 The next batch is the largest batch that `BatchCost.most` allows in the planned time t::
 
@@ -39,14 +41,15 @@ Smaller batches would hardly process any records.
 The cost of a batch larger than all earlier batches is unknown: the sink may have a limit that
 smaller batches did not reach. So the law assumes the worst case, a time in proportion to the number
 of records. T is the time of the largest batch since the last change. The next batch may be larger
-by the factor::
+than that batch by the factor::
 
     g = min(8, max(2, 3 t / T)),    or min(8, max(2, t / T)) while the cost is not linear
 
-The cost counts as not linear after a batch with at least 4 times the records took no longer,
-because a line through such points predicts nothing. It also counts as not linear after a larger
-batch took 1.5 times as long as expected and as planned. The cost may be linear again when a batch
-takes 0.75 to 1.5 t, and at least twice the time of a small batch.
+The cost counts as not linear after a batch with at least 4 times the records of an earlier batch
+took no longer than the earlier batch, because a line through such points predicts nothing. It also
+counts as not linear after a larger batch took 1.5 times as long as expected and as planned. The
+cost may be linear again when a batch takes 0.75 to 1.5 t, and at least twice the time of a small
+batch.
 
 So batches are small while the model is uncertain, and their growth separates a from b. If the model
 allows hardly more than the smallest rate, and a is not known to be the cause, every other batch is
@@ -84,16 +87,16 @@ _FLAT_GROWTH: Final = 4.0
 not take longer, the cost is not linear. Lower: noise hides the growth."""
 
 _FLAT: Final = (0.8, 1.02)
-"""Bounds of the ratio of a larger batch's time to a smaller batch's time, for a flat cost. Below
-the lower bound, the smaller batch was only slow, like the first batch of a run."""
+"""The cost is flat if the ratio of a larger batch's time to a smaller batch's time is within these
+bounds. Below the lower bound, the smaller batch was only slow, like the first batch of a run."""
 
 _SHOWN: Final = 0.75
 """Least fraction of its planned time that a batch must take before the cost counts as linear again.
 """
 
 _BENT: Final = 1.5
-"""Ratio of a larger batch's time to its expected time from which on the cost is not linear. Lower:
-noise counts. Higher: the next batch is late by the same factor."""
+"""The cost is not linear if a larger batch takes more than this many times its expected time.
+Lower: noise counts. Higher: the next batch is late by the same factor."""
 
 _LIKENESS_WEIGHT: Final = 0.03
 """Weight of the newest batch in the mean products of successive surprises."""
@@ -117,12 +120,12 @@ _SOON: Final = 3
 """Largest number of batches between two changes that count as related."""
 
 _SMALLER: Final = 0.85
-"""A batch counts as smaller than the last late batch if it has at most this fraction of its
-records."""
+"""A batch counts as smaller than the last late batch if it has at most this fraction of the late
+batch's records."""
 
 _TELLING: Final = 1.5
-"""Ratio of the largest to the smallest remembered batch from which on the fixed cost and the record
-cost can be separated."""
+"""The fixed cost and the record cost can be separated if the largest remembered batch has at least
+this many times the records of the smallest remembered batch."""
 
 _REMEMBERED: Final = 12
 """Largest number of batches that are learned again after a change."""
@@ -131,8 +134,8 @@ _OUTLIER: Final = 3.0
 """Surprise above which a batch does not change the noise, in standard deviations."""
 
 _MOST_OVERHEAD: Final = 0.95
-"""Largest lower bound of the fixed cost that planning and the checkpoint may set, as a fraction of
-the interval or of the batch's time."""
+"""The time for planning and the checkpoint is a lower bound of the fixed cost, but counts only up
+to this fraction of the interval and of the batch's time."""
 
 _TILT: Final = 0.15
 """Relative change of the time fractions of a join's sources while their costs are not separated."""
@@ -214,8 +217,8 @@ class _Bend:
             count: Number of records in the batch.
             time_s: Time that the batch took (s).
             should_s: Time for which the batch was planned (s).
-            is_late: Whether the batch was larger than all before, and took much longer than the
-                model predicts.
+            is_late: Whether the batch was larger than all earlier batches, and took much longer
+                than the model predicts.
         """
         if should_s * _SHOWN <= time_s <= should_s * _BENT and time_s >= 2 * self.time_s:
             self.is_near = False
@@ -267,7 +270,8 @@ class LearnedBatches:
         self._likeness = _Likeness()
         self._last: FinishedBatch | None = None
         self._upper_bound_s: float | None = None
-        """Time of the first batch, until the second batch has ended (s); else None."""
+        """Duration of the batch that gave the first cost (s), until the next batch has ended; else
+        None."""
         self._before: BatchCost | None = None
         """The model before the last batch, if that batch alone indicated a change; else None."""
         self._turn = False
@@ -381,16 +385,16 @@ class LearnedBatches:
     def _is_sudden(self, surprise: float) -> bool:
         """Whether the surprise of the last batch alone suffices for a change of the job.
 
-        It does not within 12 batches of the previous change.
+        One surprise never suffices within 12 batches after the previous change.
         """
         is_alone = self._batches - self._changed_at > _REMEMBERED
         return is_alone and abs(surprise) - _SLACK > _CHANGE
 
     def _was_late(self, late_s: float, count: float, noise: float) -> bool:
-        """Whether this batch and larger batches shortly before it were all late at changes.
+        """Whether changes were detected at this late batch and at larger late batches just before.
 
-        If so, the fixed cost has changed. Two batches suffice if this batch is late by more than
-        the interval; else three are needed.
+        If so, the fixed cost has changed. Two late batches suffice if this batch is late by more
+        than the interval; otherwise three are needed.
         """
         if late_s <= max(_LATE, 3 * noise) * self._interval_s:
             self._late = []
@@ -404,8 +408,9 @@ class LearnedBatches:
     def _contradicts(self, late_s: float, count: float, time_s: float, noise: float) -> bool:
         """Whether the last two changes contradict the model in which only the record cost changes.
 
-        They do if they are close together, one batch was late and the other batch was early, and
-        the times of the two batches differ much less than their records.
+        The changes contradict this model if they are close together, one was detected at a late
+        batch and the other at an early batch, and the two batches differ much less in time than in
+        records.
         """
         before, self._change = self._change, (late_s, count, time_s)
         if before is None or self._batches - self._changed_at > _SOON:

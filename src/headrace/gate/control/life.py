@@ -57,16 +57,16 @@ from headrace.gate.control.hold import Held, OnOutage, OutageSettings
 from headrace.gate.control.parts import WHOLE, Progress, above, size
 
 CERTAIN_PROBE: Final = 4
-"""Number of failed calls, each reporting the sink as unavailable, after which parts are run. Parts
-are run again after each doubling of this number."""
+"""Parts are run after this many failed calls that report the sink as unavailable. Parts are run
+again after each doubling of this number."""
 
 MOST_UNTOLD: Final = 16
-"""Number of failed calls, each reporting the sink as unavailable, that end the hold of a batch too
-small for parts: about ten minutes."""
+"""The hold of a batch too small for parts ends after this many failed calls that report the sink as
+unavailable: about ten minutes."""
 
 MOST_DOUBTFUL: Final = 7
-"""Number of failed calls, none reporting the sink as unavailable, that end a hold: about a minute.
-"""
+"""A hold ends after this many failed calls that do not report the sink as unavailable: about a
+minute."""
 
 
 class Verdict(Enum):
@@ -249,10 +249,10 @@ class End:
             before another call.
         is_down: Whether the sink seems to be down. Failed batches are then not isolated for now.
         is_stopped: Whether the query is being stopped. A restart then continues with this batch.
-        is_unknown: Whether the outcome of the last call is unknown, so that the sink may have its
-            part.
-        whole: The failure of the whole batch, for a ``DEFERRED`` end; None if there was no such
-            failure in this run.
+        is_unknown: Whether the outcome of the last call is unknown, so that the sink may have the
+            part of this call.
+        whole: The failure of the whole batch, for a ``DEFERRED`` end; None if the whole batch did
+            not fail in this run.
         of_parts: The failure at which the circuit breaker of `Bisection` stopped the parts; else
             None.
     """
@@ -278,7 +278,8 @@ class Life:
     Args:
         terms: The conditions of the run.
         progress: The progress of earlier runs.
-        why: The batch's failure in an earlier run: the reason of parts that are not run.
+        why: The batch's failure in an earlier run. This failure is the reason for parts that this
+            run does not reach.
         held: The hold that a restart continues; None without a hold.
         in_parts: Qualified names of exception classes with which a whole batch has failed, although
             some of its parts passed. `Life` changes this set.
@@ -481,7 +482,8 @@ class Life:
     def _held_for(self, *, is_certain: bool) -> Held | None:
         """Return the current hold if a failure continues it; None if a new hold begins.
 
-        A hold continues only if all its failures report the sink as unavailable, or none does.
+        A hold continues only while all of its failures report the sink as unavailable, or while
+        none of its failures reports this.
         """
         same = self.held is not None and self.held.is_certain == is_certain
         return self.held if same else None
@@ -588,7 +590,7 @@ class Life:
     def _is_spared(self, part: str, why: Failure) -> bool:
         """Whether a failed part is a single record that is deferred instead of convicted.
 
-        This is so if a system was unreachable and another backfill can follow.
+        The record is deferred if a system was unreachable and another backfill can follow.
         """
         is_lone = size(self._terms.records, part) == 1
         return is_lone and why.is_unreached and not self._terms.is_final

@@ -170,7 +170,8 @@ class OperatorAction:
     """One action of an operator, as stored in the ledger.
 
     Attributes:
-        number: The action's number in the ledger. A later action has a higher number, on any gate.
+        number: The action's number in the ledger. All gates share one sequence: a later action has
+            a higher number.
         gate: The gate's name.
         kind: The kind of the action.
         by: The author's name, as the author or a tool wrote it.
@@ -205,7 +206,7 @@ class OperatorAction:
         return f"{self.by}: {self.why}" if self.why else self.by
 
     def describe(self, now_ms: int) -> str:
-        """Describe an action in force, with its date unless that is the date of ``now_ms``.
+        """Describe an action in force. Omit its date if it is the date of ``now_ms``.
 
         >>> OperatorAction(
         ...     1, "orders", OperatorActionKind.PAUSE, "ops", "sink migration", 36_840_000
@@ -229,7 +230,7 @@ class OperatorLimits:
     Attributes:
         gate: The gate's name.
         at_ms: The time when the settings were read (ms since the epoch).
-        hold: The pause or the drain in force; None without a pause and a drain.
+        hold: The pause or the drain in force; None if neither is in force.
         limit: The rate limit in force; None without a limit.
         newest: The number of the newest action on the gate, in force or not; None without an
             action.
@@ -245,7 +246,7 @@ class OperatorLimits:
 
     @property
     def closed_by(self) -> OperatorAction | None:
-        """The stop, pause or drain that keeps the gate from planning batches; None without it."""
+        """The stop, pause or drain that keeps the gate from planning batches; else None."""
         return self.stop or self.hold
 
     @property

@@ -9,9 +9,9 @@ comes before ``"1"``.
 Of two parts, one contains the other, or they are disjoint. So a sink needs only the key of a part,
 `<batch>.01`, and the keys of the enclosing parts to know whether it has the part's rows. This also
 holds for a process whose lease ended while it was frozen: it finds the rows that another process
-has written meanwhile. A key contains a point, not a slash, because keys also name folders. An
-offset set that is not a half, such as a batch without a sample, is several parts, and takes about
-log2(n) more runs.
+has written meanwhile. A key contains a point, not a slash, because keys also name folders. A set of
+offsets that is not a half consists of several parts, and takes about log2(n) more runs. An example
+is the rest of a batch after a sample of it has been run.
 """
 
 import json
@@ -35,7 +35,7 @@ _MAX_TEXT: Final = 1_000_000
 def size(records: int, path: str) -> int:
     """Return the number of offsets in a part of a batch that has ``records`` offsets.
 
-    The result is 0 if the batch is too small to have such a part.
+    The result is 0 if the batch is too small to have this part.
 
     >>> [size(7, path) for path in ("", "0", "1", "11", "111")]
     [7, 4, 3, 1, 0]
@@ -155,8 +155,8 @@ class Progress:
         running: The part of the current handler call; None between calls. It is stored before the
             call.
         unknown: Parts whose run was interrupted, so that the sink may have their records.
-        halved: Parts that have failed or contain a failed part. They are never run as a whole
-            again.
+        halved: Parts that have failed or contain a failed part. These parts are never run as a
+            whole again.
         runs: Number of handler calls with parts so far.
         evidence: The serialized state of a test of suspects (`Bisection.evidence`); empty without
             a test.

@@ -1,6 +1,6 @@
 """The law ``pid``: the PID rate estimator of Spark's DStreams.
 
-It does the same operations on doubles in the same order as Spark's class (in
+The law does the same operations on doubles in the same order as Spark's class (in
 ``org.apache.spark.streaming.scheduler.rate``), so that equal batches give equal rates. A batch of N
 records took the time T and began D late. The time since the last update is t, the interval is i,
 and the gains are P, I and Q::
@@ -74,11 +74,11 @@ class PIDRateEstimator:
             rate overshoots and oscillates. Too small: the rate falls too late when the job becomes
             slower. At 0 only the other two terms change the rate.
         integral: Gain I: the weight of the records that wait because batches begin late; 0 or more.
-            Default: 0.2. It lowers the rate while batches begin late. Too large: the rate falls too
-            far, and the job is idle at times. Too small: the delay of the batches stays.
-        derivative: Gain Q: the weight of the error's trend; 0 or more. Default: 0.0. It damps fast
-            changes, but is rarely used. Too large: it amplifies the noise of batch times until the
-            rate is unstable.
+            Default: 0.2. This term lowers the rate while batches begin late. Too large: the rate
+            falls too far, and the job is idle at times. Too small: the delay of the batches stays.
+        derivative: Gain Q: the weight of the error's trend; 0 or more. Default: 0.0. This term
+            damps fast changes, but is rarely used. Too large: the term amplifies the noise of batch
+            times until the rate is unstable.
         min_rate: The smallest rate that `compute` returns (records/s); above 0. Default: 100, so
             that batches never become empty. Too large: a slower job falls ever further behind. Too
             small: the rate recovers slowly after a standstill.

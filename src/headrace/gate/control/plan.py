@@ -41,8 +41,8 @@ class Plan:
         lag: Number of unread offsets before the batch.
         rate_per_s: The rate in force, a whole number of records/s; None without a rate.
         reason: The limit of the batch: the reason for which the most offsets are left unread. If
-            two reasons are equal, the first in `Reason` counts. If no offset is left unread, it is
-            `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
+            two reasons leave the same number unread, the first in `Reason` counts. If no offset is
+            left unread, it is `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
         reasons: The limit of each partition: the last law that reduced its count.
         unread: Number of offsets that are left unread for each reason. The sum is `left_over`.
         throttled_by: The downstream stage whose rate limit was in force, even if another limit was
@@ -118,8 +118,8 @@ def plan(
         limits: The other limits of the batch.
         record_bytes: The mean size of a record (bytes), one number or a number for each topic. An
             unknown size counts as `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` uses it.
-        rate_limit: The rate limit of a downstream stage. It also applies if backpressure is off.
-            The floor of each partition takes precedence.
+        rate_limit: The rate limit of a downstream stage. The limit applies even if backpressure is
+            off. The floor of each partition takes precedence.
         operator: Operators' settings in force. An operator's limit applies like ``rate_limit``.
             Under a stop, a pause or a drain, the plan is empty.
         ceiling: The size ceiling learned from failed batches; None for no ceiling.
@@ -193,8 +193,8 @@ def should_wait(available: int, min_records: int, waited_ms: int, max_delay_ms: 
         min_records: ``minOffsetsPerTrigger``: the least number of offsets in a batch.
         waited_ms: The time since the last batch that was not delayed (ms). For the first batch,
             pass ``max_delay_ms``, because the native source does not delay the first batch.
-        max_delay_ms: ``maxTriggerDelay``: the time after which a batch is not delayed, however few
-            offsets are available (ms).
+        max_delay_ms: ``maxTriggerDelay``: the longest delay of a batch (ms), however few offsets
+            are available.
     """
     return waited_ms < max_delay_ms and available < min_records
 
@@ -246,9 +246,10 @@ def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
 def _prorated_exactly(counts: Sequence[int], limit: int, turn: int) -> list[int]:
     """Scale counts of records down so that their sum is exactly the limit.
 
-    The counts stay in proportion, as in `_prorated`. If more partitions have records than the limit
-    allows, the chosen partitions get one record each. ``turn`` selects them, and its growth from
-    batch to batch gives every partition its turn.
+    The counts stay in proportion, as in `_prorated`. If the limit is below the number of partitions
+    with records, some partitions get one record each, and the other partitions get none. ``turn``
+    selects the partitions. ``turn`` grows from batch to batch, so that every partition gets its
+    turn.
     """
     some = [place for place, count in enumerate(counts) if count]
     if len(some) > limit:

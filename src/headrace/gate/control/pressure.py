@@ -38,14 +38,14 @@ class HopSettings:
     """Settings by which a stage throttles the stages before it: thresholds, times and step.
 
     Attributes:
-        overload_bytes: The size of a stage's input queue from which on the stage is overloaded
+        overload_bytes: The stage is overloaded if at least this much waits in its input queue
             (bytes); 1 or more. Default: 50 MB. Too large: the queue fills disks, and its records
             become old. Too small: a few large batches count as an overload. Use several times the
             bytes that arrive in an interval.
-        light_load_bytes: The size of the rest that the newest batch leaves in the queue, up to
-            which the stage has a light load (bytes); 0 or more, and below ``overload_bytes``.
-            Default: 500 KB. Too large: the stages before speed up before the queue is drained. Too
-            small: the stages before stay slow for too long.
+        light_load_bytes: The stage has a light load if its newest batch leaves at most this much in
+            the queue (bytes); 0 or more, and below ``overload_bytes``. Default: 500 KB. Too large:
+            the stages before speed up before the queue is drained. Too small: the stages before
+            stay slow for too long.
         overload_sensitivity_ms: Time that an overload must last before the stage sends a signal,
             and the time between further signals (ms); 0 or more. Default: 2000. Too large: the
             queue grows for longer. Too small: a short spike causes throttling. At 0 the stage sends
@@ -144,7 +144,7 @@ class PressureSignal:
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``, a number is out
-            of its range, or either is of the wrong type.
+        of its range, or a value has the wrong type.
     """
 
     flow: str

@@ -67,7 +67,7 @@ LIMITS: Final = (
     Reason.MAX_RECORDS,
     Reason.MAX_BYTES,
 )
-"""The limits, other than a rate, that make a batch smaller than the job could process."""
+"""Limits other than the estimated rate. They make a batch smaller than the job could process."""
 
 _RATES: Final = (Reason.RATE, Reason.INITIAL_RATE)
 

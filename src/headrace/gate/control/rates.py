@@ -1,8 +1,8 @@
 """The rates of all gates of one query. Each gate's own law computes the gate's rate.
 
-The sources of a join share the time of a batch. So each query has one `LearnedBatches`, under every
-law, that learns the cost of each source. ``headrace status`` shows the costs, an ``auto`` interval
-depends on them, and a law may use them.
+The sources of a join share the time of a batch. So each query has one `LearnedBatches`, whatever
+the laws of its gates are. `LearnedBatches` learns the cost of each source. ``headrace status``
+shows the costs, an ``auto`` interval depends on them, and a law may use them.
 
 The laws learn only from batches that succeeded at once. If a batch was retried, isolated, deferred
 or taken over by another process, its duration does not measure the job. The next batch then does
@@ -28,10 +28,10 @@ from headrace.gate.control.laws import EstimatorSettings
 from headrace.gate.control.learned import FinishedBatch, LearnedBatches
 
 _TOO_SHORT: Final = 5
-"""Number of consecutive batches with a too short interval after which a warning is logged."""
+"""A warning is logged after this many consecutive batches with a too short interval."""
 
 UNREAD_BATCHES: Final = 3
-"""Number of consecutive batches in which Spark read no record after which a warning is logged."""
+"""A warning is logged after this many consecutive batches in which Spark read no record."""
 
 _UNREAD: Final = (
     "Spark has read no record of its last %d batches, so the gate cannot learn their cost or a"
@@ -90,7 +90,7 @@ class _GateLaws:
     def stats(self, part: BatchProgress, *, teaches: bool) -> BatchStats:
         """Return the law's input for a batch.
 
-        The times in the input do not contain batches from which no law could learn.
+        The times in the input exclude batches from which no law could learn.
         """
         previous, self._previous = self._previous, part if teaches else None
         self._aside_ms += part.waited_ms if teaches else part.duration_ms
@@ -194,8 +194,8 @@ class QueryRates:
         4. If a gate's sink was unreachable, the gate's law starts anew. The learned cost stays.
 
         Args:
-            batch: Each gate's share, by the gate's name. The result leaves out a gate that was not
-                added. But if the share of such a gate did not succeed at once, no gate learns.
+            batch: Each gate's share, by the gate's name. A gate that was not added is missing from
+                the result. But if its share did not succeed at once, no gate learns from the batch.
         """
         waited_ms = max((part.waited_ms for part in batch.values()), default=0)
         went_through = all(part.went_through for part in batch.values())

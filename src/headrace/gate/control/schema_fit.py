@@ -9,11 +9,11 @@ from itertools import takewhile
 from typing import Final
 
 FIT_BATCHES: Final = 3
-"""Number of consecutive batches with many unfit records that prove that a schema is wrong."""
+"""A schema counts as wrong after this many consecutive batches with many unfit records."""
 
 LOOKED_AT: Final = 10
-"""Number of newest batches to inspect. It equals the least number of unfit records for a verdict.
-"""
+"""Number of newest batches to inspect. This is also the least number of unfit records for a
+verdict."""
 
 
 @dataclass(frozen=True, slots=True)

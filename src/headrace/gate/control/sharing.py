@@ -17,8 +17,8 @@ Two functions are applied in turn:
 
        share * (1 - 0.5 * min(max((b - 2) / (12 - 2), 0), 1))
 
-`TokenBucket` enforces a rate: it admits records or bytes, and returns how long the next ones must
-wait.
+`TokenBucket` enforces a rate: it admits records or bytes, and returns how long the next records or
+bytes must wait.
 """
 
 import math
@@ -33,8 +33,8 @@ _USES_UP: Final = 0.95
 record waits."""
 
 _SPARE: Final = 1.15
-"""Ratio of a receiver's demand to its taken rate. Above 1, so that small changes of the taken rate
-do not change the shares."""
+"""Ratio of a receiver's demand to its taken rate. The ratio is above 1, so that small changes of
+the taken rate do not change the shares."""
 
 _FALL: Final = 0.8
 """Least ratio of a receiver's demand to its limit. The taken rate is a mean over some seconds, so a
@@ -45,12 +45,13 @@ _LEAST: Final = 0.1
 receiver would get no share and could not begin."""
 
 _USUAL_INTERVALS: Final = 2.0
-"""Unread records of a lane while the query keeps up, in intervals' worth of arrivals: one interval
-since the last batch was planned, and one while the batch before it ran."""
+"""Usual number of unread records in a lane while the query keeps up, in intervals' worth of
+arrivals: the records of one interval since the last batch was planned, and of the interval in which
+the previous batch ran."""
 
 _FAR_INTERVALS: Final = 12.0
-"""Unread records of a lane at which its receiver's share is reduced the most, in intervals' worth.
-"""
+"""A receiver's share is reduced the most if its lane has at least this many unread records, in
+intervals' worth of arrivals."""
 
 _MOST_REDUCED: Final = 0.5
 """Largest fraction by which a receiver's share is reduced. Senders need not stop while the query is
@@ -98,10 +99,10 @@ class Demand:
 
 
 def fair_shares(rate_per_s: float, demands: Sequence[Demand]) -> list[float]:
-    """Split a rate among receivers. Return the share of each (records/s), in the order of demands.
+    """Split a rate among receivers. Return their shares (records/s), in the order of ``demands``.
 
     The shares add up to the rate. No receiver gets more than its demand while another receiver gets
-    less than its own. A receiver that demands an even share or more gets at least an even share.
+    less than it demands. A receiver that demands an even share or more gets at least an even share.
     """
     wants = [demand.wanted_per_s(rate_per_s / len(demands)) for demand in demands]
     left_per_s = rate_per_s
@@ -145,11 +146,13 @@ class TokenBucket:
         delay  = (min(n, r * b) - level) / r           0 if below 0
         taken:   level - n                             below 0, a debt
 
-    So in any t seconds at most ``r * (t + b)`` tokens are taken. If a single call takes more than
-    the capacity, the difference is added. A caller that waits for each delay gets at least r.
+    So in any t seconds at most ``r * (t + b)`` tokens are taken. A single call that takes more than
+    the capacity raises this bound by the difference. A caller that waits for each delay gets tokens
+    at a rate of at least r.
 
-    Each method takes the current time as an argument, in seconds of any clock. If a time is before
-    the last one, the last one counts. A bucket is not safe for use by several threads at once. ::
+    Each method takes the current time as an argument, in seconds of any clock. If a time is earlier
+    than the time of the last call, the time of the last call counts. A bucket is not safe for use
+    by several threads at once. ::
 
         >>> bucket = TokenBucket(rate_per_s=100, burst_s=0.5)
         >>> bucket.try_take(50, now_s=0.0), bucket.try_take(10, now_s=0.0)

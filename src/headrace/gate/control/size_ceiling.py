@@ -21,10 +21,10 @@ from typing import Any, Final, Self
 from headrace.gate.control.bisection import Isolated
 
 GROWTH: Final = 1.05
-"""Factor by which the ceiling grows after a batch of about its size has passed."""
+"""Factor by which the ceiling grows after a batch of about the ceiling's size has passed."""
 
 _AT_CEILING: Final = 0.9
-"""Least size of a batch that raises the ceiling when it passes, as a fraction of the ceiling."""
+"""A batch that passes raises the ceiling if its size is at least this fraction of the ceiling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ class SizeCeiling:
         """Return the ceiling after a batch of ``records`` records has passed as a whole.
 
         Returns:
-            None, no ceiling, if the batch was as large as the smallest that had failed.
+            None (no ceiling) if the batch was at least as large as the smallest failed batch or
+            part.
         """
         if records >= self.failed:
             return None

@@ -1,4 +1,4 @@
-"""`Batch`, the second argument of a handler, and its transaction with the batch's success."""
+"""`Batch`, the second argument of a handler, and the transaction that stores its success."""
 
 import concurrent.futures
 import inspect
@@ -48,15 +48,15 @@ class Batch:
             nothing new (a query may have other sources, and a first batch may begin at the end).
         attempt: number of the attempt to process the batch, from 1; always 1 without ranges. If a
             backfill runs one record several times as a test, these runs are one attempt.
-        kind: ``live``, or ``backfill`` for a batch that had failed.
-        sequence: number of this call of the handler, higher than in every earlier call for this
-            gate: in any process, with any checkpoint, in backfills, and for parts. Each run of a
-            batch has its own number. Use it for a sink that keeps the newest version; use ``key``
-            for a sink that writes each batch once.
+        kind: ``live`` for a batch of the stream; ``backfill`` for a failed batch that runs again.
+        sequence: number of this call of the handler. It is higher than the number of every earlier
+            call for this gate, including calls in other processes, with other checkpoints, in
+            backfills and for parts. Each run of a batch has its own number. Use it for a sink that
+            keeps the newest version; use ``key`` for a sink that writes each batch once.
         parent_keys: for a part, the keys of the enclosing parts and of the batch, the nearest
-            first; empty for a whole batch. A failed batch may be in the sink, if its handler raised
-            an exception after the write. So a sink that writes by key replaces the rows of these
-            keys.
+            first; empty for a whole batch. Rows of a failed batch may be in the sink, if the
+            handler raised an exception after the write. So a sink that stores rows by key must
+            replace the rows of these keys.
     """
 
     key: str
@@ -77,14 +77,15 @@ class Batch:
         return _unpickled, values
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """Return a connection to the ledger's database, in a transaction with the batch's success.
+        """Open a transaction that includes the batch's success, in the ledger's database.
 
-        Use it for a sink in that database: rows written through the connection and the batch's
-        ``success`` become durable together, or not at all. The transaction is committed at the end
-        of the ``with``, which should be the last statement of the handler. An exception that leaves
-        the ``with`` rolls everything back, and the batch has failed, even if the handler catches
-        the exception outside the ``with``. After the ``with``, the batch stays a success: a later
-        exception is only stored with it, and ends the query if ``on_failure="stop"``.
+        Use it for a sink in that database: rows written through the yielded connection become
+        durable together with the batch's ``success``, or not at all. The transaction is committed
+        at the end of the ``with``, which should be the last statement of the handler. An exception
+        that leaves the ``with`` rolls everything back, and the batch has failed, even if the
+        handler catches the exception outside the ``with``. After the ``with``, the batch stays a
+        success: a later exception is only stored with it, and ends the query if
+        ``on_failure="stop"``.
 
         Savepoints (``connection.begin_nested()``) are allowed. On SQLite, no other connection can
         write during the transaction, so read and compute before it.
@@ -119,8 +120,9 @@ class Batch:
 
         A part of a batch counts as written if an enclosing part or the batch is written. This
         happens if a batch counts as failed although it was committed: the answer to the commit was
-        lost, or the handler raised an exception after the commit. If parts are written, the batch
-        is refused; a process that was frozen for longer than its lease may try to write it.
+        lost, or the handler raised an exception after the commit. If parts are written, the whole
+        batch is refused: a process that was frozen for longer than its lease may still try to write
+        the batch.
 
         >>> def handler(df, batch):
         ...     rows = [row.asDict() for row in df.collect()]
@@ -163,7 +165,7 @@ class Batch:
         return sinks.delta_options(self.key, name)
 
     def append_iceberg(self, df: DataFrame, table: "Table", name: str = "") -> bool:
-        """Append the batch's rows to an Iceberg table that lacks them. Return whether it did.
+        """Append the batch's rows to an Iceberg table once. Return whether this call appended them.
 
         One commit adds the rows and a snapshot property with the batch's key. The table has a
         batch if its current snapshot or one of that snapshot's ancestors has the key. The key is
@@ -221,19 +223,20 @@ class Batch:
         """Keep records of this batch as dead letters, because they cannot be processed.
 
         The batch continues with the other records. The dead letters become durable together with
-        the batch's success, also with `transaction`. If this run fails, they are discarded.
-        Headrace reads each record from the source again, and stores it unchanged with key, value
-        and headers. After the commit, they are also sent to the topic of `headrace.isolate`. A
-        record that is rejected twice becomes one dead letter, with the first reason.
+        the batch's success, whether or not the handler uses `transaction`. If this run fails, they
+        are discarded. Headrace reads each record from the source again, and stores it unchanged
+        with key, value and headers. After the commit, they are also sent to the topic of
+        `headrace.isolate`. A record that is rejected twice becomes one dead letter, with the first
+        reason.
 
         >>> def handler(df, batch):
         ...     batch.reject(df.where("amount IS NULL"), "it has no amount")
         ...     df.where("amount IS NOT NULL").write.saveAsTable("orders")
 
         Args:
-            rows: a DataFrame with the columns topic, partition and offset, which is computed now;
-                or rows, dicts, or tuples with these three values. If one run of a batch rejects
-                more than 10 000 records, the batch fails.
+            rows: a DataFrame with the columns topic, partition and offset; the call computes the
+                DataFrame. Or rows, dicts, or tuples with these three values. If one run of a batch
+                rejects more than 10 000 records, the batch fails.
             reason: one sentence, which becomes the error of the dead letters. For a DataFrame, it
                 may be a column of strings, such as ``F.col("reason")``. It must not contain values
                 of the record.
@@ -273,7 +276,7 @@ def _unpickled(*values: Any) -> Batch:
 
 
 def bind(batch: Batch, run: "HandlerTransaction | None") -> Batch:
-    """Bind a new batch to a call of its handler, so that its methods work. Return the batch."""
+    """Bind a new batch to a handler call, so that the batch's methods work. Return the batch."""
     object.__setattr__(batch, "_run", run)
     return batch
 
@@ -289,8 +292,8 @@ def check_handler(handler: object) -> None:
     A callable without a readable signature passes.
 
     Raises:
-        OptionError: The handler does not take two arguments, or a call would not run its body, as
-            with an async function.
+        OptionError: The handler does not take two arguments, or is a function whose body a call
+            does not run, such as an async function.
     """
     if not callable(handler):
         raise OptionError(
@@ -323,7 +326,7 @@ _WRITE_FIRST: Final = (
 
 
 def _kind_of_unrun(handler: object) -> str | None:
-    """Return what kind of function a handler is, if a call does not run its body; else None."""
+    """Return the kind of a function that a call does not run, such as async; None for others."""
     while isinstance(handler, partial):
         handler = handler.func
     for function in (handler, type(handler).__call__):
@@ -386,15 +389,16 @@ class HandlerTransaction:
 
     Args:
         batch: the batch's key, for errors.
-        open_: begins the transaction. Its normal end commits, together with the rejections.
+        open_: function that begins the transaction. The normal end of its ``with`` block commits
+            the transaction, together with the rejections.
         rejections: records that the handler has rejected.
 
     Attributes:
         committed: whether the transaction is committed. The batch is then a success, even if the
             handler raises an exception later.
         asked: whether the handler has asked its sink for the batch's key, for example with
-            `Batch.once`. Such a sink never writes a part beside the whole batch, so the writes of
-            an earlier run do no harm.
+            `Batch.once`. A sink that checks keys never stores both the batch and a part of it, so
+            the writes of an earlier run do no harm.
     """
 
     def __init__(self, batch: str, open_: OpenTransaction, rejections: Rejections) -> None:
@@ -447,7 +451,7 @@ class HandlerTransaction:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Run a handler in the ``with`` block; then commit its rejections with the batch's success.
+        """Let the ``with`` block run the handler; then commit rejections with the batch's success.
 
         Raises `LedgerError` if the handler has opened the transaction and returned without a
         commit.
@@ -519,7 +523,7 @@ class HandlerTransaction:
             return self._stack
 
     def _end(self) -> bool:
-        """Refuse further transactions, and roll back an open one. Return whether one was open."""
+        """Refuse further transactions. Return whether a transaction was open and is rolled back."""
         with self._changing:
             self._over = True
             left_open = self._stack is not None and not self.committed and not self._undone_by

@@ -51,7 +51,8 @@ from headrace.gate.source.source_options import TOPIC_IDS, decoded_values
 from headrace.gate.source.stream_offset import planned_ids
 
 Use = Callable[[DataFrame], None]
-"""Function that processes the DataFrame of a batch. A reader passes on its exceptions."""
+"""Function that processes the DataFrame of a batch. The function's exceptions pass through the
+reader."""
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -66,12 +67,12 @@ _MAX_BYTES: Final = 16 * 2**20
 
 
 class DerivedStream:
-    """Second query of a stream that reads only requested ranges, to run a derivation again.
+    """Second query of a stream. It runs the stream's derivation again, on requested ranges only.
 
-    Spark cannot replace the source of a plan, so only a streaming query can run what is derived
-    from a stream. The query starts as if after a crash: its new checkpoint already has the offsets
-    of its first batch. The end offset of each batch names the file with the next request. One query
-    serves a whole isolation, because starting a query takes longer than most parts.
+    Spark cannot replace the source of a plan, so only a streaming query can derive a stream's rows
+    again. The query starts as if after a crash: its new checkpoint already has the offsets of its
+    first batch. The end offset of each batch names the file with the next request. One query serves
+    a whole isolation, because starting a query takes longer than most parts.
 
     Args:
         stream: the DataFrame given to `Gate.write`; stateless, and with one source.
@@ -90,8 +91,8 @@ class DerivedStream:
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
         """Run the derivation on the records of these ranges, and pass the result to ``use``.
 
-        Only one call may run at a time. Raises the exception of ``use``, or of the query if it
-        ended.
+        Only one call may run at a time. Raises the exception of ``use``, or the error that ended
+        the query.
         """
         with self._turn:
             self._use, self._raised = use, None
@@ -157,8 +158,8 @@ class DerivedStream:
 def _plan_first_batch(checkpoint: Path, end: str, source: str | None) -> None:
     """Write the files of a Spark checkpoint in which the first batch is planned up to ``end``.
 
-    ``source`` is the source's name if Spark's source evolution is on: it stores each offset with
-    the name, and refuses a checkpoint without names.
+    ``source`` is the source's name if Spark's source evolution is on: Spark then stores each offset
+    with the name, and refuses a checkpoint without names.
     """
     times: dict[str, Any] = {"batchWatermarkMs": 0, "batchTimestampMs": 0}
     version, named_end = "v1", end
@@ -191,7 +192,7 @@ class BatchReader(RecordReader, Protocol):
         """Whether the log has a record at every offset."""
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
-        """Read exactly the records in these ranges, and pass what the stream derives to ``use``.
+        """Read exactly these ranges, derive the stream's rows, and pass the rows to ``use``.
 
         Records of a topic that was recreated since the plan are not read.
 
@@ -200,7 +201,7 @@ class BatchReader(RecordReader, Protocol):
         """
 
     def persisted(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["BatchReader"]:
-        """Read these ranges once, and yield a reader for parts of them within the ``with``.
+        """Read these ranges once. Yield a reader of their parts for the ``with`` block.
 
         If the ranges cannot be persisted, the yielded reader reads each part again.
         """
@@ -216,7 +217,7 @@ class BatchReader(RecordReader, Protocol):
         """
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Return the first offset of the log in each of these partitions that exists.
+        """Return the log's first offset in each existing partition of these ranges.
 
         Raises:
             BrokerError: the brokers cannot be reached.
@@ -268,7 +269,7 @@ class SparkBatchReader:
         return options.get("failondataloss", "").strip().lower() == "false"
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
-        """Read the ranges, derive from them as the stream does, and pass the result to ``use``."""
+        """Read the ranges, apply the stream's derivation, and pass the result to ``use``."""
         if self.kept is not None:
             use(self._derive(self._kept_part(self.kept, [planned.offsets for planned in ranges])))
         elif self.derived is None:
@@ -323,7 +324,7 @@ class SparkBatchReader:
         return self.connector.gone(self.options, ranges)
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Return the first offset of the log in each of these partitions that exists."""
+        """Return the log's first offset in each existing partition of these ranges."""
         return self.connector.beginnings(self.options, ranges)
 
     def dead_letter(
@@ -351,7 +352,7 @@ class SparkBatchReader:
         ]
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Return the topic for copies of dead letters; None, with a warning, without topics."""
+        """Return the topic for copies of dead letters; None, with a warning, if no topic exists."""
         if name is None:
             return None
         if self.connector.dead_letter_topic is None:

@@ -70,7 +70,7 @@ class BatchLeases(LeaseRenewal):
 class RunContext:
     """Settings and services for the runs of a gate's batches.
 
-    A stream, its backfill and the command ``headrace backfill`` each have their own.
+    A stream, its backfill and the command ``headrace backfill`` each have a context of their own.
 
     Attributes:
         policy: Policy for an exception of the handler. Default: the query stops.
@@ -135,7 +135,7 @@ class RunContext:
             look_s: The length of a sleep (s). Default: 0.5.
 
         Returns:
-            Whether the query is not being stopped.
+            False if the query is being stopped, otherwise True.
         """
         while wait_s > 0 and not self.stopped():
             self.sleep(min(wait_s, look_s))
@@ -190,13 +190,13 @@ class HandlerCalls:
         self._context = context
         self._ledger = context.ledger
         self._asked: set[str] = set()
-        """Keys of batches that have failed in a call that had asked its sink for the key."""
+        """Keys of batches of which a handler call asked its sink for the key, and then failed."""
 
     def is_unknown(self, batch: BatchRecord) -> bool:
         """Whether an interrupted call may have written the whole batch to its sink.
 
-        The answer is False once a later failed call has asked its sink for the key: such a sink
-        never writes a part beside the whole batch.
+        The answer is False once a later failed call has asked its sink for the key: a sink that
+        checks keys never stores both the batch and a part of it.
         """
         is_certain = batch.progress is not None or batch.batch_key in self._asked
         return batch.outcome_unknown and not is_certain
@@ -233,7 +233,7 @@ class HandlerCalls:
     def again(self, part: BatchPart, reader: BatchReader) -> Failure | None:
         """Read a batch or a part again, and call the handler.
 
-        Return the failure; None if it is done.
+        Return the failure; None if the batch or part is done.
         """
         transaction = self._transaction(part)
         raised: list[Exception] = []
@@ -334,8 +334,8 @@ class HandlerCalls:
         if not letters:
             return
         _LOG.warning(
-            "The handler of batch %s of gate %r rejected records, kept as dead letters: %d, the"
-            " first of them %s-%d at %d: %r",
+            "The handler of batch %s of gate %r rejected records (%d), which are kept as dead"
+            " letters; the first is %s-%d at %d: %r",
             batch.batch_key,
             batch.gate,
             len(letters),

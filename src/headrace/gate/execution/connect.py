@@ -73,7 +73,7 @@ class ServerHandler:
         handling: the arguments of `Gate.write`.
         secrets: the session's secrets, by their placeholders.
         token: token with which the session's tasks authenticate their reports.
-        query: name of the query, by which it is found in its session.
+        query: name by which the query is found in its session.
         checkpoint: path of the query's checkpoint.
     """
 

@@ -23,15 +23,16 @@ ERRNOS: Final = frozenset(
 )
 """Codes of an ``OSError`` that report an unreachable, full or broken system.
 
-EACCES counts only with a path. EMFILE, ENAMETOOLONG and EPERM never count.
+EACCES counts only if the exception names a path. EMFILE, ENAMETOOLONG and EPERM never count.
 """
 
 HTTP_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504, 529})
 """HTTP status codes of a service that is overloaded, too slow, or unreachable behind a gateway."""
 
 STORE_STATUSES: Final = HTTP_STATUSES | {500}
-"""The same codes for object stores, which also return 500 for internal errors and ask for a retry
-(Amazon S3's "Error responses", Google Cloud Storage's "Retry strategy")."""
+"""Status codes of an unavailable object store: `HTTP_STATUSES` and 500. Object stores return 500
+for internal errors, and ask for a retry (Amazon S3's "Error responses", Google Cloud Storage's
+"Retry strategy")."""
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _SQLSTATES: Final = (
@@ -50,7 +51,7 @@ _POSTGRESQL_AWAY: Final = frozenset(
         *("OperationalError", "ConnectionTimeout"),  # without a SQLSTATE: the connection's
     }
 )
-"""Classes of psycopg and psycopg2 for the same SQLSTATEs. A task's text has only the class."""
+"""Exception classes of psycopg and psycopg2 for `_SQLSTATES`: a task's text has only the class."""
 
 # https://dev.mysql.com/doc/mysql-errors/8.4/en/: client 2xxx, server 1xxx.
 MYSQL: Final = frozenset({2002, 2003, 2005, 2006, 2013, 2055, 1021, 1040, 1053, 1290, 1836})
@@ -105,10 +106,10 @@ NETWORK_NAMES: Final = frozenset(
         "NoBrokersAvailable",  # kafka-python
     }
 )
-"""Names of exceptions of Python and of clients for an unreachable system, which have no code."""
+"""Names of Python's and clients' exceptions for an unreachable system, if they have no code."""
 
 _NOT_REACHED_BY_OURSELVES: Final = frozenset({"multiprocessing", "py4j", "pyspark", "sqlalchemy"})
-"""Packages in which these exceptions are about the program's own processes, not about a sink."""
+"""Packages that raise `NETWORK_NAMES` for the program's own processes, not for a sink."""
 
 REFUSALS: Final = frozenset(
     {"DataError", "IntegrityError", "NotSupportedError", "ProgrammingError"}
@@ -257,7 +258,7 @@ _SPARK_LINKS: Final = re.compile(
 
 
 def java_says(name: str, message: str) -> bool | None:
-    """Return the verdict for the class and message of one Java exception; None without one."""
+    """Return the verdict for a Java exception's class and message; None if there is no verdict."""
     if _SPARK_LOST.match(f"{name}: {message}"):
         return False
     if _JAVA_AWAY.fullmatch(name):

@@ -115,8 +115,8 @@ class Gate:
         max_delay: with ``"auto"``, the longest time from a record's arrival to the end of its
             batch, if the job keeps up; 200 ms or more. Default: 10 seconds. The interval is at most
             half of it.
-        work_ratio: with ``"auto"``, the fraction of the time that should be work; above 0, below 1.
-            Default: 0.8.
+        work_ratio: with ``"auto"``, the fraction of a batch's time for work on records; above 0,
+            below 1. Default: 0.8.
 
     Raises:
         OptionError: the name, the interval, the delay or the ratio is malformed.
@@ -233,7 +233,7 @@ class Gate:
             OptionError: the handler does not take two arguments, or is an async or a generator
                 function; there is no such policy or schedule; ``df`` is no stream, or is not read
                 through this gate, or more than once; or the query cannot skip a batch, because it
-                has state or several sources. From ``start()``: it has no checkpoint, or another's.
+                has state or several sources. From ``start()``: no checkpoint, or another gate's.
             LedgerError: the ledger cannot be opened or read.
             GateInUseError: from ``start()``: the gate already has another query. A query whose
                 process has ended is replaced at once; if that is unknown, after its lease of 30 s.
@@ -247,9 +247,8 @@ class Gate:
         policy = with_outages(policy, on_outage, outage_settings(read.options))
         if transform is not None and not df.sameSemantics(read.df):
             raise OptionError(
-                f"The DataFrame for the gate {self.name!r} is already derived from the stream,"
-                " although transform is set; give the DataFrame that load() returned, and derive"
-                " everything in transform."
+                f"The DataFrame for the gate {self.name!r} is derived, and transform is set;"
+                " give the DataFrame that load() returned, and derive everything in transform."
             )
         stream = df if transform is None else transform(df)
         state = state_of_plan(stream)
@@ -363,7 +362,7 @@ class Gate:
     def _before_a_new_checkpoint(
         self, ledger: Ledger, spark: SparkSession, handling: Handling, checkpoint: str
     ) -> None:
-        """Record a restart by a new checkpoint, or refuse a new checkpoint that loses state."""
+        """Record a requested restart. Refuse a new checkpoint that loses the query's state."""
         options = {name.lower(): value.lower() for name, value in handling.options.items()}
         wanted = options.get(NEW_CHECKPOINT.lower())
         restarts = wanted == NewCheckpoint.RESTART

@@ -2,8 +2,8 @@
 
 The driver records how a query ended, because Spark kills the planner's process before it can write.
 The listener records the end at Spark's termination event. If the program ends together with its
-query, the event comes too late, so Python's exit hook records the end. A gate without a recorded
-end whose process is gone counts as dead.
+query, the event comes too late, so Python's exit hook records the end. A gate counts as dead if its
+process is gone and no end is recorded.
 """
 
 import atexit
@@ -46,7 +46,7 @@ def has_ended(query: StreamingQuery) -> bool:
 
 
 class Turn:
-    """Lock around the calls of a handler, for one of its callers, which measures the waits.
+    """Lock around the calls of a handler, for one of its callers. It measures the caller's waits.
 
     ``lock`` is shared by all callers of the handler. ``clock`` returns a monotonic time (s).
     """
@@ -184,7 +184,7 @@ class StreamState:
             self._waited_ms[batch] = waited_ms
 
     def batch_ended(self, batch: str, progress: BatchProgress) -> BatchProgress:
-        """Record that a batch has ended. Return its progress, completed with its handler's run.
+        """Record that a batch has ended. Return its progress, with values of the handler's run.
 
         ``batch`` is the batch's key, empty if the batch has no offsets of the gate.
         """
@@ -203,7 +203,7 @@ class StreamState:
         return ended
 
     def handler_ended(self, start_ms: int, end_ms: int) -> None:
-        """Record that a batch's handler has returned. Call the function for the end of a batch."""
+        """Record that a batch's handler has returned. Call the function of `on_batch_end`."""
         with self._changing:
             self._running = False
             self._start_ms, self._end_ms = start_ms, end_ms
@@ -212,7 +212,7 @@ class StreamState:
             call()
 
     def on_batch_end(self, call: Callable[[], None] | None) -> None:
-        """Set the function to call after each batch, or None, in place of the previous one."""
+        """Replace the function that is called after each batch; None removes it."""
         with self._changing:
             self._on_batch_end = call
 
@@ -278,8 +278,8 @@ def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
 def ledger_of(gate: str, run: UUID, default_url: str | None) -> Ledger | None:
     """Return the ledger of a gate, or the ledger at ``default_url`` for an unknown gate.
 
-    If several ledgers have a gate of this name, return the ledger whose query has this run, or
-    otherwise the newest.
+    If several ledgers have a gate of this name, return the ledger whose query has this run. If
+    there is none, return the ledger used last.
     """
     with _ledgers_lock:
         urls = _of_gate.get(gate) or ([] if default_url is None else [default_url])
@@ -314,7 +314,7 @@ def _record(
 
 @contextmanager
 def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None]:
-    """Yield the state of a gate whose query had this run, only once. Log exceptions inside."""
+    """Yield a gate's state once, to record the end of this run. Log errors in the block."""
     with all_states()[ledger_url, gate].ending(run) as state:
         try:
             yield state

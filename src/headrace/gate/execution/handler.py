@@ -1,7 +1,7 @@
 """Callable for ``foreachBatch``: find Spark's batch in the ledger, attach it, and call the handler.
 
-The gate's row names the gate's query, and counts the batches that its planner has begun. The
-handler takes the last batch that its own query has begun, if the count has risen since the
+The gate's row names the gate's query, and counts the batches that the query's planner has begun.
+The handler takes the last batch that its own query has begun, if the count has risen since the
 previous call. The batch's status alone would not be enough: a finished batch could be mistaken for
 a batch of another checkpoint with the same number.
 
@@ -97,11 +97,11 @@ class GateCeiling:
 class GatedHandler:
     """Callable for ``foreachBatch`` that calls the user's handler, and records each outcome.
 
-    The row is ``in_progress`` when the handler starts, and ``success`` or ``failed`` when it ends;
-    then the failure policy applies. The handler is not called again for a batch that is already
-    ``success``: Spark repeats such a batch if the process died before Spark's commit. It is not
-    called for a batch that a backfill has claimed either. A query with state still computes such a
-    batch, to update its state.
+    A batch's row in the ledger is ``in_progress`` when the handler starts, and ``success`` or
+    ``failed`` when it ends; then the failure policy applies. The handler is not called again for a
+    batch that is already ``success``: Spark repeats such a batch if the process died before Spark's
+    commit. It is not called for a batch that a backfill has claimed either. A query with state
+    still computes such a batch, to update its state.
 
     Args:
         gate: The gate's name.
@@ -156,7 +156,7 @@ class GatedHandler:
     def runner(
         self, owner: str, *, control_wait_s: float = 0, limits: BackfillLimits | None = None
     ) -> BatchRunner:
-        """Return a runner for backfills that calls this handler, and never during another call.
+        """Return a runner for backfills. It calls this handler, but never during another call.
 
         ``limits`` replaces the limits of the failure policy.
         """
@@ -173,9 +173,9 @@ class GatedHandler:
         """Call the user's handler for one batch, and record the outcome.
 
         Raises:
-            LedgerError: the outcome cannot be stored, or the query was stopped first. The batch
-                runs when the query is started again.
-            Exception: the exception of the handler, if the policy stops then.
+            LedgerError: the outcome cannot be stored, or the query was stopped while this call
+                waited. The batch runs when the query is started again.
+            Exception: the exception of the handler, if the policy is to stop.
         """
         stopped = cancel_when(self._stopped, "the query was stopped")
         with shorten_interrupts(self._stopped), stopped:
@@ -231,7 +231,7 @@ class GatedHandler:
         return self._query is not None and has_ended(self._query)
 
     def _begun(self) -> BatchRecord | None:
-        """Return the row of the batch that Spark runs now; None if it has no offsets of the gate.
+        """Return the row of Spark's current batch; None if the batch has no offsets of the gate.
 
         The query's planner has begun the batch just before, in the same trigger. If no batch was
         begun since the previous call, the newest row belongs to an earlier batch.
@@ -255,7 +255,7 @@ class GatedHandler:
         return record
 
     def _resolve_abandoned(self, record: BatchRecord) -> None:
-        """At the query's first batch, mark other batches in progress without an owner as failed."""
+        """At the query's first batch, fail every other batch in progress that has no live owner."""
         if self._has_resolved:
             return
         self._has_resolved = True
@@ -312,7 +312,7 @@ class GatedHandler:
         return owned
 
     def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
-        """Run a batch without a row in the ledger; its key contains the query and its number."""
+        """Run a batch without a row in the ledger, with a key of query and ``batch_id``."""
         if is_remote(df.sparkSession):
             query = None if self._query is None else self._query.id
         else:

@@ -7,8 +7,8 @@ common record. A handler that has worked before never counts as wrong, because a
 cause a `TypeError`.
 
 A failure alone convicts no record: other records must have passed, in the stream or in a backfill.
-This class counts them. They are batches or parts that must run anyway, under their own keys, so a
-test by such a control writes nothing twice.
+`HandlerHealth` counts the runs of other records, called controls. A control is a batch or part that
+must run anyway, under its own key, so it writes nothing twice.
 """
 
 import threading
@@ -73,7 +73,7 @@ class HandlerHealth:
 
     @property
     def down(self) -> NotProcessedError | None:
-        """The reason why the sink seems to be down, since an isolation stopped; otherwise None."""
+        """Error of the isolation that stopped because the sink seems to be down; otherwise None."""
         return self._down
 
     def stopped_by(self, last: Exception | ErrorReport) -> NotProcessedError:
@@ -92,8 +92,8 @@ class HandlerHealth:
     def is_wrong(self, error: Exception, of_parts: Exception | ErrorReport | None) -> bool:
         """Return whether the handler itself is wrong, after a failed batch of the stream.
 
-        It is wrong if it has processed nothing yet, and has raised the same programming error, such
-        as an AttributeError, in three batches, or in parts without a common record.
+        A handler is wrong if it has processed nothing yet, and has raised the same programming
+        error, such as an AttributeError, in three batches, or in parts without a common record.
 
         Args:
             error: The batch's failure.

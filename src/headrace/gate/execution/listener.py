@@ -211,9 +211,9 @@ class GateListener(JsonStreamingQueryListener):
     Args:
         ledger_of: function that returns the ledger of a gate whose query has this run; None for an
             unknown gate.
-        wait_s: maximum time for which reports of all queries wait for a gate whose ledger does not
-            respond, for example because rows are locked (s). After it, only this gate's reports
-            wait.
+        wait_s: maximum time (s) for which a gate may delay the reports of all queries if its ledger
+            does not respond, for example because rows are locked. After that, only this gate's
+            reports wait.
         new_worker: function that creates the queue for one gate's reports, from a name.
         program: name of this process if it receives the end of its queries; otherwise None.
     """
@@ -316,7 +316,7 @@ class GateListener(JsonStreamingQueryListener):
             _LOG.warning("A batch's failure was not processed: %s", error)
 
     def _end(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent | None) -> None:
-        """Record the end of a query without `Gate.write`, which has no `StreamState`."""
+        """Record the end of a query that has no `StreamState`, as it does not use `Gate.write`."""
         try:
             with cancel_when(lambda: True, "the query ended"):
                 query, _ = watched.ledger.gates.last_queries([gate]).get(gate, (None, False))
@@ -402,7 +402,7 @@ def _completed(ledger: Ledger, report: BatchReport) -> BatchProgress:
     """Complete a batch's progress with values that Spark does not report.
 
     This process knows how the handler's run went. The batch's row in the ledger has the number of
-    unread offsets, for a Spark that does not report the end of the log.
+    unread offsets, in case Spark does not report the end of the log.
     """
     progress = state_of(ledger.url, report.gate).batch_ended(report.batch, report.progress)
     if report.batch and not progress.records:
@@ -420,7 +420,7 @@ def _row_of(ledger: Ledger, report: BatchReport) -> BatchRecord | None:
 
 
 def _was_rejected(ledger: Ledger, report: BatchReport) -> bool:
-    """Return whether a batch without rows in Spark has dead letters, so its values were read."""
+    """Return whether a batch without rows in Spark was read, and its records were rejected."""
     rejected = partial(ledger.dead_letters.count_rejected, [report.batch])
     return bool(_read(ledger, report, rejected))
 
@@ -445,7 +445,7 @@ def _known_cost(gate: str, text: str | None) -> SourceCost | None:
 
 
 def _publish(ledger: Ledger, report: BatchReport, learnt: LearntRate | None) -> None:
-    """Store the report of a batch, with or without a new rate: the planner waits for it."""
+    """Store the report of a batch, even without a new rate: the planner waits for the report."""
     if learnt is not None and learnt.warning is not None:
         _LOG.warning("The gate %r: %s", report.gate, learnt.warning)
     interval = learnt.interval if learnt is not None else None

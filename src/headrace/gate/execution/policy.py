@@ -98,7 +98,7 @@ def isolate(
         max_time: Maximum time for which the stream waits for an isolation. Default: 1 minute.
         topic: A Kafka topic, on the brokers of the stream, that also receives each dead letter,
             with headers for its origin and its reason. The ledger stores the dead letter first. If
-            the brokers refuse it, this is logged, and it is not sent again.
+            the brokers refuse the copy, the refusal is logged, and the copy is not sent again.
 
     Raises:
         OptionError: A value is out of its range.
@@ -131,7 +131,7 @@ def parse_on_failure(on_failure: str | OnFailure) -> OnFailure:
 
 
 def with_outages(policy: OnFailure, on_outage: str, settings: OutageSettings) -> OnFailure:
-    """Return a policy with the settings for an unreachable sink added.
+    """Add the settings for an unreachable sink to a policy. Return the new policy.
 
     Raises:
         OptionError: ``on_outage`` has no valid value, or contradicts the policy or the settings.

@@ -35,7 +35,7 @@ _REASON: Final = "reason"
 
 
 class RecordReader(Protocol):
-    """Interface of a reader of single records of a gate's batches, for dead letters."""
+    """Interface of a reader that reads single records of a batch again, for dead letters."""
 
     def rejected(
         self,
@@ -67,7 +67,8 @@ class Rejections:
         batch: the batch's key, for errors.
         ranges: the batch's ranges; no other record can be rejected.
         reader: reader of the records; None if there is no source to read from.
-        planned: function that returns the same ranges as planned in the ledger.
+        planned: function that returns the batch's ranges from the ledger, with the planned topic
+            ids.
         on_loss: function called with rejected offsets that the source no longer has, so that their
             records cannot be stored. Default: None, such offsets are an error.
         check_fit: function that raises an exception if the schema is at fault and not the records.
@@ -167,7 +168,7 @@ class Rejections:
             RejectionError: there is no record at one of the offsets.
             TooManyRejectedError: the records are too large together.
             OptionError: the schema is at fault, and not the records.
-            DataLossError, CorruptionError: a record has left the source.
+            DataLossError, CorruptionError: a record has left the source, or is damaged.
             BrokerError, JournalError: the source cannot be read now.
         """
         self._take_reported()
@@ -200,9 +201,10 @@ class Rejections:
             return self.kept
 
     def has_others(self) -> bool:
-        """Return whether the batch has other values than the values that could not be decoded.
+        """Return whether the batch has values that could be decoded.
 
-        The result is True without a read if most offsets are not known to have such a value.
+        If the undecodable values are fewer than half of the offsets, the result is True without a
+        read.
         """
         ranges = [offsets for same in self._ranges.values() for offsets in same]
         gaps = sum(offsets.count for offsets in ranges) - len(self.unfit)
@@ -289,7 +291,7 @@ def _size(letter: DeadLetter) -> int:
 
 
 def _of_frame(rows: Any, reason: str | Column) -> Iterator[tuple[Place, ErrorReport]]:
-    """Compute a DataFrame. Yield the place and reason of each row, up to the maximum plus one."""
+    """Compute a DataFrame. Yield the place and reason of at most MAX_REJECTED + 1 rows."""
     missing = [name for name in _COLUMNS if name not in rows.columns]
     if missing:
         raise RejectionError(

@@ -5,8 +5,9 @@ batch. Instead, each function here stores the batch's key in the same transactio
 rows. A batch whose key is stored is skipped, and any other batch is written.
 
 A batch and its parts have the same records, but different keys. So the write of a part also marks
-the keys of the enclosing parts and of the batch as split. The first write then excludes the other.
-This matters if two processes run a batch, because one was frozen for longer than its lease.
+the keys of the enclosing parts and of the batch as split. So whichever is written first, the batch
+or a part of it, excludes the other. This matters if two processes run a batch, because one was
+frozen for longer than its lease.
 """
 
 import copy
@@ -37,11 +38,11 @@ version of the same ``txnAppId``. Each batch has its own ``txnAppId``, so its fi
 and later writes are skipped."""
 
 ICEBERG_PROPERTY: Final = "headrace.batch-key"
-"""Property of an Iceberg snapshot with the key of the batch whose rows it adds."""
+"""Property of an Iceberg snapshot: key of the batch whose rows the snapshot adds."""
 
 ICEBERG_SPLIT_PROPERTY: Final = "headrace.split-batch-keys"
-"""Property of an Iceberg snapshot that adds the rows of a part: the keys of the enclosing parts and
-of the batch, as JSON."""
+"""Property of an Iceberg snapshot with the rows of a part: keys of the enclosing parts and of the
+batch, as JSON."""
 
 RECORD_HEADER: Final = "headrace-record"
 """Name of the Kafka header that identifies a row: all copies of a row have the same value."""
@@ -128,7 +129,8 @@ class _Watcher:
     def commit_table(self, table: "Table", requirements: Any, updates: Any) -> Any:
         """Commit through the catalog, unless the table has the batch already.
 
-        Raises `ValidationException` if it has. PyIceberg then stops, and removes its manifests.
+        Raises `ValidationException` if the batch is there already. PyIceberg then stops, and
+        removes its manifests.
         """
         from pyiceberg.exceptions import ValidationException  # noqa: PLC0415  (an extra)
 
@@ -142,10 +144,10 @@ class _Watcher:
 
 
 def _presence(table: "Table", marks: Sequence[str]) -> _Presence:
-    """Return whether the table has a batch or part, from its current snapshot and the ancestors.
+    """Return how much of a batch or part is in the table's current snapshot and its ancestors.
 
-    The first of ``marks`` is for the batch or part, the others are for the enclosing parts and
-    batch.
+    The first of ``marks`` belongs to the batch or part; the other marks belong to the enclosing
+    parts and the batch.
     """
     by_id = {entry.snapshot_id: entry for entry in table.metadata.snapshots}
     snapshot = table.current_snapshot()
@@ -189,7 +191,7 @@ def _header(name: str, value: Column) -> Column:
 
 
 def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
-    """Do the work of `Batch.once`; ``keys`` begin with the key of the batch or part."""
+    """Do the work of `Batch.once`; ``keys`` are as for `append_iceberg`."""
     key, *above = keys
     _require_transaction(connection, key)
     _make_table(connection)
@@ -261,7 +263,7 @@ def _commits_each_statement(driver: Any) -> bool:
 
 
 def _make_table(connection: Connection) -> None:
-    """Create `BATCHES` if it is missing. Ignore a missing right to create, if the table exists."""
+    """Create `BATCHES` if it is missing. If it exists, the right to create tables is not needed."""
     if _is_there(connection):
         return
     make = sqlalchemy.schema.CreateTable(BATCHES, if_not_exists=True)

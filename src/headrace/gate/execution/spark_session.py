@@ -149,7 +149,7 @@ def set_log_levels(spark: SparkSession, levels: Mapping[str, str]) -> None:
 
 
 def _is_this_python(found: Path) -> bool:
-    """Return whether a Python belongs to this program's environment, also through links."""
+    """Return whether a path is this program's Python, or a link to it in the same folder."""
     this = Path(sys.executable)
     return found.parent == this.parent and found.samefile(this)
 
@@ -256,7 +256,7 @@ def _hidden(
 
 
 def _name_of(spark: Any, origin: _Session | None) -> str:
-    """Return a session's name: over Spark Connect its id, because a clone has the same settings."""
+    """Return a session's name: over Spark Connect its id, otherwise a name in its settings."""
     if is_remote(spark) and not (origin and origin.is_adopted):
         return str(spark.session_id)
     return spark.conf.get(_SESSION, None) or uuid.uuid4().hex
@@ -319,8 +319,8 @@ def _listen(spark: SparkSession, listener: GateListener) -> None:
     """Add a query listener to a session, so that it does not keep the program running.
 
     Over Spark Connect, PySpark delivers events in a thread that only ``spark.stop()`` ends, and
-    Python waits for the thread at its end. Here a daemon thread adds the listener, so PySpark's
-    thread is a daemon too.
+    Python waits for this thread before it exits. Here a daemon thread adds the listener, so
+    PySpark's thread is a daemon too.
     """
     if not is_remote(spark):
         spark.streams.addListener(listener)
@@ -437,7 +437,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
 
 
 def is_new_checkpoint(spark: SparkSession, path: str) -> bool:
-    """Return whether a checkpoint has no batch yet; False over Spark Connect, if unknown."""
+    """Return whether a checkpoint has no batch yet; False if unknown, as over Spark Connect."""
     if is_remote(spark):
         return False
     jvm: Any = spark._jvm

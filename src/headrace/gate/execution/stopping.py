@@ -40,9 +40,9 @@ def watch_for_stops(*, at_signals: bool) -> None:
     """Start a thread that ends this process's gated queries when an operator requests it.
 
     With ``at_signals``, SIGTERM ends the queries too, and so does Ctrl-C outside of an interactive
-    session. It has no effect if the program handles the signal itself, or outside of the main
-    thread. After the signal the program continues after its queries; a second signal ends it at
-    once.
+    session. ``at_signals`` has no effect outside of the main thread, or on a signal that the
+    program handles itself. After a first signal, the queries end, and the program continues with
+    the code that follows them; a second signal ends the program at once.
     """
     global _is_watching  # noqa: PLW0603  (one thread for the process)
     with _starting:
@@ -56,7 +56,10 @@ def watch_for_stops(*, at_signals: bool) -> None:
 
 
 def _end_all_at(number: signal.Signals) -> None:
-    """Make a signal end all queries, unless the program handles it; a second one acts as usual."""
+    """Let a signal end all queries, unless the program handles this signal itself.
+
+    A second signal acts as it did before this call.
+    """
     before: Any = signal.getsignal(number)
     module = getattr(before, "__module__", None)
     if before is not signal.SIG_DFL and module not in {"_signal", "pyspark.core.context"}:
@@ -169,9 +172,9 @@ _STOPPED_QUERY: Final = (
 def shorten_interrupts(stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Replace a batch's exception by a short one if its query is being stopped.
 
-    Spark searches the text of an exception for an interrupt. Its pattern overflows the stack on the
-    many lines of Py4J's text. While ``stopped`` returns True, every exception counts as an
-    interrupt.
+    Spark searches the text of an exception for an interrupt. The regular expression of this search
+    overflows the stack on the many lines of Py4J's text. While ``stopped`` returns True, every
+    exception counts as an interrupt.
     """
     try:
         yield

@@ -1,7 +1,7 @@
 """Spark's stream reader behind a gate, and checks of a stream's plan.
 
-From the plan of its DataFrame, `Gate.write` finds which gates read it. So it can check that the
-gate writes only a stream that the same gate reads, once.
+A DataFrame's plan shows which gates read the stream. So `Gate.write` can check that its own gate
+reads the stream, and reads it only once.
 """
 
 import contextlib
@@ -41,8 +41,8 @@ SOURCE_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolut
 """Spark setting that gives every source of a query a name, also in the checkpoint."""
 
 _SOON_S: Final = 0.05
-"""Time for which ``load`` waits for the check of options before Spark loads (s): a wrong option is
-then reported without a load.
+"""Time (s) for which ``load`` waits for the check of options before Spark loads the stream: a wrong
+option is then reported without a load.
 """
 
 # Spark omits the fields beyond this number from a plan's text, including options.
@@ -83,7 +83,7 @@ def name_of_source(df: DataFrame) -> str | None:
 
 
 def state_of_plan(df: DataFrame) -> str | None:
-    """Return a stateful operator in a stream's plan, which links its batches; else None.
+    """Return a stateful operator in a stream's plan; None if the batches are independent.
 
     A stream of several sources counts as stateful, because most of them are joins.
     """
@@ -140,7 +140,7 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
 class GateRead:
     """Stream that a gate's reader has loaded, with the user's options.
 
-    ``name`` is unique among all loaded streams. The ledger's URL is complete.
+    ``name`` is unique among all loaded streams. The ledger's URL includes the password, if any.
     """
 
     name: str
@@ -302,7 +302,7 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         return df
 
     def _text_of(self, value: Any) -> str:
-        """Return an option's value as text, as Spark formats it. A format includes its secrets."""
+        """Return an option's value as text, as Spark does. Text of a `Format` includes secrets."""
         if isinstance(value, Format):
             return json.dumps(value.option(self._session))
         return str(value).lower() if isinstance(value, bool) else str(value)

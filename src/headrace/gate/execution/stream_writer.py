@@ -36,7 +36,7 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 @dataclass(frozen=True)
 class StreamBackfill:
-    """Backfill of a stream's deferred batches in its application, in time that the stream leaves.
+    """Backfill of a stream's deferred batches, in the same application, while the handler is free.
 
     The batches are leased for ``owner``.
     """
@@ -140,7 +140,7 @@ class Handling:
     def begin(
         self, spark: SparkSession, derived: DerivedStream | None
     ) -> tuple[GatedHandler, Started]:
-        """Create the handler. Return the callable for ``foreachBatch`` and a start callback."""
+        """Return a new handler for ``foreachBatch``, and the callback for the query's start."""
         ledger = use_ledger(self.gate, self.ledger_url)
         records = SparkBatchReader(
             spark, self.connector, self.options, derived, self.transform, self.columns
@@ -271,7 +271,7 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
         """Start the query, and the backfill of its deferred batches.
 
         Raises:
-            OptionError: the query has no checkpoint, or another gate's.
+            OptionError: the query has no checkpoint, or the checkpoint belongs to another gate.
             GateInUseError: the gate already has another query.
         """
         self.options(**options)

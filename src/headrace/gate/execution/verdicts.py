@@ -11,9 +11,9 @@ arrives only as text: from it, this module reads the classes, and the words that
 before any value. If Spark has the Java exceptions, they are inspected instead.
 `headrace.gate.execution.drivers` has the meanings of each driver's codes, classes and texts.
 
-So a record that is quoted in a message cannot look like an outage. There are two exceptions, both
-with line breaks in the record: a message of a Java exception over Spark Connect, and a record that
-imitates a whole traceback that ends with a ``SinkAwayError``.
+So a record that is quoted in a message cannot look like an outage, except in two cases, both with
+line breaks in the record: a Java exception quotes it over Spark Connect, or it imitates a whole
+traceback that ends with a ``SinkAwayError``.
 """
 
 import errno
@@ -106,7 +106,7 @@ def failure_of(
 def with_causes(error: BaseException, *, hidden: bool = True) -> Iterator[BaseException]:
     """Yield an exception and its causes, outermost first.
 
-    With ``hidden``, causes that ``from None`` hides are included.
+    With ``hidden``, include the causes that a ``raise ... from None`` has hidden.
     """
     seen: set[int] = set()
     now: BaseException | None = error
@@ -126,7 +126,7 @@ def _spark_text(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the message of an exception of Spark; empty if it is in a JVM that has ended."""
+    """Return the message of an exception of Spark; empty if its JVM has ended."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001  (an ending JVM raises many classes)
@@ -230,9 +230,9 @@ def unreachable_source(error: BaseException) -> HeadraceError | None:
     classes.
 
     Returns:
-        The error of the task, or a ``SourceError`` if its class is not Headrace's. Or the error of
-        this process when it read rejected records, or refused a rejection of records outside the
-        batch. None for any other error.
+        The error of the task; a ``SourceError`` if that error is not of one of Headrace's classes.
+        For a failed read of rejected records in this process, the error of that read. For a
+        rejection that failed, its ``RejectionError``.
     """
     for cause in with_causes(error):
         if isinstance(cause, RejectionError):
@@ -246,16 +246,16 @@ def unreachable_source(error: BaseException) -> HeadraceError | None:
 
 
 _UNREACHED: Final = drivers.NETWORK_NAMES | {"InterfaceError", "OperationalError"}
-"""Names of exceptions of an unreachable system: of Python, database drivers (PEP 249) and HTTP
-clients."""
+"""Names of exceptions by which Python, database drivers (PEP 249) and HTTP clients report an
+unreachable system."""
 
 
 def no_connection(error: BaseException) -> bool:
     """Return whether an exception reports that another system was unreachable or too slow.
 
-    Then the record is not the cause, even if no other record fails, because only one region of the
-    sink may be down. In contrast to `sink_is_away`, a database's deadlock and lock timeout count
-    too.
+    If so, no record is the cause, even if only one record fails: it may go to the only region of
+    the sink that is down. In contrast to `sink_is_away`, a database's deadlock and lock timeout
+    count too.
     """
     return sink_is_away(error) or any(
         kind.__name__ in _UNREACHED for cause in with_causes(error) for kind in type(cause).__mro__
@@ -289,9 +289,9 @@ def _broken_machinery(error: BaseException) -> MachineryError | None:
 
 
 def _is_the_databases(error: LedgerError) -> bool:
-    """Return whether the database failed, and not the handler's use of it or a refused row.
+    """Return whether the database itself failed; False for a handler's wrong use or refused data.
 
-    If the handler computes in its transaction for longer than the server allows, it is at fault.
+    A handler that computes in its transaction for longer than the server allows uses it wrongly.
     """
     causes = [cause for cause in with_causes(error) if isinstance(cause, SQLAlchemyError)]
     refused = any(isinstance(cause, IntegrityError | DataError) for cause in causes)
@@ -306,7 +306,7 @@ _TOO_MUCH: Final = re.compile(
     r"|\bOOMKilled\b"
     r"|[Ee]xit (?:code|status):? 137\b"
 )
-"""Messages of Spark, YARN and Kubernetes about a lost process; 137 means killed (128 + SIGKILL)."""
+"""Messages of Spark, YARN and Kubernetes about a lost process; exit code 137 means SIGKILL."""
 
 
 def took_too_much(error: BaseException) -> bool:
@@ -384,7 +384,7 @@ def _verdict(error: BaseException) -> bool | None:
 
 
 def _code_says(error: BaseException) -> bool | None:
-    """Return the verdict for the code in an exception of a driver or client; None without one.
+    """Return the verdict for the code in a driver's or client's exception; None without a code.
 
     Exceptions of SQLAlchemy have no verdict: their cause, the driver's exception, decides.
     """
@@ -470,9 +470,10 @@ class JavaError(NamedTuple):
 
 
 def _spark_verdict(error: BaseException) -> bool:
-    """Return the verdict for an exception of Spark: of its outermost Java exception that has one.
+    """Return the verdict for an exception of Spark.
 
-    The verdict is final, because the Python exceptions around it belong to PySpark.
+    The outermost Java exception with a verdict decides. The verdict is final, because the Python
+    exceptions around the Java exceptions belong to PySpark.
     """
     name = type(error).__name__
     if name in _OF_THE_JOB or (name.startswith("PySpark") and name != "PySparkException"):
@@ -527,7 +528,7 @@ def _read_links(text: str) -> Iterator[JavaError]:
     """Yield the Java exceptions of a printed stack trace, each with its message and frames.
 
     A message ends where its stack frames begin. If Spark has printed only the exception of a Python
-    worker, yield this one.
+    worker, yield that exception.
     """
     if _WORKER.match(text):
         yield JavaError((_PYTHON_EXCEPTION,), text, "")
@@ -567,9 +568,9 @@ _AWAY: Final = "headrace.errors.SinkAwayError"
 def _task_verdict(text: str) -> bool:
     """Return the verdict for a traceback from a Python worker.
 
-    The first exception in the text counts, which is the root cause of the others: only frames are
-    above it, but all text below it may belong to its message. Later exceptions can only deny an
-    outage, except a ``SinkAwayError``, which reports one.
+    The first exception in the text counts. It is the root cause of the later exceptions, and only
+    frames are above it, while all text below it may belong to its message. So later exceptions can
+    only deny an outage, except a ``SinkAwayError``, which reports an outage.
     """
     start = _WORKER.match(text)
     raised = list(_RAISED.finditer(text[start.end() - len(_HEADER) :])) if start else []

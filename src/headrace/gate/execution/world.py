@@ -54,8 +54,8 @@ _LOOK_S: Final = 0.05
 """Interval at which a backfill checks whether a call for another batch has ended (s)."""
 
 _LOOKS_A_QUERY: Final = 4
-"""Number of checks of a wait (about 2 s) per query of the ledger: many gates may wait for one sink.
-"""
+"""A waiting batch queries the ledger once in this number of checks (about 2 s), because many gates
+may wait for one sink."""
 
 _LOG_MS: Final = 60_000
 
@@ -63,12 +63,12 @@ _NOT_RUN: Final = ErrorReport("NotRun", "It is a part of a batch that failed, an
 
 
 class BatchRunner:
-    """Runner of batches with a gate's handler, in the stream or again, under the failure policy.
+    """Runner of a gate's batches, new or failed, under the failure policy.
 
     Args:
         context: Settings and services of the gate's runs.
-        control_wait_s: Maximum wait of a backfill, after a record has failed alone, for the stream
-            to process another record as a control (s). Default: 0.
+        control_wait_s: Maximum time (s) for which a backfill waits, after a record has failed
+            alone, until the stream has processed another record as a control. Default: 0.
         on_isolated: Function called after the isolation of a batch that failed because of its
             records or its size.
 
@@ -102,7 +102,7 @@ class BatchRunner:
         return self._context.policy.backfills
 
     def run_live(self, df: DataFrame, attached: Attached, number: int) -> bool:
-        """Run a batch of the stream that was just attached, and store its outcome.
+        """Run a newly attached batch of the stream, and store the batch's outcome.
 
         Returns:
             Whether the batch passed at once. If not, the rate law must not learn from its duration.
@@ -111,7 +111,7 @@ class BatchRunner:
             LedgerError: the outcome cannot be stored.
             DataLossError, CorruptionError: the records cannot be read, under any policy.
             OptionError, SetupError: the handler's program is wrong, under any policy.
-            Exception: the exception of the handler, if the policy stops then.
+            Exception: the exception of the handler, if the policy is to stop.
         """
         batch, policy = attached.batch, self._context.policy
         held = self._hold.resume(batch)
@@ -136,7 +136,7 @@ class BatchRunner:
     def run(
         self, batch: BatchRecord, allowed: int = sys.maxsize, gone: Sequence[OffsetRange] = ()
     ) -> Cause | None:
-        """Run a failed batch again, which must be ``backfilling`` and belong to this owner.
+        """Run a failed batch again. It must be ``backfilling`` and belong to this owner.
 
         Args:
             batch: The batch.
@@ -207,7 +207,7 @@ class BatchRunner:
 
 
 class _Hold:
-    """Hold of a gate's live batch: its wait for a sink. The ledger has it for a restart.
+    """Hold of a gate's live batch: its wait for a sink. The ledger stores the hold for a restart.
 
     Attributes:
         outage: Outage for which the batch waits; None if no batch waits.
@@ -236,7 +236,7 @@ class _Hold:
         if self.outage is None:
             return None
         _LOG.warning(
-            "Batch %s of gate %r still waits, for %s by now: %s",
+            "Batch %s of gate %r has been waiting for %s: %s",
             batch.batch_key,
             batch.gate,
             _span(self._ledger.database_time_ms() - self.outage.since_ms),
@@ -256,8 +256,8 @@ class _Hold:
         self._forget(batch.gate)
         if passed and end.kind is not Ending.SUCCESS:
             _LOG.warning(
-                "Gate %r goes on after %s: parts of batch %s passed, and %d of its records are left"
-                " to a backfill: %s",
+                "Gate %r goes on after %s of waiting. Parts of batch %s passed, and a backfill will"
+                " run the other %d records: %s",
                 batch.gate,
                 waited,
                 outage.batch,
@@ -300,7 +300,7 @@ class _Hold:
 
 
 class _World:
-    """One batch during its run: its row, its progress, its rows read for parts, and its handler."""
+    """One batch during its run: its row in the ledger, progress, persisted records and calls."""
 
     def __init__(
         self,
@@ -336,7 +336,7 @@ class _World:
 
     @property
     def is_down(self) -> bool:
-        """Whether the sink seems to be down: no part passed in an isolation, nor any call since."""
+        """Whether the sink seems down: no part passed in an isolation, and no call after it."""
         return self._context.policy.skips and self._context.health.down is not None
 
     # Calls.
@@ -381,7 +381,7 @@ class _World:
     def _part_reader(self) -> BatchReader:
         """Return the reader for parts of the batch, created at the first call.
 
-        It reads all open ranges once, unless a limit allows only some of them to run.
+        The reader reads all open ranges once, unless a limit allows only some of them to run.
         """
         if self._reader is None:
             reader = self._readable
@@ -453,7 +453,7 @@ class _World:
     # Waits.
 
     def await_other(self) -> bool | None:
-        """Wait for a call for another batch. Return whether it passed; None after a timeout."""
+        """Wait until another batch's call ends. Return whether it passed; None after a timeout."""
         self._part_reader()
         health = self._context.health
 
@@ -536,8 +536,8 @@ class _World:
                 most_ms = settings.max_hold_ms
                 how_long = f"for {_span(most_ms)} at most" if most_ms else "until it goes through"
             _LOG.warning(
-                "Batch %s of gate %r waits, and the gate admits nothing more: %s; it is run again"
-                " after waits of up to %s, %s: %s",
+                "Batch %s of gate %r waits, and the gate admits nothing more, because %s. The batch"
+                " is run again after pauses of up to %s, %s: %s",
                 batch.batch_key,
                 batch.gate,
                 f"{outage.awaited} is away" if held.is_certain else "no part of it passes",
@@ -654,7 +654,7 @@ class _World:
             # No record is at fault alone.
             report = ErrorReport.of(life.cause.error)
             _LOG.warning(
-                "Batch %s of gate %r fails as a whole, and all of its parts pass, in %d runs: %s",
+                "Batch %s of gate %r fails as a whole, but all of its parts pass (%d runs): %s",
                 batch.batch_key,
                 batch.gate,
                 isolated.runs,

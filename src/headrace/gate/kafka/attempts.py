@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.gate.ledger.ledger import Ledger
 
 HEADER: Final = "headrace-batch"
-"""Name of the header in records that a stage has written. `tag` makes its value."""
+"""Name of the header that a stage adds to each of its records; `tag` returns the header's value."""
 
 
 def tag(key: str, attempt: str) -> str:
@@ -75,14 +75,14 @@ def _marked(tag: str, headers: list[dict[str, Any]] | None) -> list[tuple[str, b
 
 
 class Attempts:
-    """Reader of stages' attempts in their ledger. It opens the ledger at the first request."""
+    """Reader of the attempts in the stages' ledger, which the first request opens."""
 
     def __init__(self, ledger_url: str) -> None:
         self._url = ledger_url
         self._opened: Ledger | None = None
 
     def readable_until(self, topic_ids: Mapping[str, str], latest: Positions) -> Positions:
-        """Return the offset in each partition before which no attempt is unfinished.
+        """Return, for each partition, the offset before which all attempts are finished or aborted.
 
         The caller must have requested ``latest`` before this call. So an attempt that begins during
         this call starts at or after ``latest``.

@@ -23,8 +23,8 @@ MakeConsumer = Callable[..., Consumer]
 _Key = frozenset[tuple[str, str | int | float | bool]]
 
 KEEP_AT_MOST: Final = 8
-"""Maximum number of idle consumers, each with another configuration, because a worker runs one task
-at a time."""
+"""Maximum number of idle consumers in a worker process. The worker runs one task at a time, so
+there is at most one idle consumer for each configuration."""
 
 # Settings that the reader needs, whatever the user sets.
 _ALWAYS: Final[ClientConfig] = {
@@ -65,8 +65,8 @@ class WarmConsumer:
     Attributes:
         last_error: Error of the last failed connection. It is kept because librdkafka reports an
             error only once.
-        refusal: Last error whose code is in ``REFUSALS``. A reader that receives records sets it to
-            None.
+        refusal: Last error whose code is in ``REFUSALS``; reset to None when a reader receives
+            records.
     """
 
     def __init__(self, config: ClientConfig, make: MakeConsumer = Consumer) -> None:
@@ -79,8 +79,8 @@ class WarmConsumer:
     def on_error(self, error: KafkaError) -> None:
         """Store an error of a connection; librdkafka calls this.
 
-        A missing right on the consumer group is ignored: the reader assigns partitions itself and
-        commits nothing.
+        The error about a missing right on the consumer group is ignored: the reader needs no group,
+        because it assigns partitions itself and commits nothing.
         """
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             return

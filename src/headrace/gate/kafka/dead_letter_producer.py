@@ -32,7 +32,7 @@ WHY: Final = "headrace.error."
 """Prefix of the headers with a dead letter's error: ``class`` and ``message``."""
 
 TIMEOUT_MS: Final = 30_000
-"""Time for the brokers to store a record (ms): long enough for an election."""
+"""Time for the brokers to store a record (ms): long enough for a leader election."""
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 
@@ -87,7 +87,7 @@ class DeadLetterProducer:
         self._producer = Producer(with_tokens(settings), logger=CLIENT_LOG)
 
     def send(self, record: ProducedRecord) -> Future[str]:
-        """Queue a record. Return a future of its place, such as ``orders-0 at 17``.
+        """Queue a record. Return a future with the record's place, such as ``orders-0 at 17``.
 
         `flush` completes the future. The future raises `BrokerError` if the record is refused.
         """

@@ -44,7 +44,7 @@ OPTIONS: Final = (*_BOTH, *_STREAM_ONLY, *SHARED)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Topics, a pattern of topics, or partitions that a source reads; ``option`` has set them."""
+    """Topics, a pattern of topics, or partitions that a source reads, as set by ``option``."""
 
     option: str
     topics: tuple[str, ...] = ()
@@ -60,8 +60,8 @@ class KafkaOptions:
         poll_timeout_ms: Time without a record after which a task fails (ms).
         commit_group: Consumer group to which processed offsets are committed; None to commit
             nothing.
-        channel: URL of the ledger of the stages that write the topics. Records of aborted attempts
-            are then skipped. None to read every record.
+        channel: URL of the ledger of the stages that write the topics; the source skips the records
+            of the stages' aborted attempts. None to read every record.
     """
 
     shared: SourceOptions

@@ -1,4 +1,4 @@
-"""``format("headrace-kafka")``: Spark's source, streaming and bounded, and its sinks.
+"""``format("headrace-kafka")``: a source for streams and for bounded reads, and two sinks.
 
 `KAFKA` is the `Connector` with which a gate checks, plans and repeats reads of Kafka.
 """
@@ -78,7 +78,7 @@ def read_same_topics(
 def _recreated(
     client: ClientConfig, planned_ids: Mapping[str, str], ranges: Sequence[OffsetRange]
 ) -> set[str]:
-    """Return the topics whose id has changed. Missing topics are left to the reader."""
+    """Return the existing topics whose id has changed. The reader itself detects missing topics."""
     names = {offsets.topic for offsets in ranges} & planned_ids.keys()
     if not names:
         return set()
@@ -221,7 +221,7 @@ def _checked(source: str, schema: StructType, topic: str | None) -> tuple[str, .
 
 
 def _same(one: DataType, other: DataType) -> bool:
-    """Return whether two types are equal, except for nullability and a string's collation."""
+    """Return whether two types are equal, apart from nullability and the collation of strings."""
     if isinstance(one, ArrayType) and isinstance(other, ArrayType):
         return _same(one.elementType, other.elementType)
     if isinstance(one, StructType) and isinstance(other, StructType):
@@ -293,8 +293,8 @@ class KafkaReading:
         """Distribute ranges over tasks, as the native connector does.
 
         In a bounded read, the native connector applies ``maxRecordsPerPartition`` only in two
-        cases: if the unresolved bounds show that a range is too long, or if ``minPartitions`` is
-        larger than the number of ranges.
+        cases: if ``minPartitions`` is larger than the number of ranges, or if a range's size, as
+        `span_by_options` computes it, is above ``maxRecordsPerPartition``.
         """
         minimum = self.options.min_partitions
         most = self.options.max_records_per_partition

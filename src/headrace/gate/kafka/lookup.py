@@ -92,8 +92,8 @@ class Lookup:
     failed request is repeated ``retries`` times, every ``retry_interval_ms``. During a temporary
     error, such as a leader election, a try repeats its request every ``poll_s``. The first answer
     must arrive within ``first_contact_s``, because an address that is wrong from the start should
-    be reported soon. ``is_reached`` tells that the cluster was reached before, so longer outages
-    are waited for.
+    be reported soon. If ``is_reached`` is true, the cluster was reached before, and the first
+    answer may take as long as later answers.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Lookup:
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Return the offset of each partition's first record at or after its time (ms), or None."""
+        """Return, by partition, the offset of the first record at or after a time (ms), or None."""
         specs = {tp: OffsetSpec.for_timestamp(ms) for tp, ms in timestamps_ms.items()}
         (offsets,) = self._offsets(specs)
         return {tp: offset if offset >= 0 else None for tp, offset in offsets.items()}
@@ -215,7 +215,7 @@ class Lookup:
         return self._ask(offsets)
 
     def _learn_leaders(self, topics: list[str], timeout: float) -> None:
-        """Refresh the client's list of partition leaders, outdated after an election."""
+        """Refresh the client's list of partition leaders, because an election makes it outdated."""
         described = self._admin.describe_topics(TopicCollection(topics), request_timeout=timeout)
         for future in described.values():
             future.exception()  # Waits for the answer; the next try raises its error.
@@ -241,7 +241,7 @@ class Lookup:
         return described
 
     def _ask(self, question: Callable[[float], _Answer]) -> _Answer:
-        """Call ``question``, with retries after a first contact, and return its answer."""
+        """Call ``question`` and return its answer; retry if the cluster has answered before."""
         attempts = self._retries + 1
         for attempt in range(1, attempts + 1):
             try:

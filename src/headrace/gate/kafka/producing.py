@@ -74,7 +74,7 @@ TIMEOUT_MS: Final = 120_000
 
 _A_MOMENT_S: Final = 0.5
 _BY_KEY: Final = -1
-"""Partition number with which librdkafka chooses the partition by the record's key."""
+"""Partition number that makes librdkafka choose the partition by the record's key."""
 
 
 class ProducedRecord(NamedTuple):

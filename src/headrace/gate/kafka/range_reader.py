@@ -55,7 +55,7 @@ class Chunk:
     partitions: Int32s
     topic: str | None
     client: ClientConfig = field(default_factory=dict, repr=False)
-    """Client settings, to read a record again whose headers the client cannot decode."""
+    """Client settings for a second read of records whose headers the client cannot decode."""
 
     @cached_property
     def timestamps(self) -> Int64s:
@@ -150,7 +150,7 @@ class ReaderConfig:
     Attributes:
         on_loss: Function called with missing offsets before they are skipped. It may raise.
         timeout_ms: Time without a message from the brokers after which the read fails (ms).
-        batch_bytes: Maximum size of a record batch (bytes). Only one larger record may exceed it.
+        batch_bytes: Maximum size of a record batch (bytes). A larger record is a batch of its own.
         aborted: Tags of the aborted stage attempts whose records are skipped; see
             `headrace.gate.kafka.attempts`.
         silence_s: Time without messages after which the brokers are asked whether the topics exist
@@ -174,9 +174,9 @@ class ReaderConfig:
 def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
     """Yield exactly the records of these ranges, in offset order within each range.
 
-    Partitions are interleaved as the brokers deliver them. Several ranges of one partition follow
-    each other. A range ends at its end offset, not after a number of records, because compaction,
-    control records and aborted transactions leave gaps.
+    Partitions are interleaved as the brokers deliver them. Several ranges of one partition are read
+    one after the other. A range ends at its end offset, not after a number of records, because
+    compaction, control records and aborted transactions leave gaps.
 
     DataLossError is raised if offsets of a range are gone and ``on_loss`` does not skip them.
     BrokerError is raised if a broker refused the read, or no message arrived for ``timeout_ms``.

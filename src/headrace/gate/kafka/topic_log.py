@@ -135,7 +135,7 @@ class KafkaLog:
         return self._mean_bytes
 
     def readable_until(self, latest: Positions) -> Positions:
-        """Limit ends to the first offset of an attempt that a stage has not finished or aborted."""
+        """Lower each end to the start of the first attempt that is neither finished nor aborted."""
         if self._attempts is None:
             return latest
         return self._attempts.readable_until(self._ids(tp.topic for tp in latest), latest)
@@ -189,7 +189,7 @@ def _length(column: pa.Array) -> int:
 
 
 class GroupOffsets:
-    """Commits processed offsets to a consumer group, so that lag monitors can see them.
+    """Committer of processed offsets to a consumer group, so that lag monitors can see the offsets.
 
     The client does not join the group. A commit waits up to ``wait_s`` for the broker, which first
     looks for the group's coordinator. A failed commit is only logged. The query never reads these
@@ -229,7 +229,7 @@ class GroupOffsets:
             self._serve(_COMMIT_POLL_S)
 
     def _serve(self, wait_s: float) -> None:
-        """Process the client's pending events, such as the result of a commit or a refusal."""
+        """Process the client's pending events, such as an error or the result of a commit."""
         while (event := self._consumer.poll(wait_s)) is not None:
             if (error := event.error()) is not None:
                 self._on_event(error)

@@ -29,7 +29,7 @@ _SAME: Final = "ABbDdSsWwafnrtu"
 
 
 def topic_pattern(text: str) -> re.Pattern[str]:
-    r"""Translate and compile a regular expression of Java; raise `OptionError` if it cannot.
+    r"""Translate and compile a regular expression of Java; raise `OptionError` where that fails.
 
     >>> topic_pattern(r"\Qa.b\E-[a-z&&[^x]]\z").pattern
     'a\\.b-[abcdefghijklmnopqrstuvwyz]\\Z'

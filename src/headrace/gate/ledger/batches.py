@@ -1,9 +1,9 @@
 """The batches of a gate: their plans, their transitions and queries about them.
 
 The gate's row has the number of batches that Spark has requested, and the query that owns the gate.
-The handler runs the newest batch of its own query if the number has changed since its last call.
-The status alone could not distinguish a finished batch from a batch of another checkpoint with the
-same number.
+The handler runs the newest batch of its own query if this number has changed since the handler's
+last call. The status and Spark's number of the newest batch would not suffice, because another
+checkpoint may have a batch with the same number.
 
 The owner of a batch renews a lease in the batch's row. The owner's id contains the machine, the
 process and the process's start time. So after a crash, a process on the same machine need not wait
@@ -69,10 +69,10 @@ _SQL: Final = statements("batch")
 class BatchStore(Store):
     """Batches in the ledger, and their transitions between statuses.
 
-    A method with a key and an owner changes nothing if another owner has the batch, or its status
-    does not allow the transition. The return value reports this. An owner is one run of a query or
-    of a backfill. The batch belongs to its owner until its lease ends, unless the owner renews the
-    lease.
+    A method with a key and an owner changes nothing if the batch belongs to another owner, or if
+    the batch's status does not allow the transition. The return value reports this. An owner is one
+    run of a query or of a backfill. The owner keeps a batch until the owner's lease ends, and can
+    renew the lease.
     """
 
     def begin(self, batch: PlannedBatch, *, query: str | None = None) -> BatchRecord:
@@ -190,7 +190,7 @@ class BatchStore(Store):
         """Record Spark's number of a batch and the batch's owner; return data to run the batch.
 
         The call also counts a run of the gate's handler, so this run must be the gate's next run.
-        For a run that must wait for another run, `GateStore.next_sequence` counts instead.
+        For a run that must wait for another run, `GateStore.next_sequence` counts the run instead.
 
         Args:
             batch_key: Key of the batch.
@@ -238,7 +238,7 @@ class BatchStore(Store):
 
         Returns:
             True if the batch still belongs to the owner, even with an expired lease. False if it
-            does not; outcomes that the owner reports then have no effect.
+            does not; later reports of this owner about the batch have no effect.
         """
         values = {"batch": batch_key, "by": owner}
         # If a renewal is lost, the lease ends one renewal earlier; the owner renews it again.
@@ -249,7 +249,8 @@ class BatchStore(Store):
     ) -> bool:
         """Move a batch from ``in_progress`` to ``success`` (transition D).
 
-        ``records`` is the number of processed records. None leaves the number to a rate sample.
+        ``records`` is the number of processed records. If it is None, a rate sample sets the
+        number.
         """
         return self._changes(SUCCEED.statement, self._ended(batch_key, owner, records))
 
@@ -404,7 +405,7 @@ class BatchStore(Store):
         return self._changes(PUT_BACK.statement, self._ended(batch_key, owner, None))
 
     def mark_dead(self, batch_key: str, owner: str, error: BaseException | ErrorReport) -> bool:
-        """Move a batch from ``backfilling`` to ``dead`` (transition I); its attempts stay."""
+        """Move a batch from ``backfilling`` to ``dead`` (transition I); count no attempt."""
         return self._changes(MARK_DEAD.statement, self._failed(batch_key, owner, error))
 
     def supersede(self, cover: PlannedBatch, why: str, query: str) -> list[str]:
@@ -458,8 +459,8 @@ class BatchStore(Store):
 
         The owner's lease of such a batch has expired, or the batch has no owner and was created
         before ``unowned_before_ms``. A batch that was interrupted by a stop of its query, and that
-        the next start did not run, gets the error `NOT_RUN_AGAIN`; a backfill can run it then. The
-        batch ``but`` is not changed, because Spark runs this batch again.
+        the next start did not run, gets the error `NOT_RUN_AGAIN`; a backfill can then run the
+        batch. The batch ``but`` is not changed, because Spark runs this batch again.
 
         Returns:
             The keys of the moved batches, earliest created first.
@@ -491,12 +492,11 @@ class BatchStore(Store):
         return self._database.write(resolve_abandoned)
 
     def isolated(self, gate_name: str, since_ms: int) -> dict[str, ErrorReport]:
-        """Return a gate's batches with records on which the handler raised, and the errors.
+        """Return, by batch key, the handler's error on the batch's newest record that failed alone.
 
-        Only batches planned at ``since_ms`` or later count. For each key, the result has the
-        handler's error on the batch's newest such record, without the trace; the batch with the
-        newest record is first. Batches whose parts all passed, and records that the handler
-        rejected, do not count. At most the newest 1000 records are read.
+        The batches were planned at ``since_ms`` or later, and the batch with the newest failed
+        record is first. Errors have no trace. Records that the handler rejected do not count, so a
+        batch without other failed records has no entry. At most the newest 1000 records are read.
         """
         bad = self._database.rows(
             _SQL["bad"], gate=gate_name, since_ms=since_ms, rejected=REJECTED, bad_value=BAD_VALUE
@@ -511,7 +511,10 @@ class BatchStore(Store):
         return next(iter(self._select("batch", batch=batch_key)), None)
 
     def ranges(self, batch_key: str) -> tuple[PlannedRange, ...]:
-        """Return the ranges of a batch by topic, partition and offset. They never change."""
+        """Return the ranges of a batch, sorted by topic, partition and offset.
+
+        The ranges of a batch never change.
+        """
         return self._database.read(lambda connection: ranges_of(connection, batch_key))
 
     def servers(self, batch_key: str) -> str | None:
@@ -522,8 +525,8 @@ class BatchStore(Store):
     def is_over(self, key: str) -> bool:
         """Return whether the batch or part with this key is finished, and never runs again.
 
-        The call waits for a pending commit, which locks the row. So it is also correct after a
-        commit whose answer was lost, for example while the server waited for a standby.
+        The call waits for a pending commit, which locks the row. So the result is also correct
+        after a commit whose answer was lost, for example while the server waited for a standby.
         """
         batch_key, path = part_of(key)
 
@@ -543,7 +546,10 @@ class BatchStore(Store):
         return next(iter(newest), None)
 
     def live(self, gate_name: str, number: int | None = None) -> BatchRecord | None:
-        """Return a gate's newest batch, or its newest batch with Spark's ``number``; else None."""
+        """Return a gate's newest batch; None if there is none.
+
+        If ``number`` is set, only batches to which Spark gave this number are searched.
+        """
         newest = self._select("newest", gate=gate_name, number=number, limit=1)
         return next(iter(newest), None)
 
@@ -644,7 +650,7 @@ class BatchStore(Store):
 
 
 def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...]:
-    """Return the ranges of a batch, by topic, partition and offset.
+    """Return the ranges of a batch, sorted by topic, partition and offset.
 
     LedgerError is raised if two ranges share an offset, because its record would be processed
     twice.

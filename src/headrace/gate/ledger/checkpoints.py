@@ -32,8 +32,8 @@ class CheckpointRecord:
         starts: Start offset of the checkpoint's first batch, by partition.
         untils: End offset of the checkpoint's newest batch, by partition.
         offsets: Number of offsets that the checkpoint's batches have planned.
-        begins: Number of batches that Spark had requested from the gate, as of the checkpoint's
-            last request.
+        begins: Number of batches that Spark had requested from the gate when it last requested a
+            batch of this checkpoint.
     """
 
     checkpoint_id: str
@@ -84,7 +84,7 @@ def record_start(connection: Connection, batch: PlannedBatch) -> None:
 
 
 def planned_rows(batch: PlannedBatch, *, empty: bool = False) -> list[dict[str, Any]]:
-    """Return the start, the end and the number of a batch's offsets, one row for each topic.
+    """Return, in one row for each topic, the starts, the ends and the number of a batch's offsets.
 
     Empty ranges are left out; with ``empty``, only the empty ranges are included.
     """

@@ -26,7 +26,8 @@ A_PASSWORD: Final = "the password as a text"  # noqa: S105
 """Description, for error messages, of the value that the ``password_from`` function must return."""
 
 _SHOWN_OPTIONS: Final = frozenset({PASSWORD_FROM, "passfile", "sslkey", "sslkeylogfile"})
-"""URL options with names like secrets, whose values are only names of functions or files."""
+"""URL options that are named like secrets, but whose values are only names of functions or
+files."""
 
 _HOST: Final = r"[\w.-]+(?::\d+)?"
 _HOSTS: Final = re.compile(
@@ -93,7 +94,7 @@ def without_secrets(url: str) -> str:
 
 
 def secrets_of(url: URL) -> tuple[str, ...]:
-    """Return the password of a URL and the values of its secret options, without empty ones."""
+    """Return the password of a URL and the values of its secret options, except empty values."""
     secrets = [url.password] if url.password else []
     for name, value in url.query.items():
         if _is_secret(name):
@@ -178,7 +179,7 @@ NO_RETRIES: Final = Timeouts()
 OF_A_QUERY: Final = Timeouts(retry_s=600)
 """Timeouts of a running query. A restart, a failover or an upgrade of a database server takes less
 than 600 s, so it does not end the query. If the database stays unreachable, the query fails after
-600 s, and its operators learn about it soon."""
+600 s, so its operators learn about the outage soon."""
 
 _BACKOFF: Final = Backoff(first_ms=100, most_ms=2_000)
 """Waits between two attempts. The first wait is enough to replace a single cut connection. The
@@ -211,8 +212,8 @@ def next_wait_s(tries: int, waited_s: float, retry_timeout_s: float) -> float | 
 class Retries:
     """Retries of all threads that use one database.
 
-    For each outage, the log has one line at its start and one line at its end, for any number of
-    waiting threads.
+    An outage is logged once at its start and once at its end, even if many threads wait for its
+    end.
     """
 
     def __init__(self, ledger: str, timeouts: Timeouts) -> None:

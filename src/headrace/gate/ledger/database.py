@@ -240,9 +240,9 @@ class Database:
     ) -> None:
         """Prepare to open a ledger's database, without connecting.
 
-        A missing SQLite file is created unless ``must_exist`` or ``read_only``. ``read_only``
-        refuses all writes. ``clock`` replaces the database's own clock (ms since the epoch).
-        LedgerError is raised if the URL is not a ledger URL.
+        A missing SQLite file is created unless ``must_exist`` or ``read_only`` is set.
+        ``read_only`` refuses all writes. ``clock`` replaces the database's own clock (ms since the
+        epoch). LedgerError is raised if the URL is not a ledger URL.
         """
         parsed = parse_url(url)
         self.name: Final = redact_url(parsed)
@@ -385,9 +385,9 @@ class Database:
             )
 
     def shorten_log(self) -> int:
-        """Truncate a SQLite file's ``-wal`` unless a reader needs it; return its size (bytes).
+        """Truncate a SQLite file's ``-wal`` unless a reader needs it.
 
-        The size is 0 for PostgreSQL.
+        Return the size of the ``-wal`` afterwards (bytes); 0 for PostgreSQL.
         """
         if not self.is_sqlite:
             return 0

@@ -1,7 +1,7 @@
 """Dead letters of the ledger: records that cannot be processed, kept until they are resolved.
 
-The batch of such a record is a ``success`` nevertheless. Its processed, rejected and lost offsets
-together are all of its planned offsets.
+A batch with such records still becomes a ``success``. The processed, the rejected and the lost
+offsets of a batch together are all of its planned offsets.
 """
 
 import json
@@ -47,7 +47,7 @@ class ClaimedLetters:
 
 
 def rejected_ranges(connection: Connection, gate_name: str) -> list[Rejected]:
-    """Return the ranges of a gate's dead letters, by checkpoint, topic, partition and offset.
+    """Return the ranges of a gate's dead letters, sorted by checkpoint, topic, partition, offset.
 
     Dead letters with consecutive offsets, the same batch and the same error form one range.
     """
@@ -71,7 +71,7 @@ class DeadLetterStore(Store):
     """Dead letters in the ledger, with their errors and resolutions."""
 
     def count_rejected(self, batch_keys: Collection[str]) -> Mapping[str, int]:
-        """Return the number of dead letters by batch key; a batch without any has no entry."""
+        """Return the number of dead letters by batch key; a batch without letters has no entry."""
         return {
             row.batch_key: row.number
             for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE)
@@ -79,7 +79,7 @@ class DeadLetterStore(Store):
         }
 
     def count_bad_values(self, gate_name: str) -> int | None:
-        """Return the number of a gate's undecodable records; None if any record was processed."""
+        """Return the number of a gate's undecodable records; None if a record was processed."""
         values = {"gate": gate_name, "bad_value": BAD_VALUE}
 
         def count(connection: Connection) -> int | None:

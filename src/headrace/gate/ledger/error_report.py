@@ -48,7 +48,8 @@ def root_cause(error_class: str, text: str) -> RootCause | None:
     r"""Extract the root cause from the text of an exception of PySpark or Py4J.
 
     The result is the Python worker's exception if the text has one, else the last of Java's causes.
-    It is None if the exception's class does not wrap other exceptions, or the text has no cause.
+    The result is None if the exception's class does not wrap other exceptions, or the text has no
+    cause.
 
     >>> text = "An error occurred while calling o1.save.\n: a.B: no\n\tat x\nCaused by: c.D: full\n"
     >>> root_cause("py4j.protocol.Py4JJavaError", text)
@@ -126,7 +127,7 @@ def was_open_too_long(error: BaseException | None) -> bool:
     return False
 
 
-FAILS_AS_A_WHOLE: Final = "The batch fails as a whole, and all of its parts pass"
+FAILS_AS_A_WHOLE: Final = "The batch fails as a whole, but all of its parts pass"
 """Beginning of the message stored with a batch whose run as a whole failed, and whose parts all
 succeeded."""
 

@@ -11,7 +11,7 @@ from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.statements import execute, offsets_in, offsets_text, statements
 
 REMEMBERED_MS: Final = 24 * 3_600_000
-"""Time after which old rows of a flow are deleted if no stage has removed or renewed them (ms)."""
+"""Age at which rows of a flow are deleted if no stage has removed or renewed them (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class OutputStore(Store):
     """Attempts of stages to write batches into topics; topics are identified by their ids."""
 
     def begin(self, topic_id: str, batch_key: str, attempt: str, starts: Starts) -> bool:
-        """Record that a new attempt begins to write a batch, and abort all other attempts.
+        """Record a new attempt to write a batch, and abort the batch's other unfinished attempts.
 
         ``attempt`` must be a new name. ``starts`` are the end offsets of the topic's partitions
         before this call.
@@ -140,7 +140,7 @@ class OutputStore(Store):
         """Record that an attempt has written all records of its batch to the topic.
 
         Returns:
-            True if the attempt counts; False if another process has aborted it meanwhile.
+            True if the attempt counts; False if another process has aborted the attempt meanwhile.
         """
         values = {"topic": topic_id, "batch": batch_key, "by": attempt}
 
@@ -158,7 +158,7 @@ class OutputStore(Store):
         self._database.change(_SQL["abort"], {"topic": topic_id, "by": attempt})
 
     def written(self, topic_id: str, keys: Iterable[str]) -> set[str]:
-        """Return the keys of those batches in ``keys`` that a finished attempt has written."""
+        """Return the keys of batches that a finished attempt has written, a subset of ``keys``."""
         return {key for key in keys if self._database.rows(_SQL["done"], topic=topic_id, batch=key)}
 
     def unfinished(self, topic_id: str) -> tuple[Starts, ...]:

@@ -25,8 +25,8 @@ from headrace.gate.ledger.statements import execute, statements
 from headrace.gate.ledger.transitions import new_call_id
 
 Begun = tuple[int, BatchRecord]
-"""Number of calls of a gate's `begin` so far, and the batch of the newest call, whatever its
-outcome."""
+"""Number of batches that Spark has requested from a gate so far, and the batch requested last,
+whatever its status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class GateClaim:
     Attributes:
         owner: Id of the planner that claims the gate; a restarted planner has another id.
         driver: Id of the process that runs the query's program; None if unknown.
-        read: Id of the gate's reader that made the query; None if no `Gate` made the query.
+        read: Id of the call of the gate's reader that made the query's input; None for a query
+            without a `Gate`.
         described: Description of the query's program, for messages.
         estimator: Settings of the rate estimator, as text.
     """
@@ -62,7 +63,8 @@ class GateQuery:
             path.
         checkpoint_id: Id of the checkpoint; None until the query has begun a batch.
         until_ms: Time at which the query's lease ends if it is not renewed.
-        begins: Number of calls of the gate's `begin` at the time when the query claimed the gate.
+        begins: Number of batches that Spark had requested from the gate when the query claimed the
+            gate.
     """
 
     owner: str
@@ -154,7 +156,7 @@ class GateStore(Store):
         ``gone``: an owner whose process is known to have ended.
 
         Returns:
-            None if the query owns the gate now. Otherwise the query that owns the gate; nothing is
+            None if the claim succeeded. Otherwise the other query that owns the gate; nothing is
             changed then.
         """
         values = {
@@ -232,7 +234,7 @@ class GateStore(Store):
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
 
     def last_begun(self, gate_name: str) -> Begun | None:
-        """Return the newest call of a gate's `begin`; None before the first call."""
+        """Return a gate's `Begun` values; None if Spark has not requested a batch from the gate."""
         return self.begun_and_query(gate_name)[0]
 
     def begun_and_query(self, gate_name: str) -> tuple[Begun | None, GateQuery | None]:
@@ -285,8 +287,9 @@ class GateStore(Store):
     ) -> None:
         """Limit the rate of a gate for ``lease_ms``; a limit of None ends the throttle.
 
-        A later call replaces an earlier call. `pressures` returns the text ``pressures`` of the
-        newest call. For an undeclared gate the call has no effect and raises no error.
+        Each call replaces the throttle and the stored text of the previous call. ``pressures`` is
+        the text to store; the method `pressures` returns it. For an undeclared gate the call has no
+        effect and raises no error.
         """
         limits = (None,) * 4 if limit is None else astuple(limit)
         values = dict(zip(_THROTTLES, limits, strict=True))
@@ -296,7 +299,7 @@ class GateStore(Store):
         )
 
     def pressures(self, gate_name: str) -> str | None:
-        """Return the text ``pressures`` of the newest call of `throttle`; None before the first."""
+        """Return the text ``pressures`` of the newest `throttle` call; None before a first call."""
         text: str | None = self._database.scalar(_SQL["pressures"], gate=gate_name)
         return text
 

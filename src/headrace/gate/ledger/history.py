@@ -122,9 +122,10 @@ class HistoryStore(Store):
         return {key: tuple(losses) for key, losses in by_batch.items()}
 
     def coverage(self, gate_name: str) -> Iterator[Covered]:
-        """Yield all planned ranges of a gate, by checkpoint, topic, topic id, partition, offset.
+        """Yield all planned ranges of a gate.
 
-        Ranges of pruned batches are included, but neighbouring ranges are joined. All rows are read
+        The ranges are sorted by checkpoint, topic, topic id, partition and offset. The ranges of
+        pruned batches are included, and are joined where they follow each other. All rows are read
         in one snapshot.
         """
         with self._database.snapshot() as connection:
@@ -183,7 +184,7 @@ class HistoryStore(Store):
         return self._database.read(processed)
 
     def reached(self, topic_id: str) -> dict[int, int]:
-        """Return, by partition, the highest end offset of all gates' batches of a topic id.
+        """Return, by partition of a topic, the highest end offset in the plans of all gates.
 
         Of a gate with several checkpoints, only the newest checkpoint counts.
         """

@@ -48,8 +48,8 @@ class Ledger:
     If the database cannot be reached, cuts the connection or is locked by another client, a ledger
     with a retry timeout waits and repeats the call. A repeated call gives the same result, even if
     only the answer to the first call was lost. `HistoryStore.coverage` is not repeated, nor are the
-    caller's statements in a `BatchStore.transaction`. If the retry timeout passes, or there is
-    none, a write whose answer was lost may have taken effect.
+    caller's statements in a `BatchStore.transaction`. If the retry timeout passes, or the ledger
+    has none, a write whose answer was lost may have taken effect.
 
     The status of a batch changes only by the transitions of
     :mod:`headrace.gate.ledger.transitions`, each by compare-and-set: if two callers try the same

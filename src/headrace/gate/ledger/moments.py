@@ -60,7 +60,7 @@ class Revision:
         gates: For each gate, a tuple that differs after every change of the gate.
         unresolved: Unresolved failures by gate; a gate without failures has no entry.
         elsewhere: Tuple that differs after each report of a receiver or of a flow's stage.
-        acted: Id of the newest operators' action; None if there is none.
+        acted: Id of the newest action of an operator; None before the first action.
     """
 
     gates: Mapping[str, tuple[Any, ...]]
@@ -116,8 +116,8 @@ class MomentStore(Store):
     ) -> Mapping[str, tuple[tuple[BatchRecord, ...], tuple[RateSample, ...]]]:
         """Return the newest batches and rate samples of each gate, newest first.
 
-        Each gate has at most ``limit`` of each. There are two statements for any number of gates. A
-        gate without a batch has no entry.
+        The result has at most ``limit`` batches and ``limit`` rate samples for each gate, read with
+        two statements for all gates together. A gate without a batch has no entry.
         """
         of = {"names": names, "skip": limit - 1}
         batches: dict[str, list[BatchRecord]] = defaultdict(list)
@@ -132,7 +132,7 @@ class MomentStore(Store):
         }
 
     def newest_ranges(self, names: Names) -> Mapping[str, tuple[PlannedRange, ...]]:
-        """Return the ranges of each gate's newest batch, by topic, partition and offset."""
+        """Return the ranges of each gate's newest batch, sorted by topic, partition and offset."""
         by_gate: dict[str, list[PlannedRange]] = defaultdict(list)
         for row in self._database.rows(_SQL["newest_ranges"], names=names):
             by_gate[row.name].append(range_from(row[1:]))
@@ -157,7 +157,7 @@ class MomentStore(Store):
         }
 
     def isolating(self, names: Names) -> Mapping[str, BatchRecord]:
-        """Return, by gate, the newest running batch that is run in parts.
+        """Return, by gate, the newest batch that is running in parts.
 
         Batches of the live stream and of backfills count. A batch interrupted by a crash also
         counts until its status changes.
@@ -231,16 +231,16 @@ class MomentStore(Store):
         return oldest
 
     def open_batches(self) -> OpenBatches:
-        """Return number and oldest created time of the unfinished batches, by gate and status."""
+        """Return, by gate and status, the unfinished batches' number and oldest created time."""
         rows = self._database.rows(_SQL["open_batches"])
         return {(row.gate, Status(row.status)): (row.number, row.oldest_ms) for row in rows}
 
     def waiting_letters(self) -> Mapping[str, int]:
-        """Return the number of waiting dead letters by gate; a gate without any has no entry."""
+        """Return the number of waiting dead letters by gate; other gates have no entry."""
         return {row.gate: row.number for row in self._database.rows(_SQL["count_letters"])}
 
     def counts(self, bounds: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, bool], Counts]:
-        """Return the totals of batches by gate, separately for old batches (True) and new ones.
+        """Return the totals of batches, by gate and by age: True for old batches, False for new.
 
         ``bounds`` has a tuple for each gate: its name, the earliest created time that counts, and
         the time before which a batch is old (ms).
@@ -259,11 +259,11 @@ class MomentStore(Store):
         return self._database.rows(_SQL["partitions"])
 
     def newest_at_ms(self, gate_name: str, checkpoint_id: str, limit: int) -> int:
-        """Return the time at which a gate's next offset was the newest of its log (ms).
+        """Return the time (ms) at which a gate's next offset to read was the newest of the log.
 
-        This is the time of the newest plan whose lag is at most the number of offsets planned since
-        then. Without such a plan among the checkpoint's last ``limit`` batches, the result is the
-        time of the oldest of these batches: an upper bound.
+        The result is the time of the newest plan whose unread offsets, its lag, have all been
+        planned by now. If the checkpoint's newest ``limit`` batches contain no such plan, the
+        result is the time of the oldest of these batches, as an upper bound.
         """
         values = {"gate": gate_name, "checkpoint_id": checkpoint_id, "limit": limit}
         row: Any = self._database.rows(_SQL["newest_at"], **values)[0]

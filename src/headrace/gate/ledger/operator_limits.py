@@ -126,14 +126,14 @@ class OperatorLimitStore(Store):
         return self._do(gate_name, OperatorActionKind.STOP, by, why)
 
     def to_stop(self, gate_names: Collection[str]) -> list[str]:
-        """Return the names of those gates in ``gate_names`` whose query an operator has stopped."""
+        """Return the gates whose query an operator has stopped, a subset of ``gate_names``."""
         return [row.name for row in self._database.rows(_SQL["to_stop"], names=gate_names)]
 
     def withdraw_stop(self, gate_name: str) -> None:
         """Remove the stop of a query that has ended, before the next query starts.
 
-        The planner also removes the stop when it claims the gate. But before that, the query's
-        process checks for a stop.
+        The new query's planner also removes the stop, when it claims the gate. That is too late for
+        the query's process, which checks for a stop earlier.
         """
         self._database.change(_SQL["withdraw_stop"], {"gate": gate_name})
 
@@ -142,11 +142,14 @@ class OperatorLimitStore(Store):
         return self._do(gate_name, OperatorActionKind.LIFT_CEILING, by, why)
 
     def adopt(self, gate_name: str, target: str, by: str, why: str) -> OperatorLimits:
-        """Allow the next start to use the checkpoint ``target`` of another or an older ledger."""
+        """Allow a gate's next query to start with an older or another ledger's checkpoint.
+
+        ``target`` is the id of the older checkpoint, or the id of the gate in the other ledger.
+        """
         return self._do(gate_name, OperatorActionKind.ADOPT, by, why, target=target)
 
     def restart(self, gate_name: str, by: str, why: str) -> OperatorLimits:
-        """Make the next start with a new checkpoint, within a day, use ``startingOffsets``."""
+        """Let the next new checkpoint begin at ``startingOffsets``, if it starts within a day."""
         return self._do(gate_name, OperatorActionKind.RESTART, by, why)
 
     def continued(self, gate_name: str, why: str) -> None:

@@ -150,7 +150,7 @@ def is_locked_by_others(error: BaseException | None) -> bool:
 
 
 def sqlite_reason(error: BaseException | None, timeouts: Timeouts) -> str | None:
-    """Return the explanation and the remedy of a SQLite error; None if there is none."""
+    """Return the explanation and the remedy of a SQLite error; None for other errors."""
     reason = _REASONS.get(_sqlite_cause(error))
     return reason and reason.format(lock_s=timeouts.lock_s)
 

@@ -52,7 +52,8 @@ class FindingKind(StrEnum):
     LOST = "lost"
     """The range was gone from the source before a batch read it."""
     SKIPPED = "skipped"
-    """The range lies between the ranges of two checkpoints, and no batch of them reads it."""
+    """The range lies between the ranges of two checkpoints, and no batch of either checkpoint reads
+    the range."""
     READ_AGAIN = "read again"
     """Batches of two checkpoints read the range, because the later query started with a new
     checkpoint."""
@@ -70,14 +71,15 @@ class Finding:
     """Result of a verification for a range of one partition.
 
     Attributes:
-        checkpoint_id: Checkpoint that planned the range; for two checkpoints, the one that begins
-            at the higher offset. None for a loss outside of all batches and gaps.
-        batch_key: Key of a batch: for a gap, of the batch after the gap; for an overlap, of the
-            batch that begins later; for a loss, of the batch that could not read the range. None if
-            the batch was pruned, or the range was gone before a batch was planned.
-        other: For a gap or an overlap, key of the batch that begins earlier; for two checkpoints,
-            id of the checkpoint that begins at the lower offset. None if that batch was pruned, or
-            is not a neighbour.
+        checkpoint_id: Id of the checkpoint that planned the range. If the range is skipped or read
+            again, id of the checkpoint that begins at the higher offset. None for a loss outside of
+            all batches and gaps.
+        batch_key: Key of the batch that planned the range. For a gap or an overlap, key of the
+            batch that begins at the higher offset; for a loss, key of the batch that could not read
+            the range. None if there is no such batch, or its row was pruned.
+        other: For a gap or an overlap, key of the batch that begins at the lower offset. If the
+            range is skipped or read again, id of the checkpoint that begins at the lower offset.
+            None if that batch was pruned, or is not a neighbour.
         error: Error of a dead, failed or rejected range, without the trace.
         topic_id: Id that distinguishes the topic from a recreated topic of the same name; None if
             unknown.
@@ -184,7 +186,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Lost and skipped offsets of a gate that no operator has accepted; counts are offsets."""
+    """Lost and skipped offsets of a gate that no operator has accepted. Counts are in offsets."""
 
     lost: int = 0
     skipped: int = 0
@@ -248,7 +250,7 @@ class ProofStore(Store):
 def extended(
     verification: Verification, findings: Iterable[Finding], contradictions: Iterable[str]
 ) -> Verification:
-    """Return a verification with more findings and contradictions, in order of severity."""
+    """Return a verification with more contradictions and more findings, sorted by severity."""
     return replace(
         verification,
         findings=tuple(sorted((*verification.findings, *findings), key=_severity)),
@@ -295,7 +297,7 @@ def _proven(connection: Connection, values: Mapping[str, Any]) -> Verification:
 
 
 def _done_parts(connection: Connection, rows: _Rows) -> Mapping[str, _Cover]:
-    """Return the finished ranges by batch key, of unfinished batches that run in parts."""
+    """Return, by batch key, the finished ranges of the unfinished batches that run in parts."""
     finished: dict[str, _Cover] = defaultdict(dict)
     for row in {row.batch_key: row for row in rows}.values():
         if row.progress is not None and row.status != Status.SUCCESS:
@@ -360,7 +362,7 @@ def _between(runs: Iterable[Span]) -> Iterator[Finding]:
 
 
 def _explained(findings: Iterable[Finding], unread: _Merged) -> Iterator[Finding]:
-    """Yield the findings; the lost offsets of a gap, skip or missing range become ``lost``."""
+    """Yield the findings; lost offsets in gaps, skips and missing ranges become ``lost``."""
     for finding in findings:
         is_gap = finding.kind is FindingKind.GAP
         if not is_gap and finding.kind not in {FindingKind.MISSING, FindingKind.SKIPPED}:

@@ -16,8 +16,8 @@ _SQL: Final = statements("history")
 Key = TypeVar("Key")
 
 ROWS_AT_ONCE: Final = 100
-"""Maximum number of batches or rate samples that one transaction deletes, in some 10 ms. Also the
-maximum number of keys in one statement; the databases allow far more."""
+"""Maximum number of batches or rate samples that one transaction deletes, which takes about 10 ms.
+A statement has at most the same number of keys; the databases allow far more."""
 
 _BEFORE_ALL_MS: Final = -(2**63)
 
@@ -75,7 +75,7 @@ def some_at_once(keys: Sequence[Key], at_once: int) -> Iterator[Sequence[Key]]:
 def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
     """Return the keys of batches that overlap with another batch or with a pruned range.
 
-    The batch of a pruned range is None.
+    In ``ranges``, the batch key of a pruned range is None.
     """
     overlapping: set[str | None] = set()
     at: list[Any] = []

@@ -49,9 +49,9 @@ class RateStore(Store):
             batch_key: Key of the batch.
             query_batch_id: Spark's number of the batch.
             start_time_ms: Start of the batch (ms since the epoch).
-            sample: Measurements of a batch. Its new rate, unless None, is put in force. Its number
-                of records, unless 0, is stored with the batch. A repeated call with the same sample
-                changes nothing.
+            sample: Measurements of the batch. The sample's new rate, unless None, is put in force.
+                The sample's number of records, unless 0, is stored with the batch. A repeated call
+                with the same sample changes nothing.
             batch_cost: Text of the new `SourceCost` of a batch; only used with a sample. None
                 leaves the cost unchanged.
             interval_ms: New interval of the gate (ms); only used with a sample. None leaves the
@@ -150,14 +150,14 @@ def _refuse_no_rate(sample: RateSample) -> None:
 
 
 class SinkOutageStore(Store):
-    """Outages of the sinks for which gates hold a batch, at most one per gate."""
+    """Sink outages during which gates hold a batch, at most one outage per gate."""
 
     def get(self, gate_name: str) -> SinkOutage | None:
         """Return the outage of a gate's sink; None if no outage is known."""
         return SinkOutage.from_text(self._database.scalar(_SQL["outage"], gate=gate_name))
 
     def keep(self, gate_name: str, outage: SinkOutage) -> None:
-        """Store a gate's outage after a failed run, and delete an operator's retry request."""
+        """Store a gate's sink outage after a failed run; delete an operator's retry request."""
         text = storable(outage.to_text())
         self._database.change(_SQL["keep_outage"], {"gate": gate_name, "text": text})
 

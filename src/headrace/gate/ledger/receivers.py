@@ -11,8 +11,8 @@ from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.statements import execute, offsets_in, statements
 
 PRESENT_MS: Final = 10_000
-"""Time after the last heartbeat for which a receiver counts as active (ms). Without a heartbeat it
-has died, or cannot reach the ledger."""
+"""Time after the last heartbeat for which a receiver counts as active (ms). A receiver without a
+later heartbeat has died, or cannot reach the ledger."""
 
 REMEMBERED_MS: Final = 24 * 3_600_000
 """Time for which the row of a receiver is kept after its last heartbeat (ms), for diagnosis. A
@@ -105,7 +105,8 @@ _SQL: Final = statements("receiver")
 class ReceiverStore(Store):
     """Receivers of gates. A receiver may start before the query that declares its gate.
 
-    Heartbeats carry the receiver's clock, and each reader compares them with its own clock.
+    A heartbeat has the time of the receiver's clock. A reader of the ledger compares this time with
+    the reader's own clock.
     """
 
     def heartbeat(self, report: ReceiverReport) -> None:

@@ -169,8 +169,9 @@ class BatchRecord:
     backfills: int = 0
     """Number of failed backfills of the batch; each backfill also counts as an attempt."""
     outcome_unknown: bool = False
-    """Whether a crash or a stop has interrupted an attempt of a failed batch, so that its records
-    may be in the sink. If False, the handler raised an exception in every failed attempt."""
+    """Whether a crash or a stop has interrupted an attempt of a failed batch, so that the batch's
+    records may be in the sink. If False, the handler raised an exception in every failed
+    attempt."""
     planned_bytes: int | None = None
     """Approximate size of the planned batch (bytes); None if record sizes were not measured."""
     retry_ms: int | None = None
@@ -261,8 +262,8 @@ class GateRecord:
     sink_outage: str | None = None
     """Text of the `SinkOutage` during which the gate holds a batch; None without an outage."""
     gate_id: str = ""
-    """Random id of the row. Each checkpoint of the gate stores the id, so that a query can detect
-    another ledger."""
+    """Random id of the row. Each checkpoint of the gate stores the id, so that a query detects a
+    checkpoint that was written with another ledger."""
 
     @property
     def waits(self) -> SinkOutage | None:
@@ -271,7 +272,7 @@ class GateRecord:
 
 
 class QueryEnd(StrEnum):
-    """How a query ended, as the query's program reported."""
+    """Kind of a query's end, as the query's program reported it."""
 
     FINISHED = "finished"
     """The query processed all available records and ended, as with the trigger ``availableNow``."""
@@ -313,7 +314,7 @@ class GateMoment(GateRecord):
 
     @property
     def ceiling(self) -> SizeCeiling | None:
-        """The largest batch that the handler can process; None if none has failed for its size."""
+        """The largest batch that the handler can process; None if no batch was too large so far."""
         return known_ceiling(self.size_ceiling)
 
 
@@ -398,8 +399,8 @@ class Processed:
         until: First offset that the gate still needs. Lower offsets are processed, or lie before
             the gate's start. 0 if the gate's newest checkpoint has read nothing of the partition,
             and may start at its beginning.
-        batch_key: Key of the batch that begins at ``until`` and may have to be read again. None if
-            the next batch begins at ``until``.
+        batch_key: Key of the existing batch that begins at ``until`` and may have to be read again.
+            None if the next new batch will begin at ``until``.
         status: Status of the batch in ``batch_key``. A ``success`` is the gate's last batch: after
             a crash, Spark may request that batch again.
     """

@@ -107,7 +107,7 @@ class RepairStore(Store):
         return self._do(gate_name, row, retry)
 
     def drop_batch(self, gate_name: str, key: str, by: str, why: str) -> int:
-        """Mark a dead batch as resolved without processing it; return 1 if that changed it.
+        """Mark a dead batch as resolved without processing it; return the number of marked batches.
 
         The result is 0 if the batch is not dead, or was resolved before.
         """

@@ -24,8 +24,8 @@ def sqlite_engine(
 ) -> Engine:
     """Return the engine of a SQLite file.
 
-    The first connection creates a missing file unless ``must_exist`` or ``read_only``. LedgerError
-    is raised if the path cannot be a file's, or if the file is missing but must exist.
+    The first connection creates a missing file unless ``must_exist`` or ``read_only`` is set.
+    LedgerError is raised if the path cannot name a file, or if the file is missing but must exist.
     """
     path = Path(str(url.database))
     _check(path, must_exist=read_only or must_exist)
@@ -101,8 +101,8 @@ def _reader(path: Path, lock_s: float) -> sqlite3.Connection:
     """Open a file for reading, without writing or creating any file.
 
     With a write-ahead log, even a reader creates files beside the database, and a later writer may
-    have no right to write them. Without a log, no other process has the database open. It is opened
-    as immutable then, and the user needs no write permission.
+    have no right to write them. Without a log, no other process has the database open. Then the
+    database is opened as immutable, and the user needs no write permission.
     """
     mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
     return sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, timeout=lock_s)

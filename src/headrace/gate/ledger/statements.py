@@ -101,7 +101,7 @@ class Statement:
         return f"Statement({self.name!r})"
 
     def on(self, dialect: str, given: Iterable[str] = ()) -> TextClause:
-        """Return the SQL for a database, with the optional lines whose values are in ``given``."""
+        """Return the SQL for a database, with the optional lines whose names are in ``given``."""
         key = dialect, self.optional.intersection(given)
         made = self._made.get(key)
         if made is None:

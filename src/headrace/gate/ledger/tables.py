@@ -362,7 +362,8 @@ flow_secret: Final = Table(
     Column("flow", Text, primary_key=True),
     Column("secret", Text, nullable=False),
 )
-"""Secret of each flow. Its stages sign texts with it where other programs can write."""
+"""Secret of each flow. The flow's stages sign the texts that they store where other programs can
+write too."""
 
 stage_state: Final = Table(
     "stage_state",

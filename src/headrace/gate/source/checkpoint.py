@@ -1,4 +1,4 @@
-"""Reader of a query's checkpoint, as Spark writes it: its planned and its committed batches.
+"""Reader of a query's checkpoint in Spark's format: the planned and the committed batches.
 
 Spark writes ``offsets/N`` before it reads batch N. The file has a line with a version, a line with
 metadata of the batch, and a line per source with the offset where the batch ends. In version
@@ -6,7 +6,7 @@ metadata of the batch, and a line per source with the offset where the batch end
 It keeps the newest 100 files in each folder.
 
 The native connector accepts only topics, partitions and offsets. So `export` writes a copy of the
-checkpoint without Headrace's keys, on which a query can return to the native connector.
+checkpoint without Headrace's keys. A query can return to the native connector with this copy.
 """
 
 import json
@@ -66,7 +66,7 @@ class PlannedRead:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Content of a checkpoint: the planned batches that Spark keeps, and the committed numbers."""
+    """Content of a checkpoint: the planned batches that Spark keeps, and the commits' numbers."""
 
     path: Path
     planned: Mapping[int, LoggedBatch]

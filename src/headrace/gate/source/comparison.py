@@ -25,9 +25,9 @@ class Comparison:
 
     Attributes:
         findings: Ranges of committed batches that are missing in the ledger.
-        contradictions: Sentences on offsets that the ledger and the checkpoint or log state
-            differently.
-        notes: Sentences on the scope of the comparison, and on differences that are no errors.
+        contradictions: Sentences about offsets on which the ledger disagrees with the checkpoint or
+            the log.
+        notes: Sentences about the scope of the comparison, and about harmless differences.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -256,7 +256,7 @@ def _planned_beyond(
 def _gone_unread(
     ledger: Ledger, gate: str, name: str, hulls: _Hulls, topics: Mapping[str, Topic]
 ) -> Iterator[str]:
-    """Yield a sentence for each unread range of a missing topic that is not counted as lost."""
+    """For missing topics, yield a sentence for each unread range that is not counted as lost."""
     gone = {
         (tp, topic_id): hull
         for (tp, topic_id), hull in hulls.items()

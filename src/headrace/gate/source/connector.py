@@ -50,7 +50,7 @@ class Connector:
         source: Class of Spark's data source. Its ``name()`` is the name of the format.
         check: Function that checks a stream's options on the driver, before a query starts. Raises
             OptionError for a wrong option, SourceError for a missing topic or journal, and
-            BrokerError or JournalError if it cannot be reached.
+            BrokerError or JournalError for an unreachable log.
         replay_options: Function that returns the options of a bounded read of exactly some ranges.
             Takes a stream's options (names in any case) and the ranges. Raises OptionError if a
             range is empty or two ranges share an offset.
@@ -89,7 +89,7 @@ class Connector:
     def beginnings(
         self, options: Mapping[str, str], ranges: Sequence[OffsetRange]
     ) -> Mapping[TopicPartition, int]:
-        """Return the log's first offset in each partition of these ranges that exists."""
+        """Return the log's first offset in each existing partition of these ranges."""
         from headrace.gate.ledger.records import PlannedRange  # noqa: PLC0415  (tasks do without the ledger)
 
         planned = [PlannedRange(offsets) for offsets in ranges]
@@ -99,7 +99,7 @@ class Connector:
     def ends(
         self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
     ) -> Mapping[TopicPartition, int]:
-        """Return the end of the written records in each partition of these ranges that exists."""
+        """Return the end of the written records in each existing partition of these ranges."""
         with self._log_of_planned(options, ranges) as log:
             return log.reached(as_planned(log, ranges))
 
@@ -118,7 +118,7 @@ _NEAR: Final = 1_000
 than seeking."""
 
 _MOST_RANGES: Final = 64
-"""Approximate maximum number of ranges per partition after joining, even for distant ranges."""
+"""Approximate maximum number of ranges per partition. Beyond it, even distant ranges are joined."""
 
 
 def close_ranges(wanted: Iterable[OffsetRange]) -> list[OffsetRange]:

@@ -84,7 +84,7 @@ class DecodedValues:
         """Return the decoder for a read of these columns; None if no column needs the value.
 
         Raises:
-            SetupError: Behind a gate, the session has no receiver of reports.
+            SetupError: The source is behind a gate, but the session has no receiver of reports.
         """
         names = tuple(schema.names)
         if not {_VALUE, CORRUPT} & set(names):

@@ -279,7 +279,7 @@ class GateLedger:
             return batches.resolve_abandoned(name, but=None, unowned_before_ms=0)
 
     def supersede(self, end: StreamOffset, ranges: Sequence[OffsetRange], why: str) -> list[str]:
-        """Resolve other checkpoints' open batches whose ranges are read again; return the keys."""
+        """Resolve open batches of other checkpoints that this one reads again; return the keys."""
         with self._while_the_driver_lives():
             return self._ledger.batches.supersede(self._batch(end, ranges), why, self._owner)
 
@@ -289,7 +289,7 @@ class GateLedger:
             self._ledger.operator_limits.restarted(self._gate.name)
 
     def start_obeyed(self) -> None:
-        """Record that the query has started, so that `adopt` and `continued` no longer apply."""
+        """Record the query's start, after which `adopt` and `continued` no longer apply."""
         with self._while_the_driver_lives():
             self._ledger.operator_limits.start_obeyed(self._gate.name)
 
@@ -409,7 +409,7 @@ def await_turn(
     """Wait until no other query owns a gate.
 
     A query that is known to have ended is replaced at once. If the other query renews its lease, it
-    is alive, and `GateInUseError` is raised. Otherwise this waits until the lease has expired,
+    is alive, and `GateInUseError` is raised. Otherwise, the call waits until the lease has expired,
     because the other query's machine may be lost.
 
     ``try_once`` tries to claim the gate. It returns the query that owns the gate, or None after the

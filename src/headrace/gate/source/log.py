@@ -36,7 +36,7 @@ ARROW_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Id and partitions of a topic, when the log was asked for its topics.
+    """Id and partitions of a topic, at the time when the log listed its topics.
 
     Attributes:
         topic_id: Id that distinguishes the topic from a later topic of the same name; None on
@@ -132,11 +132,11 @@ class CheckedLog(Protocol):
         """
 
     def check_continues(self, after: ChecksumsBefore) -> None:
-        """Raise `DataLossError` if the records before an offset are not the records once read.
+        """Raise `DataLossError` if the records before an offset have changed since they were read.
 
-        Reading on from the offset would skip the new records before it. The check covers the
-        offsets that `latest` or `bounds` have just seen, and costs no request. The tasks check the
-        other offsets when they read the batch.
+        A query that continued from the offset would skip the new records before it. The check
+        covers the offsets that `latest` or `bounds` have just seen, and costs no request. The tasks
+        check the other offsets when they read the batch.
         """
 
     def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
@@ -144,12 +144,12 @@ class CheckedLog(Protocol):
 
 
 def declared_lost(log: Log, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the chunks of these ranges that a `CheckedLog` has declared lost; else none."""
+    """Return the chunks of these ranges that the log, if a `CheckedLog`, has declared lost."""
     return log.lost(ranges) if isinstance(log, CheckedLog) else []
 
 
 def beginnings(log: Log, ranges: "Sequence[PlannedRange]") -> Positions:
-    """Return the log's first offset in each partition of these ranges whose topic still exists."""
+    """Return the first offset in each partition of these ranges, if its topic still exists."""
     return log.earliest(as_planned(log, ranges))
 
 
@@ -171,7 +171,7 @@ def gone(log: Log, ranges: "Sequence[PlannedRange]") -> list[OffsetRange]:
 
 
 def as_planned(log: Log, ranges: "Sequence[PlannedRange]") -> list[TopicPartition]:
-    """Return the partitions of these ranges that exist in a topic with the planned id."""
+    """Return the partitions of these ranges whose topic still exists, with the planned id."""
     topics = log.topics()
     return sorted(
         {

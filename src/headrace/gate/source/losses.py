@@ -40,7 +40,7 @@ class MissingOffsets:
 
 
 def describe_losses(losses: Sequence[MissingOffsets]) -> str:
-    """Return one text on all losses. Empty losses with the same reason are listed together.
+    """Return one text about all losses. It lists empty ranges with the same reason together.
 
     ::
 
@@ -139,7 +139,7 @@ class Losses:
     Attributes:
         fail: Whether a loss stops the query.
         account: Account of losses in the ledger. None without a gate: losses are then only logged,
-            as the native connector does.
+            as by the native connector.
     """
 
     source: str

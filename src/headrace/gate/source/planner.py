@@ -268,7 +268,7 @@ class StreamPlanner:
         return is_paced and self._clock.monotonic() < self._next_s
 
     def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
-        """Return the checksums before a batch's end; partitions without records keep theirs."""
+        """Return the checksums before a batch's end. Without new records, a checksum is kept."""
         kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
         return {**self._checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 
@@ -345,9 +345,9 @@ class StreamPlanner:
         return False
 
     def _seen(self, offset: StreamOffset, topics: Mapping[str, Topic]) -> Positions:
-        """Return the last seen end of each partition, if any partition is gone; else empty.
+        """Return the last seen ends of all partitions; empty if no partition is gone.
 
-        The ends are from this process, or from any plan of the gate in the ledger.
+        The ends were seen by this process, or by earlier plans of the gate in the ledger.
         """
         if not any(
             tp.topic not in topics
@@ -580,7 +580,7 @@ class StreamPlanner:
         gate_ledger.add_unknown(offset, ranges)
 
     def _know_before(self, ledger: GateLedger, since: StreamOffset, until: StreamOffset) -> None:
-        """Compare checkpoint and ledger before Spark repeats a batch; `_resume` runs only later."""
+        """Compare checkpoint and ledger before Spark repeats a batch, earlier than in `_resume`."""
         if self._is_compared or self._planned is not None:
             return
         memory = ledger.known()

@@ -1,4 +1,4 @@
-"""Bounds of a read: parse their options, resolve them to offsets, and start the next batch.
+"""Bounds of a read: parse their options, resolve them to offsets, and find a batch's start.
 
 This module computes the start of a batch; ``headrace.gate.control.plan`` computes its end. The
 start takes into account new and deleted partitions, positions that the log no longer has, and
@@ -40,21 +40,21 @@ class Edge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """Bound of a read at an offset per partition, ``EARLIEST_OFFSET`` or ``LATEST_OFFSET``."""
+    """Bound of a read at one offset per partition, or at the earliest or latest offset."""
 
     positions: Positions
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """Bound of a read at each partition's first record from one time on (epoch ms)."""
+    """Bound of a read at the first record of each partition at or after one time (epoch ms)."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """Bound of a read at each partition's first record from a time of its own on (epoch ms)."""
+    """Bound of a read at the first record at or after a time, set per partition (epoch ms)."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
@@ -310,14 +310,15 @@ def resolve_start_offsets(
 ) -> StartOffsets:
     """Return the start of the next batch, from the previous batch's end and the current log.
 
-    A new partition begins at its earliest offset. A position that the log no longer has moves to
-    the next readable offset. The skipped offsets are returned as a loss, which the caller handles.
-    A deleted topic is lost up to its last ``seen`` end. Its positions are kept: if a topic with the
-    same id returns, for example when a permission is granted again, reading continues from them.
+    A new partition begins at its earliest offset. If the log no longer has a position, the batch
+    starts at the next readable offset there. The skipped offsets are returned as a loss, which the
+    caller handles. A deleted topic is lost up to its last ``seen`` end. Its positions are kept: if
+    a topic with the same id returns, for example when a permission is granted again, reading
+    continues from them.
 
     ``cut`` is None for a log that may reuse offsets, as Kafka does after an unclean leader
-    election. Any other log must not end before a position, because new records up to the position
-    would be skipped. `DataLossError` is then raised, with ``cut`` as its advice.
+    election. If ``cut`` is set, a log that ends before a position raises `DataLossError`, with
+    ``cut`` as its advice, because new records up to the position would be skipped.
     """
     result = StartOffsets(current={}, begins={}, topic_ids=topic_ids_of(topics), losses=[])
     for tp, begin in earliest.items():

@@ -80,7 +80,7 @@ class Reading(Protocol):
     def read(self, task: "SourceTask") -> Iterator[pa.RecordBatch]:
         """Yield the records of one task in a Spark worker, without records of aborted attempts.
 
-        If offsets of the ranges are missing, the task's policy for losses is called with them.
+        The task's policy for losses is called with offsets of its ranges that are missing.
         """
 
 
@@ -311,7 +311,7 @@ def _check_columns(source: str, schema: StructType, of: StructType) -> None:
 
 
 def _check_fields(label: str, fields: StructType) -> None:
-    """Raise `OptionError` for a duplicate name or for NOT NULL, which tasks cannot provide."""
+    """Raise `OptionError` for a duplicate name, or for NOT NULL, which tasks cannot guarantee."""
     for field in fields:
         if fields.names.count(field.name) > 1:
             raise OptionError(f"The schema has the {label}{field.name} twice; name it once.")

@@ -1,4 +1,4 @@
-"""Replays: reads of exactly the ranges of a batch, with their options, offsets and checks.
+"""Replays: options, offsets and checks for a read of exactly the ranges of a batch.
 
 A failed batch is read again, whole or in parts. Each step from the batch's row to the tasks checks
 that it passes on all requested ranges. If a step omitted a range, the handler could succeed
@@ -73,7 +73,7 @@ def exactly(wanted: Sequence[OffsetRange], bounded: Sequence[OffsetRange]) -> li
 def check_all_planned(
     ranges: Iterable[OffsetRange], tasks: Iterable[Iterable[OffsetRange]]
 ) -> None:
-    """Raise `SourceError` unless the tasks read all these ranges, and each offset once."""
+    """Raise `SourceError` unless the tasks together read exactly these ranges, without overlaps."""
     planned = [offsets for task in tasks for offsets in task]
     if merge(planned) != merge(r for r in ranges if r.count) or shared_offsets(planned):
         raise SourceError(
@@ -84,7 +84,7 @@ def check_all_planned(
 
 
 def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
-    """Return the checkpoint offset of a batch that a replay query reads: exactly these ranges.
+    """Return the checkpoint offset of a replay query's batch that has exactly these ranges.
 
     ``following`` is the file that will contain the offset of the query's next batch. OptionError is
     raised if two ranges share an offset.
@@ -99,7 +99,7 @@ def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, A
 
 
 def next_replay(end: StreamOffset) -> dict[str, Any] | None:
-    """Read a replay query's next offset from the file in ``end``; None if there is no file yet.
+    """Read a replay query's next offset from the file that ``end`` names; None without a file.
 
     SourceError is raised if the file does not contain an offset.
     """

@@ -54,7 +54,8 @@ class GateMemory:
         checkpoints: One row for each checkpoint and topic.
         last: The newest unfinished batch; None if all batches are finished.
         last_ranges: Ranges of the batch ``last``.
-        has_asked: Whether the ledger has an `adopt`, `restart` or `continued` for this start.
+        has_asked: Whether the ledger has an action `adopt`, `restart` or `continued` for this
+            start.
         adopted: Ids of checkpoints and gates that operators allow with `headrace adopt`.
         restarted_by: Operator who requested `headrace restart` for this start; None without a
             request.
@@ -118,9 +119,10 @@ def refuse_an_older_checkpoint(
 ) -> Positions:
     """Return the ledger's positions that are beyond the checkpoint; empty if there are none.
 
-    A batch is written to the checkpoint before the ledger, so an intact checkpoint is never behind.
-    A copy of the checkpoint may also lack partitions that are newer than the copy. Positions beyond
-    the log's end do not count: there, an unclean leader election has removed records.
+    A batch is written to the checkpoint before the ledger, so an intact checkpoint is never behind
+    the ledger. A copy of the checkpoint may also lack partitions that are newer than the copy.
+    Positions beyond the log's end do not count: there, an unclean leader election has removed
+    records.
 
     OptionError is raised if the checkpoint is behind, and no operator has adopted it.
     """
@@ -246,12 +248,12 @@ def unknown_ranges(
     lost: Sequence[OffsetRange],
     gaps: Sequence[OffsetRange] = (),
 ) -> list[OffsetRange]:
-    """Return the ranges before an offset that its checkpoint has planned, but the ledger lacks.
+    """Return the ranges that a checkpoint has planned up to its offset, but the ledger lacks.
 
     Spark has committed these ranges, because the offset is the end of a committed batch. In a
-    partition without batches in the ledger, they are all existing records before the offset.
-    ``gaps`` are missing ranges between batches of the ledger: later batches were planned after a
-    restore.
+    partition without batches in the ledger, all existing records before the offset are missing.
+    ``gaps`` are ranges missing between the ledger's batches, if the gate ran on after a restore of
+    the ledger.
     """
     if offset.planned <= known.planned(offset.checkpoint_id):
         return []
@@ -278,5 +280,5 @@ def unknown_outcome(ranges: Sequence[OffsetRange]) -> ErrorReport:
 
 
 def _age(row: CheckpointRecord) -> tuple[int, bool]:
-    """Return a key that sorts checkpoints by newest batch; without a batch is last on a tie."""
+    """Return a sort key: newest batch; on a tie, a checkpoint without offsets is last."""
     return row.begins, not row.offsets

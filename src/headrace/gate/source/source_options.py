@@ -96,7 +96,7 @@ class SourceOptions:
         min_partitions: Approximate number of tasks; None to choose it from the number of records.
         max_records_per_partition: Maximum number of records in a task; None for no limit.
         ledger: URL of the gate's ledger; never shown, because it may contain a password.
-        read: Id of a `Gate.read` call, which links its query to the gate's handler.
+        read: Id of the `Gate.read` call; it links the query to the gate's handler.
         min_offsets_per_trigger: Minimum number of offsets in a batch; None for no minimum.
         max_trigger_delay_ms: Longest delay of a batch for ``min_offsets_per_trigger`` (ms).
         interval_ms: Interval of the gate (ms). For ``auto``: its first length, before a batch's
@@ -142,8 +142,9 @@ def exactly_named(
 ) -> dict[str, str]:
     """Return a source's options with their exact names, from names in any case.
 
-    ``both`` and ``stream_only`` name the options that only this source has. OptionError is raised
-    for an unknown option, for a stream's option in a bounded read, and the other way round.
+    ``both`` and ``stream_only`` are the names of this source's own options, for streams and bounded
+    reads, and for streams alone. OptionError is raised for an unknown option, for a stream's option
+    in a bounded read, and for a bounded read's option in a stream.
     """
     exact_name = {name.lower(): name for name in (*both, *stream_only, *SHARED)}
     misplaced = BATCH_ONLY if streaming else (*stream_only, *STREAM_ONLY)
@@ -308,8 +309,7 @@ def _min_rate(raw: Mapping[str, str]) -> float:
 def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
     """Return the limits of an ``auto`` interval; None if the interval is fixed.
 
-    OptionError is raised for a limit that is out of its range, and for any limit of a fixed
-    interval.
+    OptionError is raised for a limit that is out of its range, or that is set for a fixed interval.
     """
     if raw.get("headrace.interval", "").strip().lower() != AUTO:
         for name in ("headrace.maxDelay", "headrace.workRatio"):

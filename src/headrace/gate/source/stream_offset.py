@@ -4,7 +4,7 @@ The native connector writes only ``{"orders": {"0": 12, "1": 7}}``. So a query c
 native connector to Headrace and keep its checkpoint. The additional keys begin with ``@``, which no
 topic's name contains. They have the data that a batch needs when Spark repeats it after a crash:
 
-``@gate``   name of the gate that limits this source. It assigns a progress event to a gate.
+``@gate``   name of the gate that limits this source. It links a progress event to the gate.
 ``@checkpoint`` random id, made for a new checkpoint. Id and ranges together identify a batch.
 ``@ledger`` id of the gate in its ledger. It shows which ledger belongs to this checkpoint.
 ``@planned`` number of offsets that this checkpoint has planned so far. A ledger with fewer offsets
@@ -170,7 +170,10 @@ class StreamOffset:
         after: Checksums,
         out_of_sight: Positions,
     ) -> "StreamOffset":
-        """Return the end of the batch that begins here, with these values and a new ``planned``."""
+        """Return the end of the batch that begins here.
+
+        The end has these values, and its ``planned`` includes the offsets of the batch.
+        """
         end = replace(
             self,
             positions=positions,

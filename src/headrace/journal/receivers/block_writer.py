@@ -49,15 +49,15 @@ class BlockWriter:
 
     While one block is appended, the writer collects the next block. With no append in progress,
     the writer appends a block as soon as a sender waits for one of its records, the block has
-    ``block_bytes``, or its first record is ``block_interval_ms`` old. A block of more than 256 KiB
-    also waits until no record has arrived for 3 ms, because fewer blocks mean a higher throughput.
-    With ``at_once`` false, a block always waits for its size or interval, because the storage
-    charges for each block. A separate thread appends.
+    ``block_bytes``, or the block's first record is ``block_interval_ms`` old. But if a sender waits
+    for a block of more than 256 KiB, the block is appended when no record has arrived for 3 ms,
+    because fewer blocks mean a higher throughput. With ``at_once`` false, a block always waits for
+    its size or interval, because the storage charges for each block. A separate thread appends.
 
     A failed append fails only the records of its block, and the next block is appended as usual.
     After a failure the append thread calls ``settle``, which returns the failed blocks that are
-    stored nevertheless. With ``settle`` None, no failed block can be stored. ``found`` receives the
-    message ids and offsets of these blocks in the event loop, before the next append. Once another
+    stored nevertheless. ``found`` receives the message ids and offsets of these blocks in the event
+    loop, before the next append. ``settle`` is None if a failed block is never stored. Once another
     writer has the lane, `lost` raises.
     """
 

@@ -221,9 +221,9 @@ class SenderProtocol(asyncio.BufferedProtocol):
 
 
 class Doorway:
-    """Acceptor of TCP connections, which reads PROXY headers and starts TLS.
+    """Acceptor that takes TCP connections, reads PROXY headers and starts TLS.
 
-    After the PROXY header and the TLS handshake, it passes the connection to a new protocol object.
+    After the PROXY header and the TLS handshake, each connection gets a new protocol object.
 
     Args:
         new: Returns a new protocol object for a connection.

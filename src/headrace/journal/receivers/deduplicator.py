@@ -265,10 +265,10 @@ async def newest_ids(
 ) -> list[StoredIds]:
     """Return the message ids of a lane's newest blocks, oldest block first.
 
-    Reading goes back from the lane's end. It stops after ``max_ids`` ids (a block without ids
-    counts by its records), at a damaged block, after 10 s, or when ``stop`` is set. The timeout and
-    a damaged block are logged. A separate thread reads, and has finished when this function
-    returns, raises an error or is cancelled.
+    Reading goes back from the lane's end. It stops after ``max_ids`` ids, 10 000 blocks or 256 MiB,
+    at a damaged block, after 10 s, or when ``stop`` is set. The timeout and a damaged block are
+    logged. A separate thread reads, and has finished when this function returns, raises an error or
+    is cancelled.
 
     Raises:
         JournalError: The storage fails. Without the ids, a receiver would store repeated records
@@ -304,8 +304,8 @@ def _read_ids(
             break
         if now_s() - began_s >= _RESTORE_S:
             _LOG.warning(
-                "Only the message ids of the newest %s records, in %s blocks, were restored within"
-                " %g s; if senders repeat older records, these records are stored twice.",
+                "Only the newest %s message ids, in %s blocks, were restored within %g s; if"
+                " senders repeat older records, these records are stored twice.",
                 f"{count:,}",
                 f"{number:,}",
                 _RESTORE_S,
@@ -325,8 +325,8 @@ def _read_ids(
         if records is None:
             break
         ids = message_ids(records.batch)
-        count += records.count if ids is None else len(ids) - ids.count(None)
         size_bytes += records.batch.nbytes
         if ids is not None:
+            count += len(ids) - ids.count(None)
             blocks.append((ids, OffsetRange(journal.name, lane, first, first + records.count)))
     return blocks

@@ -67,7 +67,7 @@ class Rejections:
         self._last = reason
 
     def drain(self) -> RejectionCounts | None:
-        """Return the rejections since the last call, and reset their counts; None without any."""
+        """Return the rejections since the last call, or None for none, and reset the counts."""
         if not self._counts:
             return None
         rejected = RejectionCounts(dict(self._counts), self._last)

@@ -203,10 +203,10 @@ def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> 
         receiver: The receiver.
         hosting: The receiver's journal, lane and limits.
         listen: Function that opens the receiver's port and returns its URL for the log. It is
-            called once the lane is locked. Default: None, for a receiver that does not listen.
+            called after the lane is locked. Default: None, for a receiver that does not listen.
 
     Raises:
-        LaneTakenError: Another process holds the lane, or has appended to it in the meantime.
+        LaneTakenError: Another process holds the lane, or appended to it while the receiver ran.
         JournalError: The journal cannot be opened, or a gate has read beyond the lane's end.
         LedgerError: The ledger cannot be opened. If the ledger becomes unreachable later, no error
             is raised, and the last rate stays in force.
@@ -229,9 +229,9 @@ async def serve(
     *,
     rejections_s: float = REJECTIONS_S,
 ) -> None:
-    """Run a receiver like `host`, but until ``stop`` is set instead of until a signal.
+    """Run a receiver as `host` does, but stop it when ``stop`` is set, and not at a signal.
 
-    Log the number of rejections every ``rejections_s``. Default: 60.
+    The number of rejections is logged every ``rejections_s`` seconds. Default: 60.
     """
     journal, is_new = open_journal(hosting)
     with contextlib.ExitStack() as stack:

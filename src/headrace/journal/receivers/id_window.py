@@ -13,8 +13,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.journal.records import Records
 
 MAX_ID_CHARACTERS: Final = 200
-"""Most characters of a sender's message id. The length is limited, because each remembered id takes
-memory."""
+"""Maximum length of a sender's message id (characters), because each remembered id takes memory."""
 
 _SEPARATOR: Final = "\0"
 """Separator between a message id and its record numbers in the journal. A sender's message id may

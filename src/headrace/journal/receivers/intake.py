@@ -104,10 +104,10 @@ class IntakeStatistics:
 
 
 class Intake:
-    """Path of records into a journal, which makes them durable within limits of memory and rate.
+    """Path of records into a journal, where they become durable, within memory and rate limits.
 
     Submitted records pass four steps in the order of their submission: deduplicator, memory budget,
-    limiter and block writer. When their block is durable, the receipt has their offsets. Records
+    limiter and block writer. When their block is durable, a receipt reports their offsets. Records
     that are submitted together are stored in order and without other records between them, though
     not always in one block. Records count towards ``buffer_bytes`` from submission until they are
     durable. While this memory is used up, further submissions wait, so a slow job slows the senders
@@ -134,8 +134,8 @@ class Intake:
         at_once: Whether to write a block as soon as the previous block is durable. Otherwise a
             block waits for ``block_interval_ms`` or ``block_bytes``, for storages that charge for
             each write. Default: on.
-        health: Health of the lane; the intake then calls its ``append`` in place of the argument
-            ``append``. Default: a `LaneHealth` of ``append``, without probes.
+        health: Health of the lane. The intake calls `LaneHealth.append` of this object, instead of
+            the argument ``append``. Default: a `LaneHealth` of ``append``, without probes.
 
     Attributes:
         rejections: Counter of rejected requests and connections, which receivers increase and
@@ -258,7 +258,7 @@ class Intake:
         Raises:
             ReceiverError: The records need more memory than ``buffer_bytes``, or the intake closes.
             JournalError: The block could not be appended, or a repeated record turned out to be
-                stored while this call waited. In both cases send all these records again.
+                stored while this call waited. In either case, send all these records again.
         """
         return await self.submit_nowait(records, message_id=message_id)
 
@@ -293,8 +293,8 @@ class Intake:
     async def buffered(self, receipt: asyncio.Task[Receipt]) -> None:
         """Wait until the submitted records of this receipt are in the buffer.
 
-        If this call is cancelled before, the receipt is cancelled and the records are not stored.
-        If there are more than `records_at_once` records, the first of them may still be stored.
+        If this call is cancelled while it waits, the receipt is cancelled and the records are not
+        stored. Of more than `records_at_once` records, the first records may still be stored.
         """
         if (submission := self._submissions.get(receipt)) is None:
             return

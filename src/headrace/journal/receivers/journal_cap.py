@@ -28,8 +28,8 @@ at most a 20th of the time. Regular measurements are at least 5 s apart."""
 
 
 _MOST_GROWTH: Final = 16.0
-"""Storage bytes for each byte of records, assumed before the first measurement. It is high, because
-a block of a single 60-byte record takes 700 bytes."""
+"""Assumed storage bytes for each byte of records, before the first measurement. The value is high,
+because a block with a single record of 60 bytes takes 700 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class CapSettings:
         max_journal_bytes: Largest size of the journal on its storage, all lanes together, with
             read and unread records (bytes); at least ``block_bytes``. Default: None, no limit but
             the disk. If too large, the disk is full first; if too small, senders wait although
-            there is space. The records of one second, and the buffer, may exceed the limit.
+            there is space. The journal may exceed the limit by one second's records and the buffer.
         max_unread_s: Largest age of the lane's oldest unread record (s); above 0. A record is
             unread until a gate has processed it. Default: None, any age. Requires a gate, because
             its ledger shows which records are processed.
@@ -65,7 +65,7 @@ class CapSettings:
 
     @property
     def segment_bytes(self) -> int | None:
-        """Size at which the writer begins a new segment (bytes); None without a cap of the size.
+        """Size at which the writer begins a new segment (bytes); None if the size has no cap.
 
         It is an eighth of the cap. Pruning keeps a lane's last segment. If this segment were the
         whole journal, nothing could be pruned at the cap, and senders would wait for ever.

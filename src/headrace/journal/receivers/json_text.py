@@ -19,11 +19,12 @@ import pyarrow as pa
 from headrace.journal.receivers.id_window import MAX_ID_CHARACTERS, is_message_id
 
 MAX_DIGITS: Final = 4300
-"""Most digits of an integer. Python has the same limit, and may read the value later."""
+"""Maximum number of digits in an integer. Python, which may read the value later, has the same
+limit."""
 
 COMMAS_PER_RECORD: Final = 8
-"""Number of commas for each allowed record at which an array is refused before parsing. Its number
-of elements is known only after parsing, and by then each element takes memory.
+"""An array with this many commas for each allowed record is refused before parsing. The number of
+elements is known only after parsing, when each element already takes memory.
 """
 
 _UNKNOWN: Final = Lock()
@@ -31,8 +32,8 @@ _UNKNOWN: Final = Lock()
 time, because each element takes 70 bytes."""
 
 _WINDOW_BYTES: Final = (MAX_DIGITS + 1) // 2
-"""Size of the windows that are searched for digits (bytes). It is half the length of a run of
-digits that is too long, so that the run fills at least one window."""
+"""Size of the windows that are searched for digits (bytes): half the length of the shortest integer
+that is too long. So an integer that is too long fills at least one window."""
 
 _SPACE: Final = b" \t\r\n"
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?([0-9]++)(?:[.eE][0-9.eE+-]*+)?+', re.DOTALL)
@@ -70,7 +71,7 @@ def values_of(body: bytes, max_values: int) -> Sequence[bytes]:
 
     Raises:
         MalformedError: The body is not one JSON value, or has an integer of over 4300 digits.
-        TooManyError: The array has over ``max_values`` elements, or eight times as many commas.
+        TooManyError: The array has over ``max_values`` elements, or ``8 * max_values`` commas.
     """
     try:
         _check_text(body)
@@ -143,8 +144,8 @@ def ids_of_lines(data: bytes, field: str, first: int = 1) -> list[str]:
     ``first`` is the number of the first line, for error messages.
 
     Raises:
-        MalformedError: A line is not a JSON object, or the field is missing or has no valid id: a
-            text of 1 to 200 characters or a whole number.
+        MalformedError: A line is not a JSON object, or the field is missing, or its value is not
+            a text of 1 to 200 characters or a whole number.
     """
     decoder = _id_decoder(field)
     whole = _objects(data, decoder)
@@ -161,8 +162,8 @@ def ids_of_values(values: Sequence[bytes], field: str, first: int, what: str) ->
     Error messages name a value by ``what`` and its number, counted from ``first``.
 
     Raises:
-        MalformedError: A value is not a JSON object, or the field is missing or has no valid id: a
-            text of 1 to 200 characters or a whole number.
+        MalformedError: A value is not a JSON object, or the field is missing, or its value is not
+            a text of 1 to 200 characters or a whole number.
     """
     decoder = _id_decoder(field)
     ids: list[str] = []

@@ -1,7 +1,7 @@
 """Health of a receiver's lane: whether its storage can store records now.
 
-Probes of the storage decide the health, not only the last append. A load balancer sends no records
-to an unhealthy receiver, so no append would ever show that its disk has space again.
+The health depends on probes of the storage, and not only on the last append. A load balancer sends
+no records to an unhealthy receiver, so no append would ever show that its disk has space again.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from headrace.errors import JournalError
 from headrace.journal.records import Records
 
 _FRESH_S: Final = 5.0
-"""Time after a stored block or a successful probe for which the lane counts as healthy (s)."""
+"""Time for which the lane counts as healthy after a stored block or a successful probe (s)."""
 
 _FAILING_S: Final = 1.0
-"""Time after a failed probe before the next probe (s)."""
+"""Delay between a failed probe and the next probe (s)."""
 
 _DISTRUST: Final = Backoff(first_ms=10_000, most_ms=30_000)
 """Time for which successful probes are ignored after the second block that fails in a row. It

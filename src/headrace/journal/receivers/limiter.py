@@ -10,8 +10,8 @@ from headrace.journal.receivers.memory_budget import memory_bytes
 from headrace.journal.records import Records
 
 _CHUNK_S: Final = 0.1
-"""Size of a chunk of admitted records, as the time in which the rate limit admits so many (s). A
-larger value delays the effect of a new rate; with a smaller value, the work for each chunk costs
+"""Time in which the rate limit admits one chunk of records (s), which determines the chunk's size.
+A larger value delays the effect of a new rate; with a smaller value, the work for each chunk costs
 throughput."""
 
 
@@ -70,7 +70,7 @@ class Limiter:
         return delay_s
 
     async def admit(self, records: Records) -> AsyncGenerator[Records, None]:
-        """Yield these records in chunks and in order, each as soon as the rate limits admit it.
+        """Yield these records in chunks, in order, each chunk as soon as the rate limits admit it.
 
         Records of an earlier call are admitted first.
         """
@@ -128,7 +128,7 @@ class Limiter:
 
 
 def _changed(old: TokenBucket | None, new: TokenBucket | None, now_s: float) -> TokenBucket | None:
-    """Set the old bucket to the new bucket's rate and return it, so that used tokens stay used.
+    """Give the old bucket the new bucket's rate; return the old bucket, so used tokens stay used.
 
     If either bucket is None, which means no limit, return the new bucket.
     """

@@ -14,12 +14,12 @@ from headrace.journal.receivers.settings import TcpSettings
 from headrace.journal.records import Records
 
 _MOST_AT_ONCE: Final = 16_384
-"""Most lines that are converted to records at once, because a record of an empty line takes 24
-times the memory of the line."""
+"""Maximum number of lines that are converted to records at once, because a record of an empty line
+takes 24 times the memory of the line."""
 
 _SYSLOG: Final = re.compile(b"([1-9][0-9]{0,8} )?<[0-9]{1,3}>")
 _HEAD_BYTES: Final = 15
-"""Number of first bytes in which the beginning of a syslog message is recognized."""
+"""Number of a sender's first bytes that show whether it sends syslog messages."""
 
 _NO_PROXY: Final = (
     "a header of the PROXY protocol",
@@ -32,7 +32,7 @@ _SIGNATURES: Final = {
     PROXY_2: _NO_PROXY,  # always arrives within one read
     b"\x16\x03": ("TLS", "start the receiver with --tls-certificate, or send without TLS"),
 }
-"""First bytes of a connection with another protocol, each with the name of the protocol and the
+"""First bytes of connections with other protocols. The values are the name of the protocol and the
 remedy, for the error message."""
 
 _HTTP: Final = re.compile(rb"[A-Z]{3,10} [^\n]{1,8192} HTTP/[0-9.]{1,3}\r?\n")
@@ -40,14 +40,14 @@ _NO_HTTP: Final = "an HTTP request", "send it to `headrace receive http`"
 
 
 class SenderLines:
-    """Splitter of one sender's bytes into complete lines, which keeps the unfinished last line.
+    """Splitter that divides a sender's bytes into complete lines, and keeps the unfinished line.
 
     The records, and the first rejected record, do not depend on how the bytes are divided among
     calls of `add`. The unfinished lines of all senders share one memory limit.
 
-    A syslog sender is refused if its first message begins with its length or a message ends with
-    NUL, because the receiver would split the messages in the wrong places. HTTP, TLS and PROXY
-    headers are recognized by their first bytes and refused too.
+    A syslog sender is refused if its first message begins with the message's length, or a message
+    ends with NUL, because the receiver would split the messages in the wrong places. HTTP, TLS and
+    PROXY headers are recognized by their first bytes and refused too.
     """
 
     def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
@@ -77,7 +77,7 @@ class SenderLines:
         return bool(self._rest)
 
     def add(self, data: bytes) -> bytes:
-        """Add bytes of the sender, and return the lines that are complete now, with their ends.
+        """Add bytes of the sender; return the lines that are now complete, with their line ends.
 
         Process these lines, then call `check`.
         """

@@ -18,8 +18,8 @@ this charge, empty records would be unlimited.
 
 
 _ID_BYTES: Final = 160
-"""Memory of a record's message id in addition to twice its text: one copy of the text is in the id
-column, the other a Python string (bytes)."""
+"""Memory of a record's message id, without its text (bytes). The text counts twice: one copy is in
+the id column, the other copy is a Python string."""
 
 
 def memory_bytes(records: Records) -> int:

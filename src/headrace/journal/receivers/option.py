@@ -13,8 +13,8 @@ class Option:
 
     Attributes:
         name: Name of the option, such as ``--port``; None for a key of the settings file.
-        variable: Environment variable for a secret; None for other fields. The option then takes a
-            file that contains the secret, unless ``instead`` is set.
+        variable: Environment variable for a secret; None for other fields. The option of a secret
+            takes a file that contains the secret, unless ``instead`` is set.
         instead: Name of another field that the option sets instead of this field. If the other
             field is set, ``variable`` is ignored.
         sample: Valid value for checks of a settings file, which need a value for a required field.

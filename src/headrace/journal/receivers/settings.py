@@ -144,7 +144,7 @@ class ListeningSettings(Protocol):
 
     @property
     def token_file(self) -> str | None:
-        """File with the tokens that senders may send, instead of a single token; None without."""
+        """File with the tokens that senders may send, in place of one token; None for no file."""
         ...
 
     @property
@@ -249,8 +249,8 @@ class HttpSettings:
             bytes takes half a microsecond for an object, and two microseconds for any other value.
         wait_s: Longest time for which a request may have to wait for the rate limit (s); 0 or more.
             The receiver answers 429 to a request that would wait longer. Default: 1. If too large,
-            senders wait that could do other work; if too small, the rate is not fully used, because
-            senders retry late.
+            senders wait instead of doing other work; if too small, the rate is not fully used,
+            because senders retry late.
         max_header_bytes: Largest size of the request line and the headers together (bytes); 1 or
             more. Default: 16 KiB.
         header_s: Time limit of a request's headers from their first byte (s); above 0. Default: 10.
@@ -260,8 +260,8 @@ class HttpSettings:
             8 MiB.
         max_decompressed_bytes: Largest body after decompression (bytes); 1 or more. Default:
             32 MiB.
-        max_records: Most records in a request; 1 or more. Default: 200 000. A JSON array may have
-            fewer than eight times as many commas, nested commas included.
+        max_records: Most records in a request; 1 or more. Default: 200 000. A JSON array must have
+            fewer than eight commas for each allowed record, nested commas included.
         body_s: Time limit of a request's body (s); above 0. Default: 30.
         max_connections: Most senders that may be connected at a time; 1 or more. Default: 800. The
             number is lower if `IntakeSettings.max_memory_bytes` is too small for it. Further
@@ -329,8 +329,8 @@ class MqttSettings:
             certificate's file contains the key. Only with TLS.
         receive_maximum: Most unacknowledged messages that the broker may send; 1 to 65535. Default:
             1000. If too large, unacknowledged messages take memory. If too small, throughput
-            suffers, because each block interval and sync can store only so many messages. The
-            broker may apply a lower limit.
+            suffers, because no more messages than this can be stored in one block interval or
+            sync. The broker may apply a lower limit.
         session_expiry_s: Time for which the broker keeps the session and its messages while the
             receiver is disconnected (s); 1 to 4294967295, which means for ever. Default: a week.
         keepalive_s: Time without any packet after which the receiver pings the broker (s); 1 to

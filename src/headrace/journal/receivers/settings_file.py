@@ -29,7 +29,7 @@ from headrace.journal.receivers.settings import IntakeSettings
 from headrace.journal.receivers.shared_rate import ReceiverLimits
 
 SHARED: Final = ""
-"""Name under which `KEYS` has the keys above the sections, which apply to all receivers."""
+"""Name in `KEYS` of the keys that come before all sections, and apply to all receivers."""
 
 _PARTS: Final[Mapping[str, tuple[type, ...]]] = {
     SHARED: (IntakeSettings, ReceiverLimits, CapSettings, Hosting),
@@ -118,7 +118,7 @@ _OPTIONS: Final = dict(
 """Names of the command-line options, by the name of the settings field."""
 
 KEYS: Final[Mapping[str, Mapping[str, Key]]] = {part: _keys(part) for part in _PARTS}
-"""Keys of the settings file, by section and name; ``SHARED`` is the section above the sections."""
+"""Keys of the settings file, by section and name; ``SHARED`` has the keys before all sections."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,14 @@ POLL_S: Final = 0.5
 receivers within a second."""
 
 _HEARTBEAT_S: Final = 0.9
-"""Age of the last heartbeat from which the next poll sends a new heartbeat (s)."""
+"""A poll sends a new heartbeat if the last heartbeat is at least this old (s)."""
 
 DEREGISTER_S: Final = 2.0
 """Time for which an ending receiver waits to deregister from an unresponsive ledger (s)."""
 
 _LOGGED_CHANGE: Final = 1.25
-"""Factor by which a receiver's even share must change before it is logged again, because shares may
-change every second."""
+"""Factor by which a receiver's even share must change before the share is logged again, because
+shares may change every second."""
 
 _METER_S: Final = 5.0
 """Length of the window over which a rate is measured (s). In a shorter window, the rate would jump
@@ -99,8 +99,8 @@ class RateShare:
     """Share of one receiver in a gate's rate (records/s), with the values that explain it.
 
     ``limit_per_s`` is the share. ``even_per_s`` is the share if all receivers got the same rate.
-    ``receivers`` is their number. ``backlog`` is the number of unread records in the receiver's
-    lane if the backlog reduces the share; otherwise 0.
+    ``receivers`` is the number of receivers. ``backlog`` is the number of unread records in the
+    receiver's lane if these records reduce the share; otherwise 0.
     """
 
     limit_per_s: float
@@ -130,17 +130,18 @@ class RateMeter:
 
 
 class RateFollower:
-    """Follower of a gate's rate for one receiver, which applies the receiver's share of the rate.
+    """Follower of a gate's rate that applies one receiver's share of the rate.
 
     Within ``with`` a thread polls the ledger twice a second, and sends the receiver's heartbeats.
     While the ledger is unreachable, the last limit stays in force. A line is logged when the ledger
     becomes unreachable, and when it is reachable again.
 
     The gate may be declared later. ``describe`` takes the limit (records/s), and returns the
-    receiver's report. ``end`` returns the end offset of its lane. ``apply`` sets the rate limit
-    (records/s). ``refuse`` makes senders wait for a reason, or with None lets them continue. The
-    caller's thread calls these functions on entry, later the follower's thread. Leaving ``with``
-    waits up to ``deregister_s`` for an unresponsive ledger. Default: 2.
+    receiver's report. ``end`` returns the end offset of the receiver's lane. ``apply`` sets the
+    rate limit (records/s). ``refuse`` makes senders wait for a reason, or with None lets them
+    continue. These functions are called in the caller's thread on entry, and afterwards in the
+    follower's thread. Leaving ``with`` waits up to ``deregister_s`` (s) for an unresponsive ledger.
+    Default: 2.
     """
 
     def __init__(
@@ -223,9 +224,9 @@ class RateFollower:
             self._log_limit(share, stream.rate_per_s)
 
     def _refuse_or_admit(self) -> None:
-        """Make senders wait while the gate's sink is away, or let them continue.
+        """Make senders wait while the gate's sink is unavailable, or let them continue.
 
-        While its sink is away, the gate reads no records.
+        While its sink is unavailable, the gate reads no records.
         """
         if not self._waits:
             self._refuse(None)

@@ -22,16 +22,16 @@ from headrace.journal.receivers.memory_budget import MemoryBudget
 from headrace.journal.receivers.settings import TcpSettings
 
 _FEW_BYTES: Final = 4 * 1024
-"""Most bytes that are read from a sender at a time, while the lines of many senders wait."""
+"""Maximum size of one read from a sender, while the lines of many senders wait (bytes)."""
 
 
 class SharedBySenders:
     """State that all sender connections of one TCP receiver share.
 
     While a sender's lines wait, the receiver reads nothing more from this sender. While the lines
-    of ``readers`` senders wait, it reads only 4 KiB at a time from each other sender. The remaining
-    bytes stay in the kernel and with the sender, so that many waiting senders take little memory.
-    Reading from a sender also pauses while ``max_unanswered`` of its chunks are not answered.
+    of ``readers`` senders wait, the receiver reads at most 4 KiB at a time from any other sender.
+    The remaining bytes stay in the kernel and with the sender, so waiting senders take little
+    memory. Reading from a sender also pauses while ``max_unanswered`` of its chunks are unanswered.
     """
 
     def __init__(
@@ -357,7 +357,7 @@ class TcpReceiver(ListeningReceiver[TcpSettings]):
 
     Args:
         settings: Address and limits. Default: ``TcpSettings()``.
-        stop_s: Time that a stop waits for senders to read their last acknowledgements (s).
+        stop_s: Time for which a stop waits until senders read their last acknowledgements (s).
             Default: 5.
     """
 

@@ -92,11 +92,11 @@ class Storage(Protocol):
         """
 
     def begin(self, path: str) -> Appending:
-        """Create a file and open it for appends; errors as in `put`. Only if `appends` is true."""
+        """Create a file and open it for appends, if `appends` is true; errors as in `put`."""
         raise OSError(f"the storage does not support appending to {path}")
 
     def go_on(self, path: str, size: int) -> Appending:
-        """Cut a file to ``size`` bytes and open it for appends. Only if `appends` is true."""
+        """Cut a file to ``size`` bytes and open it for appends, if `appends` is true."""
         raise OSError(f"the storage does not support appending to {path} at position {size}")
 
     def settled(self, path: str) -> bytes:

@@ -52,6 +52,10 @@ class Disk:
         """Return the size of an open file (bytes)."""
         return os.fstat(descriptor).st_size
 
+    def named_size(self, path: Path) -> int:
+        """Return the size of the file that has a name now (bytes)."""
+        return path.stat().st_size
+
     def truncate(self, descriptor: int, size: int) -> None:
         """Cut an open file to ``size`` bytes."""
         os.ftruncate(descriptor, size)
@@ -144,7 +148,7 @@ class LocalStorage(Storage):
                 break  # a process that may not list a folder has created nothing in it
 
     def create_folder(self, folder: str) -> None:
-        """Create a folder durably; also sync a folder that a crash left unsynced."""
+        """Create a folder durably; sync an existing folder that a crash may have left unsynced."""
         path = self._root / folder
         self._make(path)
         self._disk.sync_folder(path.parent)
@@ -235,7 +239,7 @@ class LocalStorage(Storage):
         return self._begun(self._root / path, [])
 
     def _begun(self, path: Path, parts: Sequence[Part]) -> "AppendedFile":
-        file = AppendedFile(self._disk, self._disk.create(path), 0)
+        file = AppendedFile(self._disk, path, self._disk.create(path), 0)
         try:
             if parts:
                 file.append(parts)
@@ -259,7 +263,7 @@ class LocalStorage(Storage):
         except BaseException:
             self._disk.close(descriptor)
             raise
-        return AppendedFile(self._disk, descriptor, size)
+        return AppendedFile(self._disk, where, descriptor, size)
 
     def _refuse_link(self, path: Path) -> None:
         if path.is_symlink():
@@ -317,8 +321,9 @@ class LocalStorage(Storage):
 class AppendedFile:
     """Segment that is open for appends."""
 
-    def __init__(self, disk: Disk, descriptor: int, size: int) -> None:
+    def __init__(self, disk: Disk, path: Path, descriptor: int, size: int) -> None:
         self._disk = disk
+        self._path = path
         self._descriptor: int | None = descriptor
         self._size = size
 
@@ -331,7 +336,7 @@ class AppendedFile:
         """Append bytes and sync the file.
 
         Raise FileExistsError if another writer has changed the file, and OSError if the bytes are
-        not durable. Any error closes the file.
+        not durable or the file has lost its name. Any error closes the file.
         """
         if (descriptor := self._descriptor) is None:
             raise OSError(errno.EBADF, "the file is closed")
@@ -342,6 +347,7 @@ class AppendedFile:
             self._disk.sync(descriptor)
             # Some file systems ignore locks; a changed size reveals a second writer there.
             self._check(descriptor, size)
+            self._check_name(size)
         except BaseException:
             self.close()
             raise
@@ -351,6 +357,16 @@ class AppendedFile:
         if (present := self._disk.size(descriptor)) != size:
             raise FileExistsError(
                 errno.EEXIST, f"the file has {present} bytes, but this writer left {size} bytes"
+            )
+
+    def _check_name(self, size: int) -> None:
+        """Raise if the file was removed, moved away or replaced: nobody will find its new bytes.
+
+        Sizes are compared, because not every mounted file system has stable inode numbers.
+        """
+        if (present := self._disk.named_size(self._path)) != size:
+            raise OSError(
+                errno.ESTALE, f"{self._path} is another file by now, and has {present} bytes"
             )
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Storage of a journal under a prefix of a bucket in S3 (or compatible), Google Cloud or Azure.
 
 A file is written by one conditional put, which fails if the name is taken. The put is atomic, and
-durable once the store responds. Conditional puts also replace a lock: if two writers write the same
-offset, the second one finds the name taken and stops. So a crash cannot leave a lock behind.
+durable once the store responds. No lock is needed: if two writers write the same offset, the second
+writer finds the name taken and stops. So no crash can leave a lock behind.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,14 +35,14 @@ _RETRIES: Final[Any] = {
     },
     "retry_timeout": timedelta(seconds=60),
 }
-"""Retries of a request after a 5xx response or no response, for 3 s or more. After the last one,
-the append fails, and senders must send the records again."""
+"""Retries of a request after a 5xx response or no response, for 3 s or more. If the last retry
+fails, the append fails, and senders must send the records again."""
 
 
 class ObjectStorage(Storage):
     """Storage under ``bucket/path`` of an object store, by the URL's scheme.
 
-    The scheme is ``s3``, ``gs``, or ``az``, whose buckets are containers. obstore takes keys,
+    The scheme is ``s3``, ``gs`` or ``az``; in Azure a bucket is a container. obstore takes keys,
     account, region and endpoint from environment variables (``AWS_``, ``GOOGLE_``, ``AZURE_``), or
     else uses the machine's own identity.
     """
@@ -150,5 +150,5 @@ def _as_os_errors() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error's message; obstore appends the request's headers to it."""
+    """Return the first line of an error's message, without the request's headers after it."""
     return str(error).strip().split("\n")[0]

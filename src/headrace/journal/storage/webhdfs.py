@@ -31,7 +31,7 @@ PORTS: Final = {"webhdfs": 9870, "swebhdfs": 9871}
 """Default port of a NameNode's HTTP server, by URL scheme."""
 
 TIMEOUT_S: Final = 60
-"""Timeout of a request: for its response, and for each wait for the bytes of a file (s)."""
+"""Timeout for the response to a request, and for each wait for more bytes of a file (s)."""
 
 _SYNCED: Final = "CREATE,SYNC_BLOCK"
 """Create flags that sync each HDFS block to disk when it is closed. The setting

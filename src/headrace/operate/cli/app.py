@@ -74,7 +74,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def _declared(group: str) -> dict[str, tuple[str, str]]:
-    """Return a group's commands that `gate_actions` declares, in the form that `GROUPS` has."""
+    """Return the commands that `gate_actions` declares for a group, in the form of `GROUPS`."""
     return {
         name: ("operator_limits", command.summary)
         for name, command in ACTIONS.items()
@@ -143,7 +143,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class Commands(TyperGroup):
-    """Group of all commands, which imports a command's module when the command is used.
+    """Group of all commands. The group imports a command's module when the command is used.
 
     Arguments whose class belongs to typer's own copy of click are annotated with Any, because these
     classes have no public name.

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from headrace.gate import Handler
 
 RUNNABLE: Final = (Status.FAILED, Status.BACKFILLING)
-"""Statuses of batches that a backfill can run; a ``backfilling`` batch only after its lease
-expired."""
+"""Statuses of batches that a backfill can run. A ``backfilling`` batch can be run only after its
+lease has expired."""
 
 _NO_LIMIT: Final = 2**31 - 1
 _IN_ONE_WAY: Final = (

@@ -240,7 +240,7 @@ _WORDS: Final = {
 class Tally:
     """Counts the outcomes of the selected batches from the events of the backfill.
 
-    If a batch is run in parts, its records count by the outcome of each part.
+    If a batch is run in parts, each record counts by the outcome of its part.
     """
 
     def __init__(self, ledger: Ledger, chosen: Sequence[BatchRecord]) -> None:
@@ -269,13 +269,13 @@ class Tally:
 
     @property
     def records(self) -> dict[Outcome, int]:
-        """Number of the selected batches' records by outcome."""
+        """Numbers of records of the selected batches, by outcome."""
         counts = self._records + Counter({Outcome.NOT_RUN: sum(self._left.values())})
         return {outcome: counts[outcome] for outcome in Outcome}
 
     @property
     def batches(self) -> dict[Outcome, int]:
-        """Number of the selected batches by outcome."""
+        """Numbers of selected batches, by outcome."""
         counts = Counter(self._outcomes.get(key, Outcome.NOT_RUN) for key in self._left)
         return {outcome: counts[outcome] for outcome in Outcome}
 
@@ -304,7 +304,8 @@ class Tally:
 def progress_view(records: int, *, as_json: bool) -> "ProgressLines":
     """Return a view that prints a backfill's progress.
 
-    The view prints JSON objects, a bar over ``records`` records on a terminal, or else lines.
+    With ``as_json``, the view prints JSON objects. Otherwise it draws a bar on a terminal, and
+    prints lines elsewhere. ``records`` is the number of records that fill the bar.
     """
     if as_json:
         return ProgressJson()
@@ -357,7 +358,7 @@ class ProgressJson(ProgressLines):
 
 
 class ProgressBar(ProgressLines):
-    """View that draws a bar over the records, and prints problems as lines above the bar."""
+    """View that draws a bar of processed records, and prints problems as lines above the bar."""
 
     def __init__(self, records: int, console: Console) -> None:
         self._progress = Progress(

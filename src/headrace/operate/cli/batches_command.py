@@ -190,7 +190,7 @@ def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
 
 
 def batch_values(batch: BatchRecord) -> dict[str, Any]:
-    """Return a batch's row for JSON, with ``records_left`` and whether it was ``interrupted``."""
+    """Return a batch for JSON, with the additional fields ``records_left`` and ``interrupted``."""
     row = asdict(batch)
     del row["progress"]
     return {**row, "records_left": batch.records_left, "interrupted": batch.interrupted}
@@ -215,8 +215,8 @@ def batches_view(
 ) -> Table:
     """Return a table with one line for each batch.
 
-    By batch key, ``losses`` has the lost ranges, ``rejected`` the number of rejected records, and
-    ``reported_ms`` the duration that Spark reported (ms).
+    ``losses`` has lost ranges, ``rejected`` has numbers of rejected records, and ``reported_ms``
+    has durations as Spark reported them (ms), each by batch key.
     """
 
     def remark(batch: BatchRecord) -> RenderableType:

@@ -292,7 +292,7 @@ def letters_table(
 ) -> Table:
     """Return a table with a line for each dead letter.
 
-    ``last`` names the last column: ``value``, ``resolution``, or empty for a table without it.
+    ``last`` is the last column: ``value`` or ``resolution``. Default: the error is the last column.
     """
     details: dict[str, Callable[[DeadLetterRecord], str]] = {
         "value": lambda record: (record.letter.value or b"").decode(errors="replace"),

@@ -125,7 +125,7 @@ Append = Callable[[int, Sequence[bytes]], object]  # to a partition; durable at 
 
 
 def open_journal(cleanup: ExitStack, folder: Path) -> tuple[Append, dict[str, str]]:
-    """Create a journal. Return a function that appends orders, and options that read the orders."""
+    """Create a journal. Return a function that appends orders, and options for reading them."""
     journal = Journal.open(str(folder), create=True)
     lanes = [cleanup.enter_context(journal.writer(lane)) for lane in range(PARTITIONS)]
 
@@ -289,8 +289,8 @@ def _proof(demo: Demo) -> dict[str, int]:
 def count_orders(arrived: Sequence[int], sent: int) -> dict[str, int]:
     """Return the numbers of sent, arrived, missing and duplicate orders.
 
-    ``arrived`` has the orders' numbers. An order whose number is not below ``sent`` was never sent,
-    and counts as a duplicate.
+    ``arrived`` has the orders' numbers. The sent orders are numbered from 0 to ``sent - 1``; an
+    order with another number counts as a duplicate.
     """
     times = Counter(arrived)
     missing = sum(number not in times for number in range(sent))
@@ -349,7 +349,7 @@ def demo(
 
 
 def prepare(cleanup: ExitStack, ledger: str | None, pace: float, *, broker: bool) -> Demo:
-    """Open ledger, journal or broker, and SQLite file of a demo, in a temporary folder.
+    """Open a demo's ledger, its SQLite file, and its journal or broker, in a temporary folder.
 
     ``cleanup`` closes them, stops the driver and deletes the folder.
     """

@@ -34,8 +34,8 @@ CONNECT_S: Final = 5.0
 """Time limit for a connection to a broker's listener (s)."""
 
 LONG_LOG_BYTES: Final = 8_000_000
-"""Size of a SQLite ledger's write-ahead log (bytes) above which `check_ledger` warns: a reader must
-be holding an old snapshot."""
+"""Size of a SQLite ledger's write-ahead log (bytes) above which `check_ledger` warns, because
+a reader probably holds an old snapshot."""
 
 SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 
@@ -156,7 +156,7 @@ def check_package(name: str, found: str | None, oldest: str) -> Check:
 
 
 def check_pandas(found: str | None) -> Check:
-    """Warn about a version of pandas about which pyspark logs warnings.
+    """Warn if pyspark logs warnings about the installed version of pandas.
 
     ``found`` is the installed version; None if pandas, which is optional, is not installed.
     """
@@ -266,7 +266,7 @@ def check_listeners(
 
 
 def _problem(check: str, error: HeadraceError) -> Check:
-    """Return a check with an error as its problem.
+    """Return the `Check` of level ``problem`` for an error.
 
     The text after the error's first semicolon outside parentheses becomes the advice.
     """

@@ -52,7 +52,7 @@ def leave(number: int, _frame: object) -> NoReturn:
 
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Raise a signal again after its exception was lost in a finalizer, until it has an effect.
+    """Raise a signal again whenever its exception is lost in a finalizer, until it has an effect.
 
     Python ignores exceptions in finalizers, so Ctrl-C would be lost there. Use this context in the
     main thread only; it uses SIGALRM and the interval timer ITIMER_REAL.

@@ -99,7 +99,7 @@ def _missed(ledger: Ledger, gate: str | None) -> Mapping[str, Missed]:
 
 
 def _missed_line(found: tuple[str, Missed]) -> Text:
-    """Return a line with the number of records that a gate has lost, and that it has skipped."""
+    """Return a line with the numbers of a gate's lost records and of its skipped records."""
     gate, missed = found
     counts = (
         f"{words.count(missed.lost)} records are lost and {words.count(missed.skipped)} skipped"

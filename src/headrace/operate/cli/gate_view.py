@@ -38,7 +38,7 @@ NEEDS: Final = 5
 """Largest number of a gate's needs (problems) that are shown; the last line counts the others."""
 
 WIDE: Final = 100
-"""Width of the terminal from which on an overview has all columns (characters)."""
+"""Smallest width of a terminal on which an overview has all columns (characters)."""
 
 _URGENT: Final = {
     Urgency.NOW: "bold red",
@@ -174,7 +174,7 @@ def _cell(column: Column, snapshot: GateSnapshot, *, wide: bool) -> Text:
 
 
 def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableType:
-    """Return a view with a line for each gate, and the number of other gates that it leaves out."""
+    """Return a view with a line for each gate; ``others`` is the number of gates left out."""
     hint = "headrace status GATE shows one of them in full."
     if others:
         hint = f"and {words.plural(others, 'other gate')}, less urgent. {hint}"
@@ -303,7 +303,7 @@ def _batch_name(batch: BatchSnapshot) -> Text:
 
 
 def _has_ended(snapshot: GateSnapshot) -> bool:
-    """Whether a gate's query has ended, or its process gives no sign of life."""
+    """Whether a gate's query has ended, or the query's process gives no sign of life."""
     query = snapshot.query
     return snapshot.ended_ms is not None or (query is not None and query.ended_ms is not None)
 
@@ -311,7 +311,8 @@ def _has_ended(snapshot: GateSnapshot) -> bool:
 def _partitions(snapshot: GateSnapshot) -> Table:
     """Return a table of the last batch's partitions, with bars for their lags.
 
-    After the end of the query, the table has the records that the batch left in each partition.
+    After the end of the query, the table has the number of records that the batch left in each
+    partition, instead of the lag.
     """
     partitions = snapshot.partitions
     ended = _has_ended(snapshot)

@@ -12,8 +12,8 @@ from typing import Any, Final
 NARROWEST, WIDEST = 40, 100
 
 _NAMES_WIDTH: Final = 28
-"""Longest name of an option or command with its help on the same line (characters). The help of a
-longer name begins on the next line."""
+"""Up to this length (characters), the name of an option or command has its help on the same line.
+The help of a longer name begins on the next line."""
 
 
 def help_text(
@@ -23,7 +23,7 @@ def help_text(
     groups: Mapping[str, Mapping[str, str]] | None = None,
     examples: Sequence[str] = (),
 ) -> str:
-    """Return the help of a typer command. The command's class has no public name.
+    """Return the help of a typer command, whose class has no public name.
 
     ``groups`` maps a group's title to the help of each subcommand, by the subcommand's name.
     Default: one group with the command's own subcommands and their short help.

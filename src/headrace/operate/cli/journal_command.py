@@ -102,7 +102,7 @@ def list_lanes(
 def _listing(opened: Journal, lane: int) -> dict[str, Any]:
     """Return a lane for JSON, without reading a block.
 
-    The lane has offsets from ``start`` to before ``until``.
+    The lane's offsets begin at ``start`` and end before ``until``.
     """
     start, until = opened.lane_bounds(lane)
     blocks = opened.blocks(lane)
@@ -150,8 +150,8 @@ def verify_blocks(
 ) -> None:
     """Read every block, and prove that no block is missing, damaged or changed.
 
-    Each lane has a mark with the offset that it has reached, so missing last blocks are found too.
-    With --ledger or --reached, a lane must also reach the offsets that gates have read.
+    A journal does not show that a lane's last blocks are gone. With --ledger or --reached, a lane
+    must also reach the offsets that gates have read.
 
     Exit status 0: the journal is whole, except for records that were declared lost.
     Exit status 4: something is damaged or missing.

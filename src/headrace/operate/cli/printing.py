@@ -35,7 +35,7 @@ def batch_number(number: int | None) -> str:
 
 
 def fitting(facts: Iterable[str], width: int) -> str:
-    """Join the facts that fit into ``width`` characters, without cutting any; keep the first."""
+    """Join as many facts as fit into ``width`` characters, at least the first; cut no fact."""
     shown = ""
     for fact in map(printable, facts):
         longer = f"{shown} · {fact}" if shown else fact
@@ -46,9 +46,9 @@ def fitting(facts: Iterable[str], width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts that are printed on one line, as many as fit, without cutting any.
+    """Prints on one line as many facts as fit, and cuts no fact.
 
-    A first fact that is too long is wrapped.
+    If the first fact is too long for a line, it is wrapped.
     """
 
     facts: tuple[str, ...]
@@ -133,8 +133,8 @@ def grid(rows: Iterable[tuple[RenderableType, ...]], columns: str = "") -> Table
     """Return a table without headers; each column is as wide as its cells.
 
     ``columns`` has a letter for each column: ``l`` aligns it to the left, ``r`` to the right, and
-    ``*`` gives it the remaining width. Cells are then not wrapped. Default: columns with wrapped
-    cells. Rows may have different numbers of cells.
+    ``*`` gives it the remaining width. These columns do not wrap their cells. Without ``columns``,
+    cells are aligned to the left and wrapped. Rows may have different numbers of cells.
     """
     made = Table.grid(expand=bool(columns), padding=(0, 2, 0, 0))
     for letter in columns:
@@ -177,12 +177,12 @@ def logged(
 
 
 def show(picture: RenderableType) -> None:
-    """Print a rich renderable on standard output; without colours if it is no terminal."""
+    """Print a rich renderable on standard output, without colours if the output is no terminal."""
     Console().print(picture)
 
 
 def if_more(found: int, limit: int, which: str) -> list[Text]:
-    """Return a note that a list of ``found`` rows was cut at ``limit``; empty for a whole list.
+    """Return a note that a list of ``found`` rows was cut at ``limit``; empty if it was not cut.
 
     ``which`` describes the printed rows, such as ``newest``.
     """
@@ -192,7 +192,7 @@ def if_more(found: int, limit: int, which: str) -> list[Text]:
 
 
 def flat(record: Any) -> dict[str, Any]:
-    """Return a dataclass for JSON, with the fields of its ``offsets`` beside its other fields."""
+    """Return a dataclass's fields for JSON; the fields of ``offsets`` are at the top level too."""
     values = asdict(record)
     return {**values.pop("offsets"), **values}
 
@@ -259,7 +259,7 @@ def sparkline(values: Iterable[int], highest: int) -> str:
 
 
 def _cells(value: int, longest: int, width: int) -> int:
-    """Return the number of a bar's cells for a value: at least 1 for a value above 0."""
+    """Return the length (cells) of a bar for a value: at least 1 if the value is above 0."""
     if value <= 0:
         return 0
     return min(max(round(value / max(longest, 1) * width), 1), width)
@@ -273,10 +273,11 @@ Watch = Annotated[
 
 
 def show_or_watch(draw: Callable[[int | None], RenderableType | None], *, watch: bool) -> None:
-    """Print the result of ``draw`` once, or every second; on a terminal in the same place.
+    """Print the result of ``draw`` once, or with ``watch`` every second.
 
-    ``draw`` takes the terminal's height (lines) if its result has to fit into the terminal, else
-    None. It returns None if it has already printed JSON.
+    With ``watch`` on a terminal, each result replaces the preceding result, and ``draw`` takes the
+    terminal's height (lines), into which the result has to fit. Otherwise ``draw`` takes None.
+    ``draw`` returns None if it has already printed JSON.
     """
     console = Console()
     if watch and console.is_terminal:

@@ -216,7 +216,7 @@ for _name, (_, _settings) in RECEIVERS.items():
 def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hosting:
     """Return the destination and rate limits of the records.
 
-    Raise OptionError if the command line has ``--ledger`` without ``--gate``, so that the ledger
+    Raise OptionError if the command line has ``--ledger`` without ``--gate``, because the ledger
     would not be used.
     """
     source = context.get_parameter_source("ledger")

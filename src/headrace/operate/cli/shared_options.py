@@ -56,8 +56,8 @@ FlowName = Annotated[
 def ledger_of_flow(flow: "Flow", url: str) -> str:
     """Return the URL of the ledger that a flow declares.
 
-    ``url`` is the value of ``--ledger``. Raise OptionError if it is neither the default nor the
-    flow's ledger.
+    ``url`` is the value of ``--ledger``. Raise OptionError if this value is neither the default nor
+    the flow's ledger.
     """
     usual = os.environ.get("HEADRACE_LEDGER") or DEFAULT_LEDGER
     if url != usual and normalize_url(url) != flow.ledger:
@@ -147,9 +147,9 @@ def with_parameters(
 ) -> Callable[..., None]:
     """Return a command with the ``shared`` parameters in place of its first parameter.
 
-    ``made_of`` makes the command's first argument from the values of the shared parameters. These
-    parameters follow the command's own, so that the rate is the first word after ``headrace
-    limit``.
+    ``made_of`` makes the command's first argument from the values of the shared parameters. The
+    shared parameters come after the command's own parameters, so that the first word after
+    ``headrace limit`` is the rate.
     """
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
@@ -223,7 +223,7 @@ def named_gates(ledger: Ledger, names: Iterable[str] | None, url: str) -> list[G
 
 
 def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -> GateRecord:
-    """Return the gate named ``gate``, or the ledger's only gate for None; ``say`` prints its name.
+    """Return the gate named ``gate``, or the only gate for None; with ``say``, print its name.
 
     Raise OptionError for an unknown gate, or for None if the ledger has no gate or several gates.
     """
@@ -293,12 +293,15 @@ class Listing:
     as_json: AsJson = False
 
     def window_ms(self, now_ms: int) -> tuple[int | None, int | None]:
-        """Return the times of ``--since`` and ``--until`` (ms since the epoch), or None."""
+        """Return ``--since`` and ``--until`` as times (ms since the epoch); None if not given."""
         return window_ms(self.since, self.until, now_ms)
 
 
 def secret_of(file: Path | None, option: str, variable: str) -> str | None:
-    """Return a secret from a file, or without a file from an environment variable, or None."""
+    """Return the secret in ``file``, or if that is None, in an environment variable.
+
+    Return None if the variable is not set either.
+    """
     return os.environ.get(variable) if file is None else _text_of(file, option).strip()
 
 
@@ -315,8 +318,8 @@ def _text_of(file: Path, option: str) -> str:
 def source_options(given: Sequence[str], file: Path | None) -> dict[str, str]:
     """Return options of the stream from the command line and from a file.
 
-    The command line replaces options of the file. Names are case-insensitive, and the last value of
-    a name counts. Errors show no values.
+    An option of the command line replaces the option of the same name in the file. Names are
+    case-insensitive, and the last value of a name counts. Errors show no values.
     """
     named = dict[str, tuple[str, str]]()
     for where, text in [*_lines(file), *(("--option", option) for option in given)]:
@@ -339,8 +342,8 @@ def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
 def load_handler(handler: str, transform: str | None) -> "Handler":
     """Return a handler that calls the function of ``--handler`` with the result of ``--transform``.
 
-    The handler raises OptionError if the function returns a value, as the handler of a flow's stage
-    does.
+    The handler raises OptionError if the function returns a value: a function that returns a value
+    may be the handler of a flow's stage, which needs ``--flow``.
     """
     from headrace.gate import check_handler, refuse_unrun  # noqa: PLC0415  (brings Spark)
 

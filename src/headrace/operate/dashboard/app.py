@@ -91,7 +91,7 @@ PAGES: Final[tuple[tuple[str, Callable[[Site, str, Query], Page]], ...]] = (
 
 
 _MOST_OUTCOMES: Final = 100
-"""Number of newest actions whose outcome stays available on the page that follows the action."""
+"""Largest number of outcomes of actions that are kept for the pages that show them."""
 
 
 class _AnyPath(PathConvertor):
@@ -233,7 +233,7 @@ class Dashboard:
     def _reader_only(self, request: Request) -> Response | None:
         """Return the sign-in page for a client that may not read; None for a client that may read.
 
-        Raise RefusedError for a client that does not accept HTML.
+        Raise RefusedError for a client that may not read and does not accept HTML.
         """
         if self.settings.is_local or self._session(request) is not None:
             return None

@@ -12,7 +12,7 @@ from headrace.operate.dashboard.pages import NotFoundError, Page, Query, Site, w
 from headrace.operate.status.actions import RetryQueue, is_queued
 
 MOST_BYTES: Final = 20_000
-"""Longest value in a form (bytes); a browser may send three bytes for each."""
+"""Longest value that a form can edit (bytes). URL-encoded, each byte may take three."""
 
 _KEPT: Final = "\n\t"
 
@@ -21,7 +21,8 @@ def correctable(value: bytes | None) -> str | None:
     r"""Return the text of a value that a form can edit; None for any other value.
 
     Such a value is UTF-8, at most `MOST_BYTES` long, and has only visible characters that a browser
-    leaves as they are. All lines end with LF, or all with CR LF: a browser makes them equal.
+    leaves as they are. Its lines all end with LF or all with CR LF, because a browser sends all
+    line ends alike.
 
     >>> correctable(b'{"a": "12,50"}'), correctable(b"a\r\nb"), correctable(b"\xff")
     ('{"a": "12,50"}', 'a\nb', None)
@@ -39,9 +40,9 @@ def correctable(value: bytes | None) -> str | None:
 
 
 def corrected(before: bytes | None, text: str) -> bytes | None:
-    r"""Return a value that a form has sent, with the line ends of the value before.
+    r"""Encode a text that a form has sent, with the line ends of the value ``before``.
 
-    None if the value before is not `correctable`.
+    Return None if ``before`` is not `correctable`.
 
     >>> corrected(b"a\nb", "a\r\nc"), corrected(b"a\r\nb", "a\r\nc")
     (b'a\nc', b'a\r\nc')
@@ -59,16 +60,16 @@ def _ends_with_crlf(text: str) -> bool:
 
 
 GROUPS: Final = 100
-"""Largest number of groups of batches, and of dead letters, on a page."""
+"""Largest number of groups of batches on a page, and of groups of dead letters."""
 
 MOST_ALIKE: Final = 1_000
-"""Largest number of batches or dead letters that one form acts on, the oldest first."""
+"""A form acts on at most this many batches or dead letters, the oldest first."""
 
 ROWS: Final = 100
-"""Largest number of batches or dead letters on a group's page, the oldest first."""
+"""A group's page shows at most this many batches or dead letters, the oldest first."""
 
 PARTS: Final = 200
-"""Largest number of a batch's ranges, and of its dead letters, on a page."""
+"""A batch's page shows at most this many ranges, and at most this many dead letters."""
 
 
 def failures_page(site: Site, _name: str, query: Query) -> Page:
@@ -96,7 +97,10 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def _revision(gate: str | None = None) -> Revision:
-    """Return a revision that changes with each action, and each change of the gate or any gate."""
+    """Return a revision for a page about ``gate``, or about all gates for None.
+
+    The revision changes with each action of an operator, and with each change of these gates.
+    """
 
     def revision(fleet: Fleet) -> object:
         return fleet.acted, fleet.revisions if gate is None else fleet.revisions.get(gate)
@@ -188,7 +192,7 @@ def _alike(site: Site, template: str, messages: Sequence[str], values: Mapping[s
 
 
 def batch_page(site: Site, name: str, query: Query) -> Page:
-    """Return the page of a batch, with its ranges and dead letters after the first ``skip``."""
+    """Return the page of a batch, without the first ``skip`` ranges and dead letters."""
     skip = whole_number(query.get("skip", "")) or 0
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:

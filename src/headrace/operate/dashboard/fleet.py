@@ -1,4 +1,4 @@
-"""Snapshots of all gates; a look at the ledger reads only the changed gates again."""
+"""Snapshots of all gates. An update reads only the gates that have changed in the ledger."""
 
 import threading
 from collections.abc import Mapping
@@ -16,19 +16,19 @@ from headrace.operate.status.stages import StageSnapshot, stages_of
 from headrace.operate.status.states import GateHistory
 
 AGAIN_MS: Final = 5_000
-"""Age at which the snapshot of an unchanged gate is renewed (ms): the gate may have stalled."""
+"""Age (ms) at which the snapshot of an unchanged gate is renewed: the gate may have stalled."""
 
 AT_ONCE: Final = 64
-"""Largest number of unchanged gates that a look renews, so that no look takes long."""
+"""An update renews the snapshots of at most this many unchanged gates, so that it ends soon."""
 
 MOST_ACTIONS: Final = 1_000
-"""Largest number of operators' actions that a look reads."""
+"""An update reads at most this many of the newest actions of operators."""
 
 _NOTHING: Final = Unresolved()
 
 
 class Fleet:
-    """Keeps a snapshot of each gate. One thread looks at a time; the others wait for it."""
+    """Keeps a snapshot of each gate. One thread at a time updates the snapshots; others wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,13 +40,13 @@ class Fleet:
         """Lags of the gates."""
         self.stages: tuple[StageSnapshot, ...] = ()
         self.revisions: Mapping[str, tuple[Any, ...]] = {}
-        """A value for each gate that changes whenever the gate changes."""
+        """For each gate, a value that changes whenever the gate changes."""
         self.elsewhere: tuple[Any, ...] = ()
         self.acted: int | None = None
-        """The number of the newest action of an operator."""
+        """Number of the newest action of an operator; None if there is none."""
 
     def look(self, ledger: Ledger) -> None:
-        """Update all snapshots. They stay as they are if the read fails with a LedgerError."""
+        """Update all snapshots. If the ledger cannot be read, raise LedgerError and keep them."""
         with self._lock:
             self._look(ledger)
 

@@ -36,13 +36,14 @@ SPANS: Final[Mapping[str, int | None]] = {
     "7 d": 604_800_000,
     "all": None,
 }
-"""Time spans that a gate's charts offer (ms), up to now; None covers the whole ledger."""
+"""Lengths (ms) of the time spans up to now that a gate's charts offer; None: the whole ledger."""
 
 SPAN: Final = "15 min"
 """Default time span of a gate's charts, a key of `SPANS`."""
 
 POINTS: Final = 900
-"""Largest number of points in a chart. A longer time span combines batches into one point."""
+"""Largest number of points in a chart. The time range is divided into this many periods, and the
+batches of one period share a point."""
 
 SHORTEST_MS: Final = 60_000
 """Shortest time range of the charts (ms), for a gate that has just begun."""
@@ -51,8 +52,8 @@ SHORTEST_RANGE_MS: Final = 1_000
 """Shortest time range that a page's address can name (ms)."""
 
 CLOCKS_APART_MS: Final = 60_000
-"""Largest time (ms) by which a planner's clock may be ahead of this machine's clock, so that charts
-still show a new batch."""
+"""Time (ms) by which charts up to now reach beyond now, because a planner's clock may be ahead of
+this machine's clock."""
 
 
 def named_range(query: Query) -> tuple[int, int] | None:
@@ -70,14 +71,15 @@ def named_range(query: Query) -> tuple[int, int] | None:
 def chart_range(
     query: Query, now_ms: int, oldest_ms: Callable[[int], int | None], newest_ms: int | None
 ) -> tuple[int, int]:
-    """Return the time range of the charts (ms since the epoch): named, or a span up to now.
+    """Return the time range of the charts (ms since the epoch).
 
-    ``query`` names a range with ``from`` and ``until``, or a span. A span begins with the first
-    batch in it, so that a gate that is three minutes old fills its charts. A span ends with the
-    last batch if more than half of the charts would be empty, as after the end of a query.
+    ``query`` names the range with ``from`` and ``until``, or names a span up to now. A span begins
+    with the first batch in it, so that a gate that is three minutes old fills its charts. A span
+    ends with the last batch if more than half of the charts would be empty, as after the end of a
+    query.
 
-    ``oldest_ms`` returns the time of the first plan since a time, and ``newest_ms`` is the time of
-    the last plan; both are None if there is no plan.
+    ``oldest_ms`` takes a time and returns the time of the first plan since then. ``newest_ms`` is
+    the time of the last plan. Both are None if there is no plan.
     """
     named = named_range(query)
     if named is not None:
@@ -100,7 +102,8 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
     """Return the history of a gate as columns for charts, with marks for events.
 
     In ``query``, ``from`` and ``until`` (ms since the epoch) name a time range. Without them,
-    ``span`` is the length of the range up to now. Points before ``after`` are left out.
+    ``span`` is the length of the range up to now. With ``after`` (ms since the epoch), points
+    before this time are left out.
     """
     gate = refuse_no_gate(ledger, name)
     newest = ledger.batches.newest(name, 1)
@@ -174,7 +177,7 @@ ROWS: Final = 100
 
 
 def batches_page(site: Site, _name: str, query: Query) -> Page:
-    """Return the page of a gate's live batches, the newest first.
+    """Return the page of a gate's batches, the newest first.
 
     In ``query``, ``gate`` names the gate. With ``before`` (ms since the epoch), the page has only
     batches that were planned before that time.
@@ -353,7 +356,7 @@ def beyond_state(snapshot: GateSnapshot) -> str:
 
 
 def cells_of(partitions: Sequence[PartitionSnapshot]) -> list[tuple[PartitionSnapshot, int]]:
-    """Return partitions by topic and number, each with a shade for the heat map.
+    """Return partitions, sorted by topic and number, each with a shade for the heat map.
 
     The shade grows with the records that the batch left in the partition; 0 means no records.
     """

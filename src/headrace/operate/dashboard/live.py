@@ -1,7 +1,7 @@
-"""Live pages: regions of HTML, which the server renders, and sends again when they change.
+"""Live pages: regions of HTML that the server renders, and sends again when they change.
 
-A changed region is sent as a server-sent event, and the browser replaces the region. So a page
-without scripts shows the same, and each region has one template only, on the server.
+A changed region is sent as a server-sent event, and the browser replaces the region. So a browser
+without scripts shows the same regions, and each region has only one template, on the server.
 
 One read of the ledger serves all viewers. While a page is viewed, four SQL statements twice a
 second find the gates that have changed (``gate/ledger/moments.py``), and only these gates are read
@@ -60,7 +60,7 @@ class LedgerLink:
 
     @property
     def is_made(self) -> bool:
-        """Whether the ledger has been opened at least once, so that it exists."""
+        """Whether the ledger is known to exist, because it has been opened at least once."""
         return self._was_there
 
     def ask(self, question: Callable[[Ledger], Answer]) -> Answer:
@@ -147,7 +147,7 @@ class LedgerLink:
         # Not closed: other threads may still be reading from it.
 
     def _file_now(self) -> tuple[int, int] | None:
-        """Return device and inode of the SQLite file; None without one, or for other databases."""
+        """Return the SQLite file's device and inode; None if there is no file, as on PostgreSQL."""
         if self._file is None:
             return None
         try:
@@ -160,7 +160,7 @@ class LedgerLink:
 _LOG: Final = logging.getLogger("headrace.dashboard")
 
 ROUND_S: Final = 0.5
-"""Shortest interval between two rounds, in which the ledger is read and pages are updated (s)."""
+"""Shortest interval between two rounds (s). A round reads the ledger and updates the pages."""
 
 REST: Final = 19
 """Rest after a round, as a multiple of the round's processor time."""
@@ -246,7 +246,7 @@ class Channel:
             self.version = version
 
     def since(self, version: int) -> str | None:
-        """Return the regions and orders that changed after a version, as JSON; None without any."""
+        """Return the regions and orders that changed after a version, as JSON; None if none did."""
         if version >= self.version:
             return None
         regions = {name: html for name, (at, html) in self._regions.items() if at > version}
@@ -263,7 +263,7 @@ class LiveHub:
         self.away: str | None = None
         """Error of the last read of the ledger; None if the last read succeeded."""
         self.read_ms: int | None = None
-        """Time of the last successful read of the ledger (ms since the epoch); None before it."""
+        """Time of the last successful read of the ledger (ms since the epoch); None without one."""
         self._link = link
         self._channels: dict[str, Channel] = {}
         self._viewers = 0

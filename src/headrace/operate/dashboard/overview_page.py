@@ -30,10 +30,10 @@ from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs
 from headrace.operate.status.states import NeedGroup, ReceiverState, Where, grouped
 
 MOST_NEEDS: Final = 20
-"""Largest number of needs that are shown of a kind; the list of gates has the rest."""
+"""The page shows at most this many needs of one kind; the list of gates has all of them."""
 
 MOST_NAMES: Final = 3
-"""Largest number of gates that the sentence of a kind names."""
+"""The sentence about the needs of one kind names at most this many gates."""
 
 _ORDERS: Final[Mapping[str, Callable[[GateSnapshot], Any]]] = {
     "urgency": urgency_of,
@@ -47,7 +47,7 @@ _COLUMNS: Final = [
     for column, beside in zip_longest(GATE_COLUMNS, GATE_COLUMNS[1:])
     if not column.is_beside
 ]
-"""Columns of the page, each with a second column for the same cells, or None."""
+"""Columns of the page, each with the column that shares its cells, or with None."""
 
 COLUMNS_CSS: Final = (
     "@media (min-width: 761px) { table.gates tr { grid-template-columns: "
@@ -63,9 +63,9 @@ class Choice:
 
     Attributes:
         sort: Name of the order.
-        q: Text that the names contain, in any case.
+        q: Text in the names of the gates, in upper or lower case; empty for all gates.
         state: State of the gates; empty for every state.
-        need: Kind of a need of the gates; empty for all gates.
+        need: Kind of need that the gates have; empty for all gates.
     """
 
     sort: str = "urgency"
@@ -93,7 +93,7 @@ class Choice:
         )
 
     def address(self, **others: str) -> str:
-        """Return the page's address, with other values of the named fields.
+        """Return the page's address for this choice, with the fields in ``others`` replaced.
 
         >>> Choice(sort="lag", state="stalled").address(state="falling behind")
         '/?sort=lag&state=falling+behind'
@@ -160,7 +160,7 @@ def _group_view(group: NeedGroup) -> dict[str, object]:
 
 
 class _Rows:
-    """Rows of gates, each rendered again when its gate has changed."""
+    """Keeps the rendered row of each gate; renders a row again only if its gate has changed."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -185,7 +185,7 @@ class _Rows:
 
 
 def _look_alike(one: GateSnapshot, other: GateSnapshot) -> bool:
-    """Whether two snapshots differ only by their time."""
+    """Whether two snapshots are equal apart from their times, the ages of their lags, and needs."""
     if one is other:
         return True
     return _ageless(one) == _ageless(other)
@@ -197,7 +197,7 @@ def _ageless(snapshot: GateSnapshot) -> GateSnapshot:
 
 ACTIONS: Final = 100
 SPAN_COUNTS: Final = ("processed", "pruned", "open", "dead", "lost", "missing")
-"""Counts of a span's offsets, by outcome."""
+"""Names of the counts of a span's offsets, one count for each outcome."""
 
 SPANS: Final = 500
 """Largest number of spans on a page."""
@@ -215,7 +215,7 @@ _one_at_a_time = threading.Lock()
 
 
 def verify_page(site: Site, _name: str, query: Query) -> Page:
-    """Return the page of gates to verify, or with ``gate`` the result of its verification now."""
+    """Return the page of gates to verify; with ``gate``, it shows this gate's verification."""
     gate = query.get("gate") or None
     skip = whole_number(query.get("skip", "")) or 0
 
@@ -274,7 +274,7 @@ def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
 
 
 def actions_page(site: Site, _name: str, query: Query) -> Page:
-    """Return the page of operators' actions, the newest first, on all gates or on ``gate``.
+    """Return the page of operators' actions on all gates, or on ``gate``, the newest first.
 
     ``before`` is the number of the last action of the preceding page.
     """
@@ -337,7 +337,7 @@ def _over_since_ms(ledger: Ledger, gate_name: str) -> int | None:
 
 
 def layers_of(stages: Sequence[StageSnapshot]) -> list[list[StageSnapshot]]:
-    """Return the stages of a flow in layers: a stage's layer is below those of its upstream."""
+    """Return a flow's stages in layers; each stage is below all of its upstream stages."""
     depth = {stage.stage: 0 for stage in stages}
     for _ in stages:  # as often as the longest chain has stages, and no longer in a circle
         for stage in stages:
@@ -350,7 +350,7 @@ def layers_of(stages: Sequence[StageSnapshot]) -> list[list[StageSnapshot]]:
 
 
 def receivers_page(site: Site, _name: str, _query: Query) -> Page:
-    """Return the page of receivers, by journal and lane."""
+    """Return the page of receivers, grouped by journal and gate."""
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         journals: dict[tuple[str, str], list[ReceiverSnapshot]] = defaultdict(list)

@@ -118,7 +118,7 @@ def refuse_no_gate(ledger: Ledger, gate: str) -> GateRecord:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the whole number from 0 to 2^63 - 1 that a text writes; None for any other text."""
+    """Parse a text as a whole number from 0 to 2^63 - 1; return None for any other text."""
     is_number = text.isdecimal() and text.isascii() and len(text) < 20
     return int(text) if is_number and int(text) <= _HIGHEST_ID else None
 
@@ -253,7 +253,7 @@ def sparkline(values: Sequence[float | None], label: str) -> Markup:
 
 
 def bar(batch_ms: float | None, interval_ms: float | None) -> Markup:
-    """Return the HTML of a bar for a batch's duration, with a mark for the interval in its middle.
+    """Return the HTML of a bar for a batch's duration; the middle of the bar marks the interval.
 
     A duration above the interval fills the second half more and more slowly: twice the interval
     fills 75 % of the bar, and ten times the interval 95 %. From 1.5 times the interval on, the

@@ -43,7 +43,7 @@ class DashboardSettings:
             point its own name at the dashboard's address.
         certificate: Certificate for HTTPS, as a PEM file; None serves HTTP.
         key: Private key of the certificate, as a PEM file.
-        source_options: Options of the stream with which dead letters are sent again.
+        source_options: Options of the stream, for sending dead letters again.
     """
 
     ledger: str
@@ -107,14 +107,14 @@ MOST_BODY: Final = 64 * 1024
 """Largest body of a request (bytes). A form usually has a few hundred bytes."""
 
 DISCARDED: Final = 64 * 1024 * 1024
-"""Largest number of bytes of a body that is too large, which are read and dropped so that the
-sender gets the response."""
+"""If a body is too large, at most this many bytes of it are read and dropped, so that the sender
+gets the response."""
 
 DISCARD_S: Final = 5.0
 
 MOST_FAILED: Final = 10
-"""Number of wrong tokens within a minute after which a network cannot sign in until the minute
-ends."""
+"""A network that sends this many wrong tokens within a minute cannot sign in until a minute after
+the first of these tokens."""
 
 MOST_ADDRESSES: Final = 10_000
 """Largest number of networks whose wrong tokens are remembered; the oldest network is forgotten
@@ -300,7 +300,7 @@ def _host_of(text: str) -> str | None:
 
 
 def check_origin(headers: Headers) -> None:
-    """Raise RefusedError for a request of another site, by its Origin and Sec-Fetch-Site."""
+    """Raise RefusedError if Origin or Sec-Fetch-Site shows that another site sent a request."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     foreign = origin is not None and urlsplit(origin).netloc != headers.get("host")
     if foreign or site not in (None, "same-origin", "none"):
@@ -339,7 +339,7 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def check_form(session: Session | None, form: Mapping[str, str]) -> Session:
-    """Return the session that sent a form. Raise RefusedError without the session's form token."""
+    """Return ``session``; raise RefusedError if it is None or if the form lacks its form token."""
     if session is None:
         raise RefusedError(401, "Sign in first: each action is kept with the name of its operator.")
     token = form.get("form_token", "").encode("utf-8", "backslashreplace")

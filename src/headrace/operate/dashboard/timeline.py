@@ -1,8 +1,8 @@
 """Timeline of a gate's last batches, each divided into phases.
 
-The ledger has four times of a batch: the plan, the start and the end of the last call of its
-handler, and Spark's commit, from the rate sample. Spark reads while the handler asks for rows, so
-reading is no phase of its own.
+The ledger has four times of a batch: its plan, the start of the last call of its handler, the end
+of that call, and Spark's commit, which comes from the rate sample. Spark reads while the handler
+asks for rows, so reading is no phase of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ MOST: Final = 40
 
 PAUSE: Final = 20
 """Number of intervals without a batch that count as a pause. A timeline begins after the last
-pause, which would take most of the width."""
+pause, because a pause would take most of the timeline's width."""
 
 SHORTEST_PAUSE_MS: Final = 60_000
 

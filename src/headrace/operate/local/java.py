@@ -1,4 +1,4 @@
-"""Search for a Java runtime, and download of jars into the user's cache folder."""
+"""Finds a Java runtime, and downloads jars into the user's cache folder."""
 
 import fcntl
 import hashlib

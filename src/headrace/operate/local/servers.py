@@ -93,7 +93,7 @@ def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int,
     The ports are not reserved, so bind them soon.
 
     Raises:
-        SetupError: Fewer candidates are free.
+        SetupError: Fewer than ``count`` candidates are free.
     """
     free: list[int] = []
     for port in secrets.SystemRandom().sample(candidates, len(candidates)):

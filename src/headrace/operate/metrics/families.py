@@ -1,4 +1,4 @@
-"""Metric families, and totals of batches, which never decrease.
+"""Metric families, with totals of batches that never decrease.
 
 A monitoring system treats a decreased total as a restart. So `prune` first adds the counts of the
 batches that it deletes to the gate's row. A scrape reads only batches that may have changed since
@@ -74,9 +74,9 @@ def histogram(name: str, text: str) -> Family:
 
 @dataclass(frozen=True, slots=True)
 class _Collected:
-    """Metric families of one scrape, with the method of a prometheus_client registry.
+    """Metric families of one scrape, in the form of a prometheus_client registry.
 
-    Families without samples are left out.
+    `collect` leaves out families without samples.
     """
 
     families: Sequence[Family]
@@ -105,7 +105,7 @@ class _Known:
         pruned_totals: Totals of the gate's deleted batches, as text from the gate's row.
         sums: Counts of the deleted batches, and of the batches planned before ``until_ms``, which
             cannot change any more.
-        until_ms: Time before which all batches are in ``sums`` (ms since the epoch).
+        until_ms: All batches planned before this time are in ``sums`` (ms since the epoch).
         reported: Totals that the last scrape returned. Later scrapes return no lower totals.
     """
 
@@ -116,7 +116,7 @@ class _Known:
 
 
 class Totals:
-    """Counter of batches, which reads only batches that may have changed since the last scrape."""
+    """Counts batches, and reads only batches that may have changed since the last scrape."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}

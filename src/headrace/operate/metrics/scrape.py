@@ -29,9 +29,9 @@ def partition_families(
 ) -> list[Family]:
     """Return the families with the lag of each partition of each gate.
 
-    If a gate's source has answered since the newest batch was planned, the partitions are all that
-    the gate has read, and the lags come from this answer. Otherwise they come from the newest
-    batch.
+    If a gate's source has answered since the newest batch was planned, the answer gives the lags
+    of all partitions that the gate has read. Otherwise the newest batch gives the lags of its own
+    partitions.
     """
     own = gauge("partition_lag_records", "Records of a partition that no batch has begun yet.")
     theirs = Family(CONSUMER_LAG, "Records of a partition that no batch has begun yet.", "gauge")
@@ -100,9 +100,10 @@ def fact_families(
 def open_families(
     gates: Sequence[GateMoment], open_batches: OpenBatches, letters: Mapping[str, int], now_ms: int
 ) -> list[Family]:
-    """Return the families with each gate's unfinished batches and unresolved dead letters.
+    """Return the families with the numbers of each gate's unfinished batches and dead letters.
 
-    They are the numbers of both, and the age of the oldest failed batch (s); 0 if there are none.
+    Resolved dead letters do not count. A third family has the age of the gate's oldest failed batch
+    (s), which is 0 for a gate without one.
     """
     number = gauge("batches_open", "Batches that are not finished, by status.")
     unresolved = gauge("dead_letters_unresolved", "Dead letters that are not resolved yet.")
@@ -150,15 +151,15 @@ def exposition(
 
     Args:
         ledger: The ledger, or a function that opens it.
-        memory: State that is kept between scrapes. Default: None, the scrape counts all batches and
-            asks no source.
+        memory: State that is kept between scrapes. Default: None, so the scrape counts all batches
+            and asks no source.
         openmetrics: Whether to return OpenMetrics' text format (`OPENMETRICS_TYPE`) instead of
             Prometheus' (`PROMETHEUS_TYPE`). Default: off.
         per_partition: Whether to include the lag of each partition. Default: off.
         kafka_exporter_names: Whether to include the lag of each Kafka partition also as
             ``kafka_consumergroup_lag``. Default: off.
-        wait_s: Time to wait for sources that were not asked before (s). Default: 0, their answers
-            are in the next scrape.
+        wait_s: Time to wait for sources that were not asked before (s). Default: 0, so the
+            next scrape has their answers.
         clock: Function that returns the time (ms since the epoch).
     """
     memory = memory or MetricsMemory()

@@ -43,10 +43,10 @@ class WantedLimit:
 
     @classmethod
     def parse(cls, rate: str, lasts: str | None, lasts_name: str) -> Self:
-        """Parse a rate or ``off``, and a duration such as ``2h``; None or empty sets no duration.
+        """Parse a rate or ``off``, and a duration such as ``2h``.
 
-        Raise OptionError if the rate or the duration is invalid. The error calls the duration
-        ``lasts_name``.
+        If the duration is None or empty, the limit has no end. Raise OptionError if the rate or the
+        duration is invalid. The error calls the duration ``lasts_name``.
         """
         per_s = _rate_per_s(rate.strip())
         if lasts is None or not lasts.strip():
@@ -95,7 +95,7 @@ def _rate_per_s(text: str) -> float | None:
 
 
 MOST_READY: Final = 1_000
-"""Largest number of failed batches, and of batches in backfill, that a `RetryQueue` reads."""
+"""A `RetryQueue` reads at most this many failed batches, and as many batches in backfill."""
 
 
 def is_queued(batch: BatchRecord) -> bool:
@@ -252,9 +252,9 @@ class FlowDrain:
     The first stages, which read the flow's sources, are drained at once. A later stage is drained
     when every stage before it can be stopped, and no record waits in its source.
 
-    ``upstream`` has the gates directly before each gate, in topological order. ``waiting`` returns
-    the number of records in a gate's source; while it returns None (not known), the stage is not
-    drained. ``drain`` puts a gate's drain in force.
+    ``upstream`` maps each gate to the gates directly before it, and lists the gates in topological
+    order. ``waiting`` returns the number of records in a gate's source; while it returns None (not
+    known), the stage is not drained. ``drain`` puts a gate's drain in force.
     """
 
     def __init__(

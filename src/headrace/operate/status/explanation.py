@@ -24,10 +24,10 @@ from headrace.operate.status import words as out
 from headrace.operate.status.trends import batch_cost_of, law_of, settings_of
 
 _LOOKED_BACK: Final = 20
-"""Number of rate samples before a batch that are searched for the batch's rate."""
+"""The rate learnt before a batch is searched for in at most this many preceding rate samples."""
 
 _ACTIONS: Final = 1_000
-"""Number of operators' actions that are searched for the limits in force."""
+"""The limits in force are searched for in at most this many of operators' newest actions."""
 
 _MEANINGS: Final[Mapping[str, str]] = {
     Reason.RATE: "their shares of the rate",
@@ -42,12 +42,12 @@ _MEANINGS: Final[Mapping[str, str]] = {
 }
 
 _CLAUSES: Final = (Reason.LIMITED, Reason.THROTTLED)
-"""Prefixes of reasons that complete a sentence with "is": "limited to 10 records/s by ops"."""
+"""Prefixes of reasons that follow "is" in a sentence, as in "is limited to 10 records/s by ops"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limiting:
-    """Limit of a batch's partitions: reason, number of partitions, and records left over."""
+    """Partitions limited for one reason: the reason, their number, and the records left over."""
 
     reason: str
     partitions: int
@@ -80,7 +80,7 @@ class Explanation:
         proportional, integral, derivative: Contributions of the law's terms to that rate.
         fixed_ms, record_us: Cost of a batch before its first record (ms), and of a record (µs), as
             known now.
-        limiting: Limits of the partitions, the limit with the most records left over first.
+        limiting: Limits of the partitions, sorted by records left over, most first.
         throttled_by: The later stage whose throttle limited the batch.
         operator: Operator limits in force at the plan, in words.
         ceiling: The largest batch that the handler takes, as known now, in words.

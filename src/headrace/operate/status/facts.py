@@ -18,7 +18,7 @@ class Column:
         is_number: Whether the cells are aligned to the right.
         in_table: Whether ``headrace status`` shows the column: "always", "wide" (on a terminal of
             100 or more characters), or "never".
-        narrow: Returns a shorter text for narrow terminals and the page; None if ``text`` serves.
+        narrow: Returns a shorter text for narrow terminals and the page; None: they show ``text``.
         is_beside: Whether the page shows the text, smaller, in the cell of the preceding column.
         width: Share of the page's width; unused if `is_beside`.
         sort: Name of the page's sort order by this column; empty if the page has none.

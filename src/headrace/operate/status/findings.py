@@ -44,9 +44,10 @@ _GONE: Final = (
 
 
 def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], int]:
-    """Return the numbers of offsets that will not be processed: by kind, and accepted.
+    """Return the numbers of offsets that will not be processed.
 
-    An offset whose loss was accepted counts only as accepted.
+    They are the numbers by kind of finding, and the number of offsets whose loss was accepted. An
+    accepted offset does not count under its kind.
     """
     counts: Counter[FindingKind] = Counter()
     accepted = 0
@@ -59,7 +60,10 @@ def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], i
 
 
 def finding_sentences(findings: Sequence[Finding]) -> Iterator[tuple[FindingKind, str]]:
-    """Yield the kind and a sentence for findings, in order, at most `SENTENCES` of a kind."""
+    """Yield sentences about findings, in the order of the findings, each with the finding's kind.
+
+    After `SENTENCES` sentences about one kind, a last sentence counts the others.
+    """
     for kind, same in groupby(findings, key=lambda finding: finding.kind):
         by_batch: dict[object, list[Finding]] = defaultdict(list)
         for number, finding in enumerate(same):

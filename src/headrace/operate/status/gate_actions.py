@@ -22,9 +22,9 @@ class Command:
         group: Title of the group in which ``headrace --help`` lists the command.
         summary: The command's line in ``headrace --help``.
         help: Help of the command itself, printed with ``--help``.
-        example: Example of a command line, which the help ends with.
-        all_stages: Whether the command acts on all stages of a flow. Default: False; it acts on the
-            first stages, because pausing these stages pauses all.
+        example: Example of a command line, at the end of the help.
+        all_stages: Whether the command acts on all stages of a flow. Default: False; the command
+            acts on the first stages, because pausing these stages pauses all.
     """
 
     group: str
@@ -81,8 +81,8 @@ class GateAction:
 
     Attributes:
         effect: Writes the action into the ledger, given the gate, the author and the reason, and
-            returns the operator limits in force after that. None for a form whose fields the
-            effect needs; `dashboard.action_forms` has this effect.
+            returns the operator limits in force after that. None if the effect needs fields of the
+            form; then `dashboard.action_forms` has the effect.
         done: Effect of the action, in words that follow the gate's name. Default: None, which
             describes the operator limits in force.
         also: Returns a further effect on the gate, in words that follow ``done``; empty if there is

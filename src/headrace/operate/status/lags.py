@@ -1,8 +1,9 @@
 """Lags of gates in records and in seconds, and the time until the gates have caught up.
 
 Only the source knows the timestamp of the oldest waiting record. The source is asked if the ledger
-shows a lag of a minute or more. Commands, pages and metrics share its answers, so they show the
-same age. The age from an answer is used for a minute even if batches follow, as an upper bound.
+shows a lag of a minute or more. Commands, pages and metrics share the source's answers, so they
+show the same age. An answer's age is used for a minute even if batches follow: it is then an upper
+bound.
 """
 
 import math
@@ -20,8 +21,7 @@ SEED: Final = 12
 """Number of newest batches that are read when the lag of a gate is first computed."""
 
 LOOK_BACK: Final = 20_000
-"""Number of batches that are searched for the last time at which the gate had read the whole
-log."""
+"""To find when a gate had last read the whole log, at most this many batches are searched."""
 
 LOOK_AGAIN_MS: Final = 60_000
 """Shortest interval between two searches of a gate's older batches in the ledger (ms)."""
@@ -34,7 +34,7 @@ KEPT_MS: Final = 60_000
 followed (ms)."""
 
 OLD_S: Final = 60.0
-"""Age of the oldest waiting record (s) from which on the source is asked for age and retention."""
+"""The source is asked for age and retention if the ledger shows a lag of at least this time (s)."""
 
 _MOST_POINTS: Final = 2_000
 
@@ -83,8 +83,8 @@ class _Run:
     checkpoint_id: str | None
     points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
     newest_at: tuple[int, int] | None = None
-    """Last time at which the gate had read the whole log, from the ledger, and the time of this
-    search (ms since the epoch); None before the first search."""
+    """Last time at which the gate had read the whole log, and the time at which the ledger was
+    searched for it (both in ms since the epoch); None before the first search."""
 
 
 class Lags:
@@ -248,9 +248,9 @@ def may_be_more(gate: GateMoment, answer: SourceAnswer | None, now_ms: int) -> b
 
 
 def _points(gate: GateMoment, batches: Sequence[BatchRecord]) -> list[_Point]:
-    """Return the positions at the plans of the batches before the newest batch, oldest first.
+    """Return a point for each batch of the gate's checkpoint before the newest batch, oldest first.
 
-    They are counted back from the position of the newest batch.
+    The points' positions are counted back from the position of the newest batch.
     """
     own = [row for row in batches if row.checkpoint_id == gate.checkpoint_id]
     position = (gate.position or 0) - (gate.planned or 0)

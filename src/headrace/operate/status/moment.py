@@ -32,7 +32,7 @@ OVERVIEW: Final = 12
 """Default number of newest batches per gate when several gates are read."""
 
 _MANY: Final = 500
-"""Number of gates above which the rows of all gates are read, because a filter by name costs
+"""For more gates than this, the rows of all gates are read, because a filter by name would cost
 more."""
 
 
@@ -89,7 +89,7 @@ def read_histories(
 
 
 def _with_their_query(ledger: Ledger, histories: list[GateHistory]) -> list[GateHistory]:
-    """Return histories; set `waits_with` where another gate of the query waits for its sink."""
+    """Return histories with `waits_with` set for batches that wait for another gate's sink."""
     drivers = {history.gate.name: _driver_without_handler(history) for history in histories}
     if not any(drivers.values()):
         return histories
@@ -110,8 +110,8 @@ def _with_their_query(ledger: Ledger, histories: list[GateHistory]) -> list[Gate
 def _driver_without_handler(history: GateHistory) -> str | None:
     """Return the driver of a gate's query if the newest batch waits for another gate's handler.
 
-    A query has one handler, which belongs to one of the query's gates. Only that gate's row has the
-    query's checkpoint. Return None if the batch does not wait.
+    A query has one handler, which belongs to one of the query's gates. Only that gate's row in the
+    ledger has the query's checkpoint. Return None if the batch does not wait.
     """
     query, newest = history.query, next(iter(history.batches), None)
     if query is None or query.checkpoint is not None or newest is None:

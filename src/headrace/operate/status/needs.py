@@ -414,7 +414,7 @@ def _to_go(snapshot: GateSnapshot) -> str:
 
 
 def drained_in(drain_s: float | None) -> str:
-    """Return the time until no record waits in words, in whole seconds: it is an estimate."""
+    """Format the time until no record waits, in whole seconds, because it is an estimate."""
     if drain_s is None:
         return out.UNKNOWN
     return out.duration(round(drain_s) * 1000) if drain_s >= 60 else f"{drain_s:.0f} s"

@@ -29,7 +29,7 @@ MANY: Final = 10
 """Number of isolated batches above which a gate's snapshot has advice about bad records."""
 
 _REASON_LENGTH: Final = 70
-"""Largest number of characters of an exception's message in a sentence."""
+"""Maximum number of characters that a sentence quotes from an exception's message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class IsolatingSnapshot:
 class IsolatedSnapshot:
     """Summary of the isolated batches among a gate's last batches.
 
-    The handler raised either on single records, or on whole batches all of whose parts pass.
+    The handler raised either on single records, or only on whole batches, while their parts pass.
     """
 
     batches: int

@@ -56,7 +56,7 @@ from headrace.operate.status.words import (
 )
 
 IN_DOUBT: Final = "no part of its batch passes"
-"""Reason for which a batch waits if either the sink is away or the handler is wrong."""
+"""Reason for a batch's wait if it is uncertain whether the sink is away or the handler is wrong."""
 
 ARROWS: Final[Mapping[Trend, str]] = {Trend.FALLING: "↓", Trend.STEADY: "→", Trend.RISING: "↑"}
 
@@ -131,7 +131,7 @@ class Moment:
         return self.newest.reason if self.newest else None
 
     def waiting(self) -> int | None:
-        """Return the lag at the newest batch's plan, or if no batch follows, the lag after it."""
+        """Return the lag at the newest batch's plan, or the lag after that batch if `is_over`."""
         if self.is_over:
             return waiting_behind(self.history, self.lag_now)
         return self.newest.lag if self.newest else None

@@ -47,8 +47,7 @@ def source_access(
 
 
 _Place = tuple[TopicPartition, str]
-"""A partition, with ``next`` for the next record to read, or ``first`` for the log's first
-record."""
+"""A partition, and the record in it: ``next`` (to read), or ``first`` (in the log)."""
 
 ASK_AGAIN_S: Final = 10.0
 """Shortest interval between two requests for the same gate (s)."""
@@ -63,8 +62,7 @@ MOST_AT_ONCE: Final = 8
 """Largest number of gates whose sources are asked at the same time."""
 
 MOST_RECORDS: Final = 100
-"""Largest number of a gate's partitions whose next record is read for its timestamp: the partitions
-with the largest lags."""
+"""Timestamps are read for at most this many partitions of a gate: those with the largest lags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +114,12 @@ class SourceAnswer:
         return min(times, default=None)
 
     def retention_left_s(self) -> float | None:
-        """Return the shortest time (s) until a log deletes its next record to read.
+        """Return the time (s) until retention deletes a record that waits to be read.
 
-        The log's first record is due for deletion now, and retention by age deletes the next record
-        to read ``next_ms - first_ms`` later. 0 if records were deleted before they were read. None
-        if no record waits, or if no log has deleted a record yet.
+        A log's first record is due for deletion now, and retention by age deletes the next record
+        to read ``next_ms - first_ms`` later. Return the shortest of these times over all
+        partitions; 0 if records were deleted before they were read; None if no record waits, or if
+        no log has deleted a record yet.
         """
         left = []
         for partition in self.partitions.values():

@@ -13,11 +13,11 @@ BOTTLENECK: Final = "bottleneck"
 """State of a stage that throttles other stages and is not throttled itself."""
 
 WINDOW_MS: Final = 60_000
-"""Time before now in which the shares of busy, throttled and idle time are measured (ms)."""
+"""Shares of busy, throttled and idle time are measured over this time (ms) up to now."""
 
 MOST_BATCHES: Final = 200
-"""Largest number of a stage's batches from which its busy time is computed. Short batches may cover
-less time than `WINDOW_MS`."""
+"""A stage's busy time is computed from at most this many batches. If the batches are short, they
+may cover less time than `WINDOW_MS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class StageSnapshot:
         throttled_by: The downstream stage that throttles this stage. None while the stage is free,
             or if the rate that its gate has learnt is below the throttle's rate.
         throttle_level: Level of the throttle; 0 while the stage is free.
-        rate_per_s: The rate that the stage's gate has learnt (records/s); None before that.
+        rate_per_s: The rate that the stage's gate has learnt (records/s); None if there is none.
         rate_limit_per_s: Largest rate under the throttle (records/s); None while the stage is
             free.
         queue_bytes: Bytes that wait on the stage's channel; None if not known.
         missing_upstream: An upstream stage that does not run; None if all run.
         upstream: The stages directly before this stage.
-        throttled_since_ms: Time since which ``throttled_by`` throttles the stage (ms since the
+        throttled_since_ms: Time at which ``throttled_by`` began to throttle the stage (ms since the
             epoch); None while the stage is free.
         busy: Fraction of the last minute, or of the time since the stage's first batch, in which a
             batch ran. A running batch counts up to now.
@@ -59,13 +59,13 @@ class StageSnapshot:
 
     @property
     def in_force_per_s(self) -> float | None:
-        """Rate in force (records/s): the lower of learnt rate and rate limit; None without both."""
+        """Lower of learnt rate and rate limit (records/s): the rate in force; None if both are."""
         rates = [rate for rate in (self.rate_per_s, self.rate_limit_per_s) if rate is not None]
         return min(rates, default=None)
 
     @property
     def throttled(self) -> float:
-        """Fraction of the time in which no batch ran, if another stage throttles this stage."""
+        """Fraction of the time without a batch if another stage throttles this stage, else 0."""
         return 0.0 if self.throttled_by is None else 1 - self.busy
 
     @property
@@ -109,9 +109,9 @@ def _stages(
 
 
 def _as_felt(state: StageState, rate_per_s: float | None) -> StageState:
-    """Return a stage's state without its throttle if the stage's own rate is lower.
+    """Return a stage's state, without its throttle if the throttle has no effect.
 
-    Such a throttle has no effect on the stage.
+    It has none if the rate that the stage's gate has learnt is below the throttle's rate.
     """
     limit = state.rate_limit_per_s
     if limit is None or rate_per_s is None or limit <= rate_per_s:

@@ -1,8 +1,8 @@
 """States of gates and receivers, each declared once, and the needs (problems) of operators.
 
-A query is dead if its lease or its process has ended, but the query did not leave its gate. A
-stopped query leaves its gate, so it is not dead. A killed program leaves no gate, even though
-Spark's JVM then ends the planner in order.
+A query is dead if its lease or its process has ended before the query left its gate. A stopped
+query has left its gate, so it is not dead. The query of a killed program does not leave its gate,
+even though Spark's JVM then ends the planner in order.
 """
 
 import shlex
@@ -87,9 +87,9 @@ class GateHistory:
     else None."""
 
     def ended_by(self, how: QueryEnd) -> str | None:
-        """Return the author or the error of the query's end if it ended as ``how`` says; else None.
+        """Return the author or the error that ended the last query, if it ended as ``how`` says.
 
-        Return None also while a query runs.
+        Return None if the query ended in another way, or while a query runs.
         """
         if self.query is not None:
             return None
@@ -118,7 +118,7 @@ class GateHistory:
 
     @property
     def unfit_records(self) -> int:
-        """Number of records in the last `FIT_BATCHES` batches that the schema does not fit.
+        """Number of records that the schema does not fit, in the last `FIT_BATCHES` batches.
 
         0 while the schema fits enough records, or while no dead letter waits.
         """
@@ -157,7 +157,7 @@ def query_behind(ledger: Ledger, gate: str) -> tuple[GateQuery | None, GateQuery
 
 
 def sorted_query(found: tuple[GateQuery, bool] | None) -> tuple[GateQuery | None, GateQuery | None]:
-    """Return the pair (running query, lost query) for a query, by whether its lease is in force."""
+    """Return (running query, lost query); a query is lost if its lease or process has ended."""
     if found is None:
         return None, None
     query, lives = found
@@ -229,7 +229,7 @@ class GateState(StrEnum):
         "Dead: its process has ended without a word; last sign of its query {ended}.",
         BATCH,
     )
-    """The query's process has ended, and reported no end of the query."""
+    """The query's process has ended without reporting the end of the query."""
     SILENT = (
         "silent",
         Urgency.NOW,
@@ -280,7 +280,7 @@ class GateState(StrEnum):
     )
     """Records wait, and the number of waiting records grows."""
     STEADY = "steady", Urgency.FINE, "yellow", "Holding: {waiting}."
-    """Records wait. The number of waiting records is steady, or too few batches show a trend."""
+    """Records wait, and their number is steady, or there are too few batches to show a trend."""
     LIMITED = (
         "limited",
         Urgency.WATCH,
@@ -449,7 +449,7 @@ def is_over(history: GateHistory, newest: BatchRecord, now_ms: int) -> bool:
 
 
 def has_ended(history: GateHistory) -> bool:
-    """Whether the gate's last query has ended, or its process gives no sign of life."""
+    """Whether the gate's last query has ended, or the query's process gives no sign of life."""
     signs = (history.gate.ended, history.gone, history.stop)
     return history.query is None and any(sign is not None for sign in signs)
 

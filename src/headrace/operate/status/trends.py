@@ -27,10 +27,10 @@ BATCHES: Final = 3
 """Number of consecutive batches on which advice is based."""
 
 _ABOUT: Final = 0.9
-"""Fraction of the interval from which on a batch counts as filling the interval."""
+"""A batch that takes at least this fraction of the interval counts as filling the interval."""
 
 _LONG: Final = 1.5
-"""Multiple of the interval from which on a batch takes too long."""
+"""A batch that takes at least this multiple of the interval takes too long."""
 
 _ROOM: Final = 1.2
 """Length of a proposed interval, as a multiple of a batch's usual duration."""
@@ -145,8 +145,8 @@ def _fixed_s(cost: SourceCost | None) -> float | None:
 
 
 WINDOW: Final = 6
-"""Number of batches over which the change of the lag is measured: enough to average out a batch of
-an odd size, few enough to show within seconds that a job slows down."""
+"""Number of batches over which the change of the lag is measured. This number averages out a batch
+of an odd size, and still shows within seconds that a job slows down."""
 
 STEADY: Final = 0.02
 """Largest change of the lag that counts as steady, as a fraction of the throughput."""
@@ -220,7 +220,7 @@ class LagChange:
 
 
 def newest_run(batches: Sequence[BatchRecord]) -> list[BatchRecord]:
-    """Return the batches of the newest checkpoint, because offsets of others are not comparable."""
+    """Return the newest checkpoint's batches: offsets are comparable only within one checkpoint."""
     return [batch for batch in batches if batch.checkpoint_id == batches[0].checkpoint_id]
 
 
@@ -322,7 +322,7 @@ def _low_rate(
 
 
 def _too_small_batches(gate: GateRecord, batches: Sequence[BatchRecord]) -> str | None:
-    """Return advice if the ceiling makes the newest batch smaller than its rate; else None."""
+    """Return advice if the ceiling limited the newest batch below its rate; else None."""
     ceiling = known_ceiling(gate.size_ceiling)
     newest = batches[0] if batches else None
     if ceiling is None or newest is None or not newest.reason.startswith(Reason.CEILING):

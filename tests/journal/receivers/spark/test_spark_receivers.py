@@ -197,7 +197,7 @@ def test_a_token_is_shown_nowhere(
         (HTTP, 1, {"lane": 100_000}, "lane 100000"),
         (HTTP, 2, {"lane": 99_999}, "lane 100000"),
         (HttpReceiver, 1, {}, "is the class HttpReceiver; pass an instance"),
-        (HTTP, 1, {"journal": "ftp://somewhere/events"}, "no journal at ftp://"),
+        (HTTP, 1, {"journal": "ftp://somewhere/events"}, "ftp:// URLs are not supported"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_started(

@@ -268,7 +268,7 @@ def _check_client(client: _Client, config: Mapping[str, Value], options: Mapping
     """Let librdkafka check a configuration: create a client that never connects.
 
     ``options`` are the user's options, from which ``config`` was translated. `OptionError` names
-    them.
+    these options, not librdkafka's.
     """
     quiet = {"bootstrap.servers", "debug", "log_level"}
     unconnected = {name: value for name, value in config.items() if name not in quiet}

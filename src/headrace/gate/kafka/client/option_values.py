@@ -43,7 +43,7 @@ def client_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_secret(option: str) -> bool:
-    """Return whether the value of an option is secret. The prefix ``kafka.`` may be missing.
+    """Return whether an option's value is secret. The option's name may lack the prefix ``kafka.``.
 
     >>> [is_secret(o) for o in ("kafka.sasl.jaas.config", "ssl.keystore.key", "subscribe")]
     [True, True, False]
@@ -120,7 +120,7 @@ def integer(least: int, most: int, *, minus_one: int | None = None) -> ValueType
 
 
 def one_of(*words: str) -> ValueType:
-    """Return the type of an option with these words, in any case, as its allowed values."""
+    """Return the type of an option whose allowed values are these words, in upper or lower case."""
     by_lower = {word.lower(): word for word in words}
     return ValueType(" or ".join(words), lambda text: by_lower.get(text.lower()))
 

@@ -14,7 +14,7 @@ _PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1---
 
 
 def tls_config(options: Mapping[str, str]) -> dict[str, Value]:
-    """Translate Java's ``ssl.*`` options to librdkafka's; raise `OptionError` if it cannot."""
+    """Translate Java's ``ssl.*`` options to librdkafka's; raise `OptionError` where that fails."""
     config = {**_trust(options), **_key(options)}
     _check_protocols(options)
     algorithm = options.get("ssl.endpoint.identification.algorithm")
@@ -178,7 +178,7 @@ _LOGIN_HANDLERS: Final = (
 
 
 def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
-    """Translate Java's ``sasl.*`` options to librdkafka's; raise `OptionError` if it cannot."""
+    """Translate Java's ``sasl.*`` options to librdkafka's; raise `OptionError` where that fails."""
     login = parse_jaas(options[_JAAS]) if _JAAS in options else None
     mechanism = options.get("sasl.mechanism", "GSSAPI").upper()
     if mechanism == "AWS_MSK_IAM":
@@ -383,14 +383,14 @@ class Login:
 
 
 def parse_jaas(text: str) -> Login:
-    """Parse the value of ``sasl.jaas.config`` as Java does; raise `OptionError` without its text.
+    """Parse the value of ``sasl.jaas.config`` as Java does. `OptionError` never quotes the value.
 
     >>> parse_jaas('a.b.PlainLoginModule required username="u" password="p";').options
     {'username': 'u', 'password': 'p'}
     """
     tokens = _tokens(text)
     if len(tokens) < 2 or tokens[0][0] == "mark" or tokens[1][1].lower() not in _FLAGS:
-        raise _malformed("does not begin with a login module and the word required")
+        raise _malformed("does not begin with a login module and the word 'required'")
     options: dict[str, str] = {}
     at = 2
     while at < len(tokens) and tokens[at] != ("mark", ";"):

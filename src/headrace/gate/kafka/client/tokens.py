@@ -39,7 +39,7 @@ def fetch_token(name: str) -> Token:
     """Call the token function. Return token, expiry (s), principal and empty extensions.
 
     BrokerError is raised if the function raised an exception. OptionError is raised if the function
-    does not exist, or if its result is not as required.
+    does not exist or returns an invalid result.
     """
     value: Any
     value, raised = call(_SETTING, name, load_function(_SETTING, name, SHAPE))
@@ -53,7 +53,7 @@ def fetch_token(name: str) -> Token:
 
 
 def with_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings for a new client. If they name a token function, add its callback."""
+    """Return a new client's settings; a token function named in ``config`` becomes a callback."""
     settings = {name: value for name, value in config.items() if name != OPTION}
     name = config.get(OPTION)
     if name is None:

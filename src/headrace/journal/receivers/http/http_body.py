@@ -26,11 +26,11 @@ _RETRY_S: Final = 1.0
 other bodies release memory."""
 
 _PIECE_BYTES: Final = 64 * 1024
-"""Most bytes of decompressed data that are produced at once."""
+"""Maximum size of a piece of decompressed data (bytes)."""
 
 _COMPRESSED_BYTES: Final = 1024
 """Number of compressed bytes that are decompressed before other tasks may run. The number is small,
-because so many bytes can contain 50 empty gzip members."""
+because 1024 bytes can already contain 50 empty gzip members."""
 
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
@@ -62,7 +62,7 @@ class RequestBody:
     def take(self) -> bytes:
         """Return the decompressed body without copying it, and drop the reference to it.
 
-        Its memory counts towards the limit until `release`.
+        The body's memory counts towards the limit until `release`.
         """
         data, self._data = self._data, bytearray()
         return cast(bytes, data)  # the bytes are not changed any more
@@ -258,9 +258,9 @@ class RequestFormat:
         return Records(batch)
 
     def _check_key(self, key: str, count: int) -> None:
-        """Raise HttpRejection if the copies of the key, one for each record, exceed a body's limit.
+        """Raise HttpRejection if the key's copies, one per record, are larger than a body may be.
 
-        The limit is ``max_decompressed_bytes``.
+        The limit for all copies together is ``max_decompressed_bytes``.
         """
         most_bytes = self._settings.max_decompressed_bytes
         if len(key) * count > most_bytes:

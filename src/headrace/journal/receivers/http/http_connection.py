@@ -1,10 +1,10 @@
 """HTTP/1.1 connections of a receiver: parsing, answering, and limits of time and memory.
 
 The package httptools parses requests with the parser llhttp. httptools does not report where in its
-input a request ends, so the parser must never get bytes of two requests at once. The parser gets a
-body with a declared length up to its end, and the headers or a chunked body up to the next empty
-line. If a sender sends further requests before it has the answer (pipelining), these requests wait
-unparsed, at most 32 KiB.
+input a request ends, so the parser must never get bytes of two requests at once. If a body has a
+declared length, the parser gets the bytes up to the end of the body. Of headers and chunked bodies,
+it gets the bytes up to the next empty line. If a sender sends further requests before it has the
+answer (pipelining), up to 32 KiB of these requests wait unparsed.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from headrace.journal.receivers.settings import HttpSettings
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 IDLE_S: Final = 75.0
-"""Time after an answer for which a connection may be idle (s). Load balancers reuse idle
+"""Time for which a connection may be idle after an answer (s). Load balancers reuse idle
 connections for 60 s. If the receiver closed a connection sooner, a request in flight would fail."""
 
 _END: Final = b"\r\n\r\n"
@@ -69,11 +69,11 @@ class HttpServer:
 
     Args:
         routes: Request handlers, by path and method.
-        usage: Error message of the answers to an unknown path or method.
+        usage: Error message for requests with an unknown path or method.
         settings: Limits of size and time.
         connections: Set of open connections with its limit.
         rejections: Counter of rejected requests and connections.
-        idle_s: Time after an answer for which a connection may be idle (s). Default: 75.
+        idle_s: Time for which a connection may be idle after an answer (s). Default: 75.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class HttpServer:
         Args:
             listener: Listening socket.
             access: Access control with the TLS certificate; None for no TLS.
-            stop_s: Time after the cancellation for requests in progress to be answered (s).
+            stop_s: Time limit for answers to requests in progress after the cancellation (s).
         """
         self.is_secured = access is not None and access.context is not None
         doorway = Doorway(
@@ -133,7 +133,7 @@ class HttpServer:
             await asyncio.wait(ends)
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Call the request's handler and return its answer; if the handler fails, an error answer.
+        """Call the request's handler; return its answer, or an error answer if the handler fails.
 
         Raises SenderGoneError if the rest of the body will not arrive.
         """
@@ -170,7 +170,7 @@ class _Awaited(Enum):
 
 
 class HttpConnection(SenderProtocol):
-    """Connection of one sender, which handles one request after another.
+    """Connection that handles one sender's requests, one after another.
 
     If a sender sends further requests before it has the answer, these requests wait unparsed. The
     setting ``header_s`` limits the time for a request's headers. It also limits the time for the
@@ -358,7 +358,7 @@ class HttpConnection(SenderProtocol):
         self._parser.feed_data(b"\r\n".join([start, *lines, b"", b""]))
 
     def on_message_begin(self) -> None:
-        """Record that a request has begun; llhttp calls this at its first byte."""
+        """Record that a request has begun; llhttp calls this at the request's first byte."""
         self._has_begun = True
 
     def on_url(self, url: bytes) -> None:
@@ -421,7 +421,7 @@ class HttpConnection(SenderProtocol):
         self._pace()
 
     def _pace(self) -> None:
-        """Pause reading while bytes wait to be parsed or handled, or answers are not read.
+        """Pause reading while bytes wait to be parsed or handled, or the sender reads no answers.
 
         Otherwise resume reading.
         """

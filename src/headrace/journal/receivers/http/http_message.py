@@ -21,7 +21,7 @@ from headrace.journal.receivers.settings import HttpSettings
 JSON: Final = "application/json"
 
 READ_BYTES: Final = 32 * 1024
-"""Most bytes that are read from a connection at once. Reading also pauses while so many bytes of a
+"""Maximum size of one read from a connection (bytes). Reading pauses while this many bytes of a
 body wait for the handler."""
 
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
@@ -65,7 +65,7 @@ class HttpAnswer:
 
     @property
     def is_last(self) -> bool:
-        """Whether the answer's headers tell the sender that the connection closes after it."""
+        """Whether the answer's headers say that the connection closes after this answer."""
         return self.headers.get("connection") == "close"
 
     def encoded(self, *, is_last: bool, has_body: bool = True) -> bytes:
@@ -105,9 +105,9 @@ def json_answer(value: Any, status: int = 200) -> HttpAnswer:
 class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of ours
     """Exception that rejects a request with an error answer.
 
-    The answer has this status, these headers, and as JSON a sentence that names the fault and the
-    remedy, without secrets. ``kind`` is the label under which the rejection is counted. Default:
-    ``HTTP`` and the status.
+    The answer has this status and these headers. Its body is JSON with a sentence that names the
+    fault and the remedy, without secrets. ``kind`` is the label under which the rejection is
+    counted. Default: ``HTTP`` and the status.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ Each check is a function that returns whether a request is wrong, with the rejec
 
 
 def refusal(version: str, headers: Headers) -> HttpRejection | None:
-    """Check a request's HTTP version and headers; return a rejection, or None if all is right."""
+    """Check a request's HTTP version and headers; return a rejection, or None if both are valid."""
     for is_wrong, rejection in _CHECKS:
         if is_wrong(version, headers):
             return rejection
@@ -311,7 +311,7 @@ def refusal(version: str, headers: Headers) -> HttpRejection | None:
 
 
 def too_long(settings: HttpSettings) -> HttpRejection:
-    """Return the rejection of a request whose headers, or text between chunks, are too long."""
+    """Return the rejection of a request with too long headers, or too long text between chunks."""
     return HttpRejection(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
         f"The headers have more than the {settings.max_header_bytes} bytes allowed; send fewer or"
@@ -322,7 +322,7 @@ def too_long(settings: HttpSettings) -> HttpRejection:
 def protocol_error(error: httptools.HttpParserError) -> HttpRejection:
     """Return the rejection for an error of the parser.
 
-    It does not contain the error's text, which may quote secrets of the request.
+    The rejection does not contain the error's text, which may quote secrets of the request.
     """
     if "Content-Length" in (text := str(error)) and "Transfer-Encoding" in text:
         return _AMBIGUOUS

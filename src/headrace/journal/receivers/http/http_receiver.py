@@ -29,15 +29,15 @@ from headrace.journal.receivers.settings import HttpSettings
 from headrace.journal.records import Records
 
 _LARGE_BYTES: Final = 64 * 1024
-"""Size from which a body is parsed in a thread, so that other senders do not wait (bytes)."""
+"""Minimum size of a body that is parsed in a thread, so that other senders do not wait (bytes)."""
 
 _PARSED_AT_ONCE: Final = 2
-"""Number of large bodies that are parsed at the same time. During parsing a body takes its own size
-of memory once more."""
+"""Number of large bodies that are parsed at the same time. Parsing a body takes as much memory as
+the body itself, in addition to the body."""
 
 
 _MANY_PARTS: Final = 256
-"""Number of record separators from which even a small body is parsed in a thread."""
+"""Minimum number of record separators for which even a small body is parsed in a thread."""
 
 
 class HttpReceiver(ListeningReceiver[HttpSettings]):
@@ -68,8 +68,8 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
 
     Args:
         settings: Address and limits. Default: ``HttpSettings()``.
-        stop_s: Time that a stop waits for requests in progress to be answered (s). Default: 5.
-        idle_s: Time after an answer for which a connection may be idle (s). Default: 75.
+        stop_s: Time for which a stop waits for the answers to requests in progress (s). Default: 5.
+        idle_s: Time for which a connection may be idle after an answer (s). Default: 75.
     """
 
     scheme = "http"

@@ -40,8 +40,8 @@ def status_routes(intake: Intake) -> Routes:
     path      answered 200 if                   answered 503 with ``{"error": ...}`` if
     ========= ================================= ==============================================
     /health   records can be stored             records cannot be stored, as on a full disk
-    /ready    records can be stored, and no     records cannot be stored, all senders must
-              sender must wait                  wait, or the receiver stops
+    /ready    records can be stored, and        records cannot be stored, all senders must
+              senders need not wait             wait, or the receiver stops
     ========= ================================= ==============================================
 
     ``/metrics`` returns Prometheus' text format.

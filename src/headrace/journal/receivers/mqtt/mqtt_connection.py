@@ -231,7 +231,7 @@ class MqttConnection:
         self._loop.call_soon_threadsafe(self._arrive, message)
 
     def _fits(self, message: MqttMessage) -> bool:
-        """Whether a message fits into ``max_arrived_bytes``, with the messages waiting for `next`.
+        """Whether a message and the messages that wait for `next` fit into ``max_arrived_bytes``.
 
         If no message waits, a message of any size fits.
         """
@@ -266,10 +266,10 @@ class MqttConnection:
 class _Client(Client):
     """Client of paho-mqtt that reports errors of its network thread, and limits message sizes.
 
-    In paho-mqtt an exception, such as for a topic that is not UTF-8, ends the network thread
-    silently, and with it pings and acknowledgements. This class passes the exception to
-    ``on_failure``. It parses messages with `message_of`, and does not read a message larger than
-    ``max_packet_bytes``, because paho-mqtt has no such limit.
+    In paho-mqtt an exception, such as for a topic that is not UTF-8, silently ends the network
+    thread, so pings and acknowledgements stop. This class passes the exception to ``on_failure``.
+    It parses messages with `message_of`, and does not read a message larger than
+    ``max_packet_bytes``, because paho-mqtt has no limit for the size of messages.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class _Client(Client):
         self._max_packet_bytes = max_packet_bytes
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        """Read up to ``bufsize`` bytes, the remaining bytes of a packet.
+        """Read up to ``bufsize`` bytes, the number of bytes that are missing from a packet.
 
         Raises ReceiverError for a packet that is too large.
         """

@@ -15,16 +15,16 @@ be stored twice. A rejection would not help, because the broker would repeat the
 """
 
 MOST_PROPERTIES: Final = 1_000
-"""Most user properties of a message that are parsed, because each takes time and up to 30 times its
-size in memory. Further properties are dropped."""
+"""Maximum number of user properties that are parsed in a message, because each property takes time
+and up to 30 times its size in memory. Further properties are dropped."""
 
 _FRAME_BYTES: Final = 256
 _PROPERTY_BYTES: Final = 200
 
 _CONTENT_TYPE, _USER_PROPERTY = 0x03, 0x26
 _SIZES: Final = {0x01: 1, 0x02: 4, 0x23: 2}
-"""Sizes of the properties of PUBLISH that have a fixed size and are skipped (bytes), by property
-identifier (MQTT 5, 3.3.2.3)."""
+"""Sizes (bytes) of the skipped properties of PUBLISH that have a fixed size, by property identifier
+(MQTT 5, 3.3.2.3)."""
 _TEXTS: Final = frozenset({_CONTENT_TYPE, 0x08, 0x09})
 _SUBSCRIPTION: Final = 0x0B
 

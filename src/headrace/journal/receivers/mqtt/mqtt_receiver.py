@@ -22,11 +22,11 @@ _LOG: Final = logging.getLogger("headrace.receivers")
 
 _MAX_DELAY_S: Final = 30.0
 _SUBMIT_BYTES: Final = 1024 * 1024
-"""Most bytes of messages that are submitted to the intake together."""
+"""Maximum total size of the messages that are submitted to the intake together (bytes)."""
 
 
 class MqttReceiver:
-    """Receiver of messages from topics of an MQTT 5 broker, which acknowledges durable messages.
+    """Receiver that reads messages from an MQTT 5 broker, and acknowledges durable messages.
 
     Each message becomes a record. Its payload is the value, and its topic is the key. The headers
     are its user properties and, as ``content-type``, its content type. The receiver subscribes with

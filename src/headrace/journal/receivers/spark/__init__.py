@@ -1,4 +1,4 @@
-"""Receivers on Spark's executors, which the driver starts, watches, restarts and stops."""
+"""Receivers on Spark's executors. The driver starts, watches, restarts and stops the receivers."""
 
 from headrace.core.system import door
 

@@ -1,4 +1,7 @@
-"""Receiver in a Spark task, which runs while the driver answers; does not import Spark."""
+"""Receiver that runs in a Spark task while the driver answers.
+
+This module does not import Spark.
+"""
 
 import asyncio
 import contextlib
@@ -155,7 +158,7 @@ class _Hosted:
             await self._serving
 
     async def receive(self, intake: Intake) -> None:
-        """Report that the receiver receives, and run it; called once the lane is locked."""
+        """Report that the receiver receives, and run it; called after the lane is locked."""
         self._receiving = True
         self._changed.set()
         await self._receiver.receive(intake)

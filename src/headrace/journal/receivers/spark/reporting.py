@@ -133,7 +133,8 @@ class ReportServer:
         silence_s: Time without a report after which a task counts as lost (s). Default: 30. If too
             short, a pause of a worker ends its receiver; if too long, a lost task is replaced late.
         first_report_s: Time limit for the first report of a client (s). Default: 10.
-        max_unauthenticated: Most connected clients that have not sent a report. Default: 64.
+        max_unauthenticated: Maximum number of connected clients that have not sent a report.
+            Default: 64.
 
     Raises:
         ReceiverError: The port cannot be opened.

@@ -3,7 +3,8 @@
 Spark can kill a Python task, but cannot ask it to end. So each task keeps a connection to the
 driver, sends a report twice a second, and gets an order for each report: continue, stop, or wait
 if Spark has started two tasks for one receiver. If the connection ends, the receiver stops cleanly.
-So after a network partition its lane is released, and no receiver runs without supervision.
+So after a network partition the receiver's lane is released, and no receiver runs without
+supervision.
 """
 
 import logging
@@ -34,7 +35,7 @@ from headrace.journal.receivers.spark.reporting import ReportServer
 from headrace.journal.receivers.spark.supervisor import HostedState, LaneSupervisor, ReceiverStatus
 
 MAX_REASON_CHARS: Final = 300
-"""Limit of the length of a failure reason in an error message (characters)."""
+"""Maximum length of a failure reason in an error message (characters)."""
 
 
 class SparkJobs:
@@ -109,7 +110,7 @@ _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 
 class HostedReceivers:
-    """Receivers on executors that one call of `Receivers.start` has started."""
+    """Receivers that one call of `Receivers.start` has started on executors."""
 
     def __init__(
         self, lanes: Sequence[LaneSupervisor], threads: Sequence[threading.Thread]
@@ -223,7 +224,7 @@ class Receivers:
                 between lanes, such as the client id of an `MqttReceiver`, or if the receiver cannot
                 be pickled. A receiver that listens needs port 0, because two receivers may run on
                 one machine.
-            n: Number of receivers; less than the number of cores, because each occupies a core.
+            n: Number of receivers; less than the number of cores, as each receiver occupies a core.
             hosting: Hosting of the first receiver; the other receivers get the following lanes. The
                 journal must be on a file system that driver and executors share, in an object store
                 or in HDFS. The ledger must be in PostgreSQL, unless Spark runs on this machine
@@ -309,7 +310,8 @@ class Receivers:
     def _slots(self) -> float:
         """Return the number of tasks that can run at the same time.
 
-        With dynamic allocation it is for the largest number of executors, infinite without a limit.
+        With dynamic allocation, return the number for the maximum of executors, or infinity if no
+        maximum is set.
         """
         task_cores = int(self._setting("spark.task.cpus") or 1)
         if self._setting("spark.dynamicAllocation.enabled") != "true":

@@ -1,4 +1,4 @@
-"""Supervisor of one receiver on an executor, which starts, watches, restarts and stops it."""
+"""Supervisor that starts, watches, restarts and stops one receiver on an executor."""
 
 import logging
 import math
@@ -20,7 +20,7 @@ BACKOFF: Final = Backoff(first_ms=1_000, most_ms=30_000)
 """Delay before a restart: 1 s, doubled with each consecutive failure, up to 30 s."""
 
 _WELL_S: Final = 60.0
-"""Time for which a receiver must have received so that its next failure counts as the first (s)."""
+"""Time of receiving after which the next failure of a receiver counts as its first failure (s)."""
 
 _CANCEL_S: Final = 0.5
 """Interval at which a job is cancelled again until it ends (s), because Spark ignores the
@@ -62,8 +62,8 @@ class ReceiverStatus:
         address: URL for senders, for instance of an `HttpReceiver` or a `TcpReceiver`; None while
             the receiver does not listen.
         restarts: Number of restarts since the start.
-        last_error: Error of the last failure, after which the receiver was restarted or given up;
-            None without failures.
+        last_error: Error of the last failure, whether or not the receiver was restarted; None
+            without failures.
     """
 
     lane: int
@@ -118,7 +118,7 @@ class LaneSupervisor:
     def run(self) -> None:
         """Run the receiver, and restart it after failures.
 
-        Return when it was stopped, has finished, or has failed so that a restart cannot succeed.
+        Return when the receiver was stopped, has finished, or has failed and a restart would fail.
         """
         failures = 0
         while not self._stopping.is_set():
@@ -164,8 +164,8 @@ class LaneSupervisor:
         """Wait until the receiver has ended; call `stop` before.
 
         ``thread`` is the thread that executes `run`. A task that has not sent a report is killed at
-        once, because it has not accepted records. Another task is killed at ``deadline_s``, a time
-        of the monotonic clock. Return False if the receiver's task was killed at the deadline.
+        once, because it has not accepted records. Any other task is killed at ``deadline_s``, a
+        time of the monotonic clock. Return False if a task was killed at the deadline.
         """
         clean = True
         while thread.is_alive():
