@@ -182,3 +182,21 @@ def test_a_lane_alone_is_shared_out_to_as_many_tasks_as_it_is_worth() -> None:
 def test_a_block_is_read_by_one_task_however_large_it_is() -> None:
     whole = OffsetRange("a", 0, 0, 1_000_000)
     assert cut_at_blocks([whole], lambda _lane: [0], 4) == [whole]
+
+
+@pytest.mark.parametrize("place", ["header", "payload"])
+def test_damage_before_a_lanes_last_frame_is_not_taken_for_the_lanes_end(
+    read: Read, tmp_path: Path, place: str
+) -> None:
+    path = tmp_path / "orders"
+    fill(path, {0: [10, 20, 30]})
+    (segment,) = (path / "0").glob("*.segment")
+    data = bytearray(segment.read_bytes())
+    at = data.find(b"HRFRAME", 8) + {"header": 27, "payload": 200}[place]
+    data[at] ^= 255
+    segment.write_bytes(data)
+    with pytest.raises(PySparkException) as raised:
+        read(path).collect()
+    assert sentence(raised.value).startswith("CorruptionError: ")
+    segment.write_bytes(data[: at - 20])  # the remains of an append that a crash interrupted
+    assert values(read(path)) == values_of(0, 0, 10)

@@ -310,6 +310,10 @@ def later_headers(data: bytes, at: int) -> Iterator[FrameHeader]:
     return (header for _, header in _headers_from(data, at))
 
 
+WERE_DURABLE: Final = "a later frame says that these bytes were durable"
+"""The reason why bytes without a valid frame are damage, and not a torn tail."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checked:
     """Result of checking a whole segment.
@@ -377,12 +381,25 @@ def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
             return f"its first frame begins at offset {header.first}"
     if not is_last:
         return "it is not the last segment, so all its bytes had been durable"
-    if any(
-        later.synced > place.first and later.journal_id == place.journal_id
-        for later in later_headers(data, found.end)
-    ):
-        return "a later frame says that these bytes were durable"
+    if _were_durable(data, found.end, place):
+        return WERE_DURABLE
     return "" if _is_torn(data, found.end) else "a crash cannot have left these bytes"
+
+
+def _were_durable(data: bytes, begin: int, place: Place) -> bool:
+    """Return whether a later frame says that offset ``place.first`` was durable before it."""
+    return any(
+        later.synced > place.first and later.journal_id == place.journal_id
+        for later in later_headers(data, begin)
+    )
+
+
+def hides_frames(data: bytes, place: Place) -> bool:
+    """Return whether ``data`` begins with damage, and not with a torn tail or the frame ``place``.
+
+    ``data`` is the rest of a lane's last segment.
+    """
+    return not len(_frames_in(data, 0, place)) and _were_durable(data, 0, place)
 
 
 def _is_torn(data: bytes, begin: int) -> bool:

@@ -154,10 +154,16 @@ class JournalLog:
     def _look(self, tp: TopicPartition) -> LaneLook:
         """Return a lane's snapshot: a new one for a stream, a cached one for a bounded read."""
         if self._options.streaming:
-            return self._open().look(tp.partition)
+            return self._checked(tp)
         if tp not in self._looks:
-            self._looks[tp] = self._open().look(tp.partition)
+            self._looks[tp] = self._checked(tp)
         return self._looks[tp]
+
+    def _checked(self, tp: TopicPartition) -> LaneLook:
+        look = self._open().look(tp.partition)
+        with as_journal_error(f"The journal {self.servers} cannot be read"):
+            look.lane.check_end(look.index)
+        return look
 
     def firsts(self, range_: OffsetRange) -> Sequence[int]:
         """Return the first offsets of the blocks within a range, ascending."""

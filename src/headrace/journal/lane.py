@@ -24,11 +24,13 @@ from headrace.journal.block import decode_payload, decode_together
 from headrace.journal.frame import (
     HEADER_BYTES,
     ROW,
+    WERE_DURABLE,
     FrameHeader,
     Frames,
     Place,
     decode_header,
     frames,
+    hides_frames,
     is_whole,
 )
 from headrace.journal.layout import LOST, SEGMENT, corrupt_name, file_name, parsed
@@ -319,6 +321,28 @@ class Lane:
         earlier = self.frames(before) if before is not None else None
         return LaneEnd(
             last, earlier.checksum if earlier is not None and earlier.until == last else 0
+        )
+
+    def check_end(self, index: LaneIndex) -> None:
+        """Raise CorruptionError if damage hides the last frames of the lane.
+
+        Without this check, a damaged header in the last segment looks like the lane's end.
+        """
+        if index.ends_lost or not index.segments or not self.storage.appends:
+            return
+        last = index.segments[-1]
+        path, durable = self.path(last), self.frames(last)
+        if self.storage.synced_size(path) <= durable.end:
+            return
+        # A read beside a writer may see an append without the one before. The next read sees both.
+        for _ in range(2):
+            rest = self.storage.read(path, durable.end).to_pybytes()
+            if not hides_frames(rest, durable.follows):
+                return
+        raise CorruptionError(
+            f"{self.named(last, durable.until)} is damaged from byte {durable.end} on:"
+            f" {WERE_DURABLE}; `headrace journal verify` lists all damage, and `headrace journal"
+            " repair` declares unreadable offsets lost."
         )
 
     def look(self) -> "LaneLook":

@@ -37,7 +37,7 @@ async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -
         for body in (b"x" * 1_001, pieces()):
             answer = await it.post(body, BYTES)
             assert answer.status_code == 413
-            assert "more than the 1000 bytes" in answer.json()["error"]
+            assert "more than 1000 bytes" in answer.json()["error"]
         # A client need not send a body that will be refused.
         reader, writer = await it.raw(
             POST + b"expect: 100-continue\r\ncontent-length: 1000000000\r\n\r\n"
@@ -94,7 +94,7 @@ def _one_array(count: int) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "body", "says"),
     [
-        (LINES, _one_line_each(8_000_000), "more than the 1000 lines"),
+        (LINES, _one_line_each(8_000_000), "more than 1000 lines"),
         (JSON, _one_array(8_000_000), "8000 commas or more"),
         (JSON, b"[" + _one_array(8_000_000) + b"]", "8000 commas or more"),
         (JSON, b"[" + b'{"k":1},' * 1_500_000 + b"1]", "8000 commas or more"),
@@ -148,7 +148,7 @@ async def test_a_long_key_for_many_records_is_refused() -> None:
         assert (await it.post(_one_line_each(10), LINES | key)).status_code == 200
         answer = await it.post(_one_line_each(11), LINES | key)
         assert answer.status_code == 413
-        assert "key of 10000 bytes, for each of 11 records" in answer.json()["error"]
+        assert "key has 10000 bytes, and its copies for 11 records" in answer.json()["error"]
 
 
 @in_loop
@@ -367,7 +367,7 @@ def test_however_it_comes_it_is_what_was_compressed(
 def test_what_breaks_off_at_any_byte_is_damaged(encoding: str) -> None:
     data = compressions[encoding](b"some data" * 20)
     for end in range(1, len(data)):
-        with pytest.raises(DamagedError, match="breaks off"):
+        with pytest.raises(DamagedError, match="is incomplete"):
             decompressed(encoding, data[:end], [])
 
 

@@ -160,5 +160,7 @@ def test_a_port_that_somebody_listens_on_is_not_offered() -> None:
 
 def test_too_few_free_ports_are_an_error_that_counts_them() -> None:
     (port,) = free_ports(1)
-    with pytest.raises(SetupError, match=f"Only 1 of the 2 ports .* between {port} and {port}"):
+    with pytest.raises(
+        SetupError, match=f"Only 1 of the 2 required ports .* between {port} and {port}"
+    ):
         free_ports(2, (port,))
