@@ -67,7 +67,7 @@ class SavedPressure:
                 require_level("A level", level)
             return cls(int(values["written_ms"]), tuple(pressures), values["levels"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise OptionError("The text is not JSON of a saved pressure.") from error
+            raise OptionError("The text is not a saved pressure in JSON.") from error
 
     def level(self, upstream: str, wall_ms: int, lease_ms: int) -> float:
         """Return the saved throttle level for an upstream stage; 0 if none is saved.

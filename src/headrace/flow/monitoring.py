@@ -1,4 +1,4 @@
-"""Measurements for a stage's agent: batches of the stage, its neighbours, and poll times."""
+"""Measurements for a stage's agent: the stage's batches, its neighbours, and its poll times."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping

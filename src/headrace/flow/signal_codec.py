@@ -128,7 +128,7 @@ def decode_state(text: str | bytes) -> StageState:
 
 def _object(text: str | bytes, kind: type[Any]) -> dict[str, Any]:
     if len(text) > MAX_BYTES:
-        raise OptionError(f"It has {len(text)} bytes; a signal has at most {MAX_BYTES} bytes.")
+        raise OptionError(f"A signal has {len(text)} bytes; at most {MAX_BYTES} are allowed.")
     try:
         values = json.loads(
             text if isinstance(text, str) else text.decode("ascii"),

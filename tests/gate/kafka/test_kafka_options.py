@@ -262,7 +262,10 @@ def test_a_consumer_group_without_a_name_would_abort_the_process_and_is_refused(
     said = refusal(NEEDED | {"kafka.group.id": blank})
     assert said == "kafka.group.id='' is not valid; it must be a text that is not blank."
     said = refusal(NEEDED | {"headrace.commit.group": blank})
-    assert said == f"headrace.commit.group is {blank!r}; name a consumer group, or leave it out."
+    assert said == (
+        f"headrace.commit.group is {blank!r}, no name of a consumer group; give a name, or leave"
+        " the option out."
+    )
 
 
 @pytest.mark.parametrize("name", ["a/b", "ö", "a b", ".", "..", "x" * 250, "new\nline"])

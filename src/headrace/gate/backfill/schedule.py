@@ -369,7 +369,7 @@ class UnlimitedBudget:
     """A budget without a limit: for a gate whose stream is not running, or may be delayed."""
 
     def records(self) -> int:
-        """Return a number that is larger than any batch."""
+        """Return a number of records that no batch exceeds."""
         return sys.maxsize
 
     def spent(self, cost: Cost) -> None:

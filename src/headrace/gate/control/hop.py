@@ -3,7 +3,7 @@
 **The sender** reads its input queue and sets the throttle level of the stage before it. As in
 Storm and Heron, a queue above one threshold raises the level, and a queue below a much lower
 threshold lowers the level. Between the two thresholds nothing changes. This law also computes the
-size of the change. With
+size of the change. Symbols:
 
 - ``c``: the inflow of the queue (bytes/s), measured while the stage before has enough records;
 - ``t``: the rate of the stage, or an upper bound of it (bytes/s), see `takes_per_s`;
@@ -11,7 +11,7 @@ size of the change. With
   rate a to b;
 - ``S``: the time for which the stage has taken nothing; ``S'``: this time at the last rise,
 
-the level changes as follows, after the condition has held for a whole sensitivity interval:
+After a condition has held for a whole sensitivity interval, the level changes as follows:
 
 =========================================  ============================================
 (1) overload                               ``+ max(levels(c, DRAINING t), 0)``
@@ -21,9 +21,9 @@ the level changes as follows, after the condition has held for a whole sensitivi
 (5) no light load, and ``c < EXCESS t``    ``- levels(DRAINING t, c)``
 =========================================  ============================================
 
-If a batch of N records has run for the time T, the speed of its stage is at most N/T. So (1) brings
-``c`` to 0.87 of this bound (`DRAINING` times `HEADROOM`), and when the batch ends after the time D,
-to 0.87 of N/D. The level never rises further, however long the batch took. A rise also lowers ``c``
+While a batch of N records runs, its stage takes at most N/T, where T is the time so far. So (1)
+brings ``c`` to 0.87 of this bound (`DRAINING` times `HEADROOM`), which falls as T grows. The bound
+is lowest when the batch ends, and the level then stays. A rise also lowers ``c``
 at once to the expected inflow. So a second rise only corrects a further fall of ``t``, or a higher
 measurement of ``c``. (2) has the same effect for a stage without a measured batch. (5) reverts an
 excessive rise in one step.

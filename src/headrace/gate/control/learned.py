@@ -406,11 +406,10 @@ class LearnedBatches:
         return len(self._late) >= (2 if late_s > self._interval_s else 3)
 
     def _contradicts(self, late_s: float, count: float, time_s: float, noise: float) -> bool:
-        """Whether the last two changes contradict the model in which only the record cost changes.
+        """Whether the last two changes show that more than the cost of a record has changed.
 
-        The changes contradict this model if they are close together, one was detected at a late
-        batch and the other at an early batch, and the two batches differ much less in time than in
-        records.
+        This is so if the changes are close together, one batch took longer than expected and the
+        other less, and the two batches differ much less in time than in records.
         """
         before, self._change = self._change, (late_s, count, time_s)
         if before is None or self._batches - self._changed_at > _SOON:

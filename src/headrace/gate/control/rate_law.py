@@ -44,9 +44,9 @@ class Reason(StrEnum):
     PARTITION_FLOOR = "minRatePerPartition"
     """The partition's floor was above its share of the rate."""
     MAX_RECORDS = "maxOffsetsPerTrigger"
-    """The cap of the whole batch in records was the limit."""
+    """The cap on the records of a whole batch limited it."""
     MAX_BYTES = "maxBytesPerTrigger"
-    """The cap of the whole batch in bytes was the limit."""
+    """The cap on the bytes of a whole batch limited it."""
     CEILING = "ceiling"
     """The size ceiling, learned from failed batches, was the limit. `Plan.ceiling` has the sizes
     that failed and passed."""

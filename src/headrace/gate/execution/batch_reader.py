@@ -341,7 +341,7 @@ class SparkBatchReader:
         reasons: Mapping[Place, ErrorReport],
         on_loss: OnLoss | None = None,
     ) -> list[DeadLetter]:
-        """Read the records at these places in this process, which is faster than a Spark job."""
+        """Read the records at the places in ``reasons``. A read in this process is the fastest."""
         report_loss = on_loss if self.passes_over_losses else None
         wanted = close_ranges(OffsetRange(*place, place[2] + 1) for place in reasons)
         ids = planned_ids(ranges)

@@ -266,7 +266,7 @@ class _Hold:
             )
         elif passed:
             _LOG.warning(
-                "Gate %r goes on after %s: batch %s is through (failed runs before: %d).",
+                "Gate %r goes on after %s of waiting: batch %s succeeded (failed runs: %d).",
                 batch.gate,
                 waited,
                 outage.batch,

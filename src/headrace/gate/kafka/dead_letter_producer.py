@@ -131,8 +131,8 @@ class DeadLetterTopic:
         """Queue a copy of a dead letter. `flush` waits until it is stored or refused."""
         if letter.topic == self._topic:
             _LOG.warning(
-                "The dead letter of %s-%d at %d is in the ledger only: the gate reads the topic"
-                " for dead letters, so it would read the copy; name another topic.",
+                "The dead letter of %s-%d at %d is in the ledger only, because the topic for dead"
+                " letters is the topic that the gate reads; name another topic.",
                 letter.topic,
                 letter.partition,
                 letter.offset,

@@ -401,7 +401,7 @@ class BatchStore(Store):
         return Status.FAILED if self._changes(RELEASE.statement, values) else None
 
     def put_back(self, batch_key: str, owner: str) -> bool:
-        """Move a batch with a newly finished part from ``backfilling`` to ``failed`` (J)."""
+        """Return a batch to ``failed`` after a backfill that finished some of its parts (J)."""
         return self._changes(PUT_BACK.statement, self._ended(batch_key, owner, None))
 
     def mark_dead(self, batch_key: str, owner: str, error: BaseException | ErrorReport) -> bool:

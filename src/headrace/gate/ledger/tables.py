@@ -316,8 +316,8 @@ position: Final = Table(
     # A JSON object, by partition: every batch writes it, and one row is cheaper than a hundred.
     Column("until_offsets", Text, nullable=False),
 )
-"""End offsets of a gate's newest checkpoint in a topic or journal that has an id. The rows are kept
-after the batches are deleted: otherwise, the position in a partition without new records would need
+"""For each topic or journal with an id: the end offsets of a gate's newest checkpoint. Rows stay
+when the batches are deleted: otherwise, the position in a partition without new records would need
 a search through all batches."""
 
 receiver: Final = Table(

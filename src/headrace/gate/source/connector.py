@@ -41,8 +41,8 @@ OF_A_GATE: Final = {"headrace.gate": "gate", "headrace.ledger": "sqlite:///headr
 class Connector:
     """Kind of source, such as Kafka, as a set of functions.
 
-    Every method raises ``OptionError`` for a wrong option, and ``BrokerError`` or ``JournalError``
-    if the log cannot be read.
+    Every function raises ``OptionError`` for a wrong option, and ``BrokerError`` or
+    ``JournalError`` if the log cannot be read.
 
     Attributes:
         name: Name of the source in ``Gate.read``.
@@ -51,7 +51,7 @@ class Connector:
         check: Function that checks a stream's options on the driver, before a query starts. Raises
             OptionError for a wrong option, SourceError for a missing topic or journal, and
             BrokerError or JournalError for an unreachable log.
-        replay_options: Function that returns the options of a bounded read of exactly some ranges.
+        replay_options: Function that returns the options of a bounded read of given ranges.
             Takes a stream's options (names in any case) and the ranges. Raises OptionError if a
             range is empty or two ranges share an offset.
         log: Function that opens the log of a bounded read, from the options of the read.

@@ -185,7 +185,7 @@ class SourceFormat(DataSource):
             return _RefusedStream(error)
 
     def _chosen(self, schema: StructType) -> "tuple[ValueTask | None, tuple[str, ...]]":
-        """Return the decoder for these columns or None, and the names of the columns to read."""
+        """Return the decoder, or None without decoded columns, and the columns to read."""
         values = self.check(schema, self.options)
         task = None if values is None else values.task(schema, self.reports)
         return task, tuple(schema.names) if task is None else task.stored
@@ -293,7 +293,7 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
 def _check_columns(source: str, schema: StructType, of: StructType) -> None:
     """Check that a source has the columns of a schema, with the same types.
 
-    A decoded value may have a subset of its fields. OptionError is raised for any other column.
+    A decoded value may have a subset of its fields. Raise OptionError for any other difference.
     """
     _check_fields("column ", schema)
     types = {field.name: field.dataType for field in of}

@@ -107,10 +107,10 @@ def refuse_another_ledger(offset: StreamOffset, known: GateMemory) -> None:
     if not offset.gate_id or offset.gate_id == known.gate_id or offset.gate_id in known.adopted:
         return
     raise OptionError(
-        f"The query's checkpoint belongs to another ledger, in which the gate {known.gate!r} has"
-        f" the id {offset.gate_id}; in {known.ledger} the gate has the id {known.gate_id}, so"
-        " batches deferred in the other ledger would never run. Give the gate its earlier ledger,"
-        f" or allow this ledger: `{_adopt(known, offset.gate_id)}`, and start again."
+        f"The query's checkpoint belongs to another ledger (gate {known.gate!r}: id"
+        f" {offset.gate_id} there, id {known.gate_id} in {known.ledger}), whose deferred batches"
+        " would never run. Give the gate its earlier ledger, or allow this ledger:"
+        f" `{_adopt(known, offset.gate_id)}`, and start again."
     )
 
 

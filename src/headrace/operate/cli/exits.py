@@ -28,7 +28,8 @@ class ExitStatus(IntEnum):
     INTERRUPTED = 130
     """Ctrl-C (SIGINT) interrupted the command."""
     TERMINATED = 143
-    """SIGTERM interrupted the command. A command that runs until it is ended exits with 0."""
+    """SIGTERM interrupted a command before its end. A command without an end of its own, such as a
+    server, exits with 0 instead."""
 
 
 _AGAIN_S: Final = 0.02
