@@ -37,7 +37,7 @@ def repair(
 
     Args:
         journal: The journal.
-        reached: For each lane, the offset up to which any reader has read it. A lane that ends
+        reached: For each lane, the highest offset that a reader has reached. A lane that ends
             before that offset has a gap.
 
     Raises:

@@ -339,10 +339,14 @@ class Lane:
             rest = self.storage.read(path, durable.end).to_pybytes()
             if not hides_frames(rest, durable.follows):
                 return
-        raise CorruptionError(
-            f"{self.named(last, durable.until)} is damaged from byte {durable.end} on:"
-            f" {WERE_DURABLE}; `headrace journal verify` lists all damage, and `headrace journal"
-            " repair` declares unreadable offsets lost."
+        raise self.damaged_after(last, durable, WERE_DURABLE)
+
+    def damaged_after(self, segment: int, valid: Frames, defect: str) -> CorruptionError:
+        """Return the error for a segment whose bytes after the frames ``valid`` are damaged."""
+        return CorruptionError(
+            f"{self.named(segment, valid.until)} is damaged from byte {valid.end} on: {defect}; the"
+            " file was not changed: `headrace journal verify` lists all damage, and `headrace"
+            " journal repair` declares unreadable offsets lost."
         )
 
     def look(self) -> "LaneLook":

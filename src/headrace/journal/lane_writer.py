@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from headrace.core.ranges import OffsetRange
-from headrace.errors import CorruptionError, JournalError, LaneTakenError, OptionError
+from headrace.errors import JournalError, LaneTakenError, OptionError
 from headrace.journal.block import MAX_RECORDS, Block, Compression, encode
 from headrace.journal.frame import Checked, check_segment, later_headers
 from headrace.journal.lane import Identity, Lane, LaneIndex
@@ -286,12 +286,7 @@ class LaneWriter:
         can_tear = self._files.storage.appends
         checked = check_segment(data, self._files.place(segment), is_last=can_tear)
         if checked.defect:
-            raise CorruptionError(
-                f"{self._files.named(segment, checked.frames.until)} is damaged from byte"
-                f" {checked.frames.end} on: {checked.defect}; the file was not changed:"
-                " `headrace journal verify` lists all damage, and `headrace journal repair`"
-                " declares unreadable offsets lost."
-            )
+            raise self._files.damaged_after(segment, checked.frames, checked.defect)
         return checked
 
     def _cut_own(self) -> None:

@@ -175,7 +175,7 @@ class Call:
 
 
 class Waited(Enum):
-    """How a pause ended."""
+    """Outcome of a pause."""
 
     OVER = auto()
     """The whole wait has passed, or an operator has asked for the next call."""

@@ -186,7 +186,7 @@ class HistoryStore(Store):
     def reached(self, topic_id: str) -> dict[int, int]:
         """Return, by partition of a topic, the highest end offset in the plans of all gates.
 
-        Of a gate with several checkpoints, only the newest checkpoint counts.
+        If a gate has several checkpoints, only its newest checkpoint counts.
         """
         highest: dict[int, int] = {}
         for row in self._database.rows(_SQL["positions"], topic_id=topic_id):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class NewCheckpoint(StrEnum):
-    """What a query with a new checkpoint does if its gate has a history in the ledger."""
+    """Start of a query with a new checkpoint whose gate has a history in the ledger."""
 
     CONTINUE = "continue"
     """Continue from the ledger's position; an interrupted batch runs first, under its own key."""
