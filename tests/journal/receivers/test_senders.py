@@ -137,14 +137,17 @@ async def test_requests_tries_again_and_what_it_doubles_is_stored_once() -> None
         assert (await sending).startswith("200")
         counter.fail(2)
         assert (await send_with_requests(counter.url, "orders-2")).startswith("200")
-        intake.set_rate(10, None)
-        both = (send_with_requests(counter.url, number) for number in ("orders-3", "orders-4"))
-        assert [each[:3] for each in await asyncio.gather(*both)] == ["200", "200"]
+        # The first may pass at once; then the second waits for 20 s, and the third is refused.
+        intake.set_rate(1, None)
+        numbers = ("orders-3", "orders-4", "orders-5")
+        sent = asyncio.gather(*(send_with_requests(counter.url, number) for number in numbers))
+        await until(lambda: counter.rejected("HTTP 429"))
         intake.set_rate(None, None)
+        assert [each[:3] for each in await sent] == ["200", "200", "200"]
         async with without_answers(counter.port, 2) as port:
-            said = await send_with_requests(f"http://127.0.0.1:{port}", "orders-5")
+            said = await send_with_requests(f"http://127.0.0.1:{port}", "orders-6")
         assert '"duplicates":20' in said
-    assert counter.journal.values == SENT * 5
+    assert counter.journal.values == SENT * 6
     assert counter.rejections["HTTP 503"] == 2
     assert counter.rejections["HTTP 429"] >= 1
 
