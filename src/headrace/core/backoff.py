@@ -13,8 +13,8 @@ class Backoff:
     """
 
     first_ms: int = 60_000
-    """Delay after the first failure (ms); 0 or more. Default: one minute. Too short: all attempts
-    are made before the cause of the failure is repaired."""
+    """Delay after the first failure (ms); 0 or more. Default: one minute. If the delay is too
+    short, all attempts are made before the cause of the failure is repaired."""
     most_ms: int = 3_600_000
     """Longest delay between two attempts (ms). Default: one hour."""
 
@@ -35,5 +35,5 @@ class Backoff:
 
     @property
     def _doublings(self) -> int:
-        """Number of failures after which the delay has reached ``most_ms``."""
+        """Number of doublings after which ``first_ms`` exceeds ``most_ms``."""
         return (self.most_ms // max(1, self.first_ms)).bit_length()

@@ -9,8 +9,8 @@ _REPEATED: Final = (
     "There was an exception while executing the Python Proxy",
     "Exception occurred while shutting down connection",
 )
-"""py4j log messages with these first words are dropped. The messages concern closed connections,
-and errors that Spark reports as well."""
+"""First words of py4j's log messages that are dropped. These messages are about closed connections
+and about errors that Spark also reports."""
 
 
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
@@ -24,8 +24,8 @@ class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
 def show_lines() -> None:
     """Write Headrace's log to standard error, in a program that does not configure logging.
 
-    Each line has the time, the level and the logger. py4j's tracebacks of errors that Spark reports
-    as well are dropped. Repeated calls have no effect.
+    Each line has the time, the level and the logger. If Spark also reports an error, py4j's
+    traceback of the error is dropped. Repeated calls have no effect.
     """
     logger = logging.getLogger("headrace")
     if not logger.handlers:

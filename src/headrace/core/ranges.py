@@ -45,7 +45,7 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
-        """Number of offsets in the range. There may be fewer records, as compaction leaves gaps."""
+        """Number of offsets in the range. The range has fewer records if compaction left gaps."""
         return self.until - self.start
 
     def __str__(self) -> str:
@@ -84,8 +84,8 @@ class OffsetRange:
 
         Args:
             count: Largest number of chunks; 1 or more.
-            at: The offsets at which the range may be split, in ascending order. Each split moves up
-                to the next of these offsets. Default: any offset.
+            at: The offsets at which the range may be split, in ascending order. A split between two
+                of these offsets moves to the higher offset. Default: any offset.
 
         >>> [str(chunk) for chunk in OffsetRange("a", 0, 0, 10).chunks(3)]
         ['a-0 [0, 3)', 'a-0 [3, 6)', 'a-0 [6, 10)']
@@ -175,7 +175,7 @@ def shared_offsets(ranges: Iterable[OffsetRange]) -> OffsetRange | None:
 class RangeSequence:
     """Finds gaps and overlaps in a sequence of ranges of one partition.
 
-    Before each range, call `gap_before` and `shared_with`, then `append`. The ranges must come in
+    For each range, call `gap_before` and `shared_with`, then `append`. The ranges must come in
     ascending order of their starts.
 
     Args:
@@ -188,13 +188,13 @@ class RangeSequence:
         """Name of the appended range with the highest end so far; None before the first range."""
 
     def gap_before(self, offsets: OffsetRange) -> OffsetRange | None:
-        """Return the gap between the appended ranges and the next range; None without a gap."""
+        """Return the gap between the appended ranges and ``offsets``; None without a gap."""
         if self._reached is None or offsets.start <= self._reached:
             return None
         return offsets.topic_partition.range(self._reached, offsets.start)
 
     def shared_with(self, offsets: OffsetRange) -> OffsetRange | None:
-        """Return the overlap of the next range with the appended ranges; None without overlap."""
+        """Return the overlap of ``offsets`` with the appended ranges; None without overlap."""
         if self._reached is None or offsets.start >= self._reached:
             return None
         return offsets.topic_partition.range(offsets.start, min(offsets.until, self._reached))

@@ -171,8 +171,8 @@ def this_program(*, over_connect: bool) -> str:
 def new_owner() -> str:
     """Return a new, unique name for an owner of leases in this process.
 
-    The name begins with the name of this process. So another process on the machine can find with
-    `is_gone` that the owner has ended.
+    The name begins with the name of this process. So any process on this machine can check with
+    `is_gone` whether the owner has ended.
     """
     return f"{this_process()}/{uuid.uuid4().hex}"
 
@@ -207,7 +207,7 @@ def _parts(process: str) -> tuple[str, str]:
 
 
 def _process(number: int) -> str:
-    """Return the name of the process with an id.
+    """Return the name of the process whose id is ``number``.
 
     The name contains the start time, because the system reuses process ids.
     """
@@ -227,9 +227,10 @@ _ENDED: Final = ("Z", "X")
 
 
 def _started(number: int) -> str:
-    """Return the start time of a process, in clock ticks since the boot; empty if it has ended.
+    """Return the start time of a process, in clock ticks since the boot.
 
-    A zombie process counts as ended, because its parent may never remove it.
+    The result is empty if the process has ended. A zombie process counts as ended, because its
+    parent may never remove it.
     """
     try:
         fields = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")

@@ -34,21 +34,21 @@ LEASE_MS: Final = 30_000
 
 GATE_LEASE_MS: Final = 30_000
 """Time for which a gate belongs to its query after each renewal of the lease (ms). The lease is
-longer than a stall of a planner and a failover of the ledger's database. After the loss of a
-machine, another query can use the gate when this time is over."""
+longer than a stall of the process that plans the batches, and than a failover of the ledger's
+database. If the query's machine is lost, another query can use the gate after this time."""
 
 LONGEST_LEASE_MS: Final = 60_000
-"""Longest valid lease (ms). If a lease ends later than this time from now, it was written before
-the database's clock was set back, and counts as expired. Otherwise the lease's batch would wait for
-as long as the clock was set back. Real leases are half as long as this limit. So if a clock is set
-back by less than 30 s, a live owner loses no batch."""
+"""Longest valid lease (ms). A lease that still has more time left was written before the database's
+clock was set back, and counts as expired. Otherwise the lease's batch would wait for as long as the
+clock was set back. Real leases are half as long as this limit. So if a clock is set back by less
+than 30 s, a live owner loses no batch."""
 
 
 def is_in_force(lease_until_ms: int, now_ms: int) -> bool:
     """Whether a lease is still valid at ``now_ms``.
 
     Both times are ms since the epoch, by the database's clock. A lease that ends more than
-    `LONGEST_LEASE_MS` later counts as expired.
+    `LONGEST_LEASE_MS` after ``now_ms`` counts as expired.
 
     >>> [is_in_force(until_ms, now_ms=1_000) for until_ms in (1_000, 1_001, 61_000, 61_001)]
     [False, True, True, False]
@@ -96,7 +96,7 @@ def cancellation() -> Cancellation | None:
 
 
 _RENEWALS: Final = 6
-"""Number of renewals within the length of a lease. More than one, so that some may fail."""
+"""Number of renewals within the length of a lease. If some of them fail, the lease stays valid."""
 
 
 class LeaseRenewal:
@@ -104,8 +104,8 @@ class LeaseRenewal:
 
     Args:
         thread_name: The name of the thread.
-        renew: Function that renews a lease, by its name. The function returns False if the lease
-            has another owner; the lease is then not renewed again.
+        renew: Function that renews the lease with a name. The function returns False if the lease
+            has another owner; the thread then stops renewing this lease.
         lease_ms: Length of the leases (ms). Each lease is renewed six times in this time.
         described: Description of a lease in the log, with ``{}`` for its name.
         log: The logger of failed renewals.
@@ -129,7 +129,7 @@ class LeaseRenewal:
         self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
 
     def keep(self, *names: str) -> None:
-        """Add leases, by their names, to the leases that the thread renews."""
+        """Add the leases with these names to the leases that the thread renews."""
         with self._changing:
             self._kept.update(names)
 
@@ -138,7 +138,7 @@ class LeaseRenewal:
         self._thread.start()
 
     def stop(self, *, wait: bool) -> None:
-        """Stop the renewals, even while the thread waits for a ledger.
+        """Stop the renewals, and end a wait of the thread for an unreachable ledger.
 
         With ``wait``, return only after the thread has ended.
         """
@@ -172,7 +172,7 @@ fill the memory."""
 
 
 class WarnOnce:
-    """Logs one warning for each problem, and repeats it only after the problem has been cleared.
+    """Logs one warning for each problem, and a further warning only after `clear`.
 
     Several threads may use an instance at once.
     """
@@ -195,7 +195,7 @@ class WarnOnce:
         Args:
             message: The message, with ``%`` placeholders.
             values: The values of the placeholders.
-            about: The name of the problem. Default: empty, for a logger of a single problem.
+            about: The name of the problem. Default: empty, for an instance with a single problem.
             extra: Additional attributes of the log record.
         """
         with self._lock:

@@ -7,7 +7,7 @@ from typing import Any, Final
 def other_meaning(
     writer: Any, reader: Any, writers: Mapping[str, Any], readers: Mapping[str, Any]
 ) -> str | None:
-    """Return the reason why reading with another schema would change values, or None.
+    """Return why reading with the schema ``reader`` would change values; None if it would not.
 
     Values change, for example, if the writer and the reader have different logical types for an
     integer.
@@ -80,8 +80,8 @@ def _logical(schema: Any) -> str | None:
 
 
 MAX_LEVELS: Final = 100
-"""Maximum nesting level of a recursive record, as in Protocol Buffers. At some thousands of levels,
-fastavro would overflow the stack of the process."""
+"""Maximum nesting level of a recursive record, as in Protocol Buffers. With several thousand
+levels, fastavro would overflow the stack of the process."""
 
 MAX_EMPTY_ITEMS: Final = 10_000
 """Maximum number of zero-byte items in the arrays of a value. A few bytes can declare an unlimited
@@ -90,11 +90,12 @@ number of these items."""
 _INT: Final = range(-(2**31), 2**31)
 
 _Skip = Callable[[bytes, int], int]
-"""Function that returns the end offset of the value at an offset. It reads at least one byte."""
+"""Function that takes the offset of a value and returns the offset of the value's end. It reads at
+least one byte."""
 
 
 class MalformedError(ValueError):
-    """The error of a value that is not a record of its schema; its message is the reason."""
+    """A value is not a valid record of its schema. The message of this error is the reason."""
 
 
 class AvroCheck:
@@ -132,7 +133,7 @@ class AvroCheck:
         return end
 
     def _compile(self, schema: Any) -> int | _Skip:
-        """Return the fixed size of a type's values (bytes), or a function that skips one value."""
+        """Return a type's size if it is fixed (bytes), else a function that skips one value."""
         if isinstance(schema, list):
             return _union([self._compile(branch) for branch in schema])
         kind = schema["type"] if isinstance(schema, dict) else schema
@@ -164,7 +165,10 @@ class AvroCheck:
         return compiled
 
     def _nested(self, name: str) -> _Skip:
-        """Return a function that skips a recursive record whose compilation is not finished."""
+        """Return a function that skips a record within a record of the same type.
+
+        The outer record is not compiled yet, so each call looks its function up.
+        """
 
         def skip(data: bytes, at: int) -> int:
             self._level += 1
@@ -210,7 +214,7 @@ def _function(compiled: int | _Skip) -> _Skip:
 
 
 def _sequence(parts: Sequence[int | _Skip]) -> int | _Skip:
-    """Combine the sizes or skip functions of consecutive values; neighbouring sizes are added."""
+    """Return the total size of consecutive values, or a function that skips all of them."""
     merged: list[int | _Skip] = []
     for size_or_skip in parts:
         if isinstance(size_or_skip, int) and merged and isinstance(merged[-1], int):

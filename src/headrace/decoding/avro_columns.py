@@ -17,11 +17,12 @@ _Bytes = npt.NDArray[np.uint8]
 _Mask = npt.NDArray[np.bool_]
 
 _PADDING: Final = bytes(16)
-"""Bytes that are appended to all values, so that reading a number at the end stays within the
+"""Bytes that are appended after the last value, so that reading its last number stays within the
 data."""
 
 _MOST_BYTES: Final = 2**31 - 2**20
-"""Maximum size of the values of one call (bytes), because Arrow's offsets have 32 bits."""
+"""Maximum total size of the values in one call of `FlatAvro.decode` (bytes), because Arrow's
+offsets have 32 bits."""
 
 _MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
 _INT: Final = (-(2**31), 2**31 - 1)
@@ -66,7 +67,7 @@ class FlatAvro:
 
     @classmethod
     def of(cls, schema: Any, columns: StructType) -> Self | None:
-        """Create a decoder for a parsed schema with logical types; None if it is not flat."""
+        """Create a decoder for a parsed schema with logical types; None for a nested schema."""
         reads: list[_Read] = []
         nulls: list[int | None] = []
         kinds = arrow_type(nullable(columns))
@@ -155,7 +156,7 @@ class _Cursor:
 
 
 _Read = Callable[[_Cursor, _Ints], pa.Array]
-"""Function that reads one value from each of the rows with these indexes."""
+"""Function that takes a cursor and indexes of records, and reads the next value of each record."""
 
 
 def _column(cursor: _Cursor, read: _Read, null: int | None) -> pa.Array:
@@ -217,7 +218,11 @@ def _floats(cursor: _Cursor, rows: _Ints, kind: pa.DataType) -> pa.Array:
 
 
 def _texts(cursor: _Cursor, rows: _Ints, kind: pa.DataType) -> pa.Array:
-    """Read texts or bytes. Values and gaps alternate in the buffer, and Arrow copies the values."""
+    """Read texts or bytes.
+
+    The items of the Arrow array ``every`` are by turns a value and the bytes up to the next value.
+    Arrow then copies only the values.
+    """
     if not len(rows):
         return pa.array([], kind)
     sizes = cursor.numbers(rows)

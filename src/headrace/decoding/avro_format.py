@@ -85,13 +85,13 @@ def avro(
         schema: the reader's schema: Avro's JSON as a text, or the path of a file with it.
         registry: the registry with the schemas of the writers. Default: None; values are records
             without a wire format header, written with ``schema``.
-        subject: a subject of the registry, instead of ``schema``: the newest schema of the subject,
-            requested by this call, is the reader's schema.
+        subject: a subject of the registry, instead of ``schema``. This call requests the newest
+            schema of the subject, which becomes the reader's schema.
 
     Raises:
         OptionError: the schema does not parse, its file cannot be read, it has a type that Spark
-            does not have, or the registry has no such subject; or both schema and subject are
-            given, or neither.
+            does not have, or the registry has no such subject; or schema and subject are both
+            given or both missing.
         RegistryError: the registry cannot be reached.
         SetupError: fastavro or the registry's client is not installed
             (``pip install 'headrace[avro]'``).
@@ -176,7 +176,7 @@ class AvroFormat:
     def decoder(
         self, columns: t.StructType, _asked: Collection[str] | None = None
     ) -> "AvroDecoder":
-        """Create a decoder that converts records to the reader's schema; it builds all columns."""
+        """Create a decoder that converts records to the reader's schema and builds all columns."""
         return AvroDecoder(self, columns)
 
 
@@ -219,7 +219,7 @@ class AvroDecoder:
         return Decoded(structs, {int(rest[at]): why for at, why in alone.reasons.items()})
 
     def _header_bytes(self, values: pa.Array) -> npt.NDArray[np.int64]:
-        """Return each value's header size; -1 for a value with another schema than the reader's."""
+        """Return each value's header size; -1 if its writer's schema is not the reader's schema."""
         sizes = np.where(values.is_valid(), 0 if self._registry is None else -1, -1)
         own = [header_of(key) for key, writer in self._written.items() if writer is self._plain]
         for size in {len(header) for header in own}:
@@ -289,7 +289,7 @@ class AvroDecoder:
 
 
 class _UnfitError(Exception):
-    """The error of a value that does not fit; its message is the reason."""
+    """A value does not fit. The message of this error is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,7 @@ def _writer_schema(
 
 
 def _parsed(text: str, references: Sequence[str], *, plain: bool = False) -> Any:
-    """Parse a schema with its references; with ``plain``, without its logical types."""
+    """Parse a schema and its references; with ``plain``, ignore their logical types."""
     parse = _fastavro().schema.parse_schema
     change = _without_logical_types if plain else lambda document: document
     named: dict[str, Any] = {}

@@ -18,7 +18,7 @@ MODE: Final = "mode"
 
 
 class Mode(StrEnum):
-    """Treatment of values that do not fit, if no gate rejects them; named as Spark's modes."""
+    """Treatment of values that do not fit, in a query without a gate. Spark has the same modes."""
 
     PERMISSIVE = "PERMISSIVE"
     DROPMALFORMED = "DROPMALFORMED"

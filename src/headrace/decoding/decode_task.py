@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Report = tuple[str, str, int, int, str]
-"""Report of a value that cannot be decoded: the handler's run for its batch, the record's topic,
+"""Report of a value that cannot be decoded: the id of the handler's run, the record's topic,
 partition and offset, and the reason."""
 
 MAX_REPORTED: Final = 100_000
-"""Maximum number of reports that are kept for a run. A batch with more reports fails."""
+"""Maximum number of reports that are kept for one run of a handler. A batch with more reports
+fails."""
 
 _RUN: Final = "headrace.run"
 
@@ -49,7 +50,7 @@ class Reports:
         self._by_run: dict[str, dict[tuple[str, int, int], str]] = {}
 
     def open(self, run: str) -> None:
-        """Keep the reports to a run from now on; earlier reports are ignored."""
+        """Begin to keep the reports to a run. Reports before this call are dropped."""
         with self._changing:
             self._by_run[run] = {}
 
@@ -173,17 +174,20 @@ class AccumulatedReporter:
 
 @dataclass(frozen=True)
 class LinkedReporter:
-    """Channel for reports over a socket, for Spark Connect; no address means no reports."""
+    """Channel for reports over a socket, for Spark Connect; no reports are sent without address."""
 
     of_run: str | None
     address: LinkAddress | None
 
     def run(self) -> str | None:
-        """Return the run that was open when `decode` was called; "" or None if no run was open."""
+        """Return the run that was open when `decode` was called.
+
+        The result is "" if no run was open, and None if there is no address for reports.
+        """
         return self.of_run
 
     def add(self, reports: list[Report]) -> None:
-        """Send reports; they count even if the task fails, because its retry sends them again.
+        """Send reports. They count even if the task fails: its retry sends the same reports.
 
         Raises:
             DecodeError: no handler of a gate runs in the receiving process.
@@ -193,22 +197,22 @@ class LinkedReporter:
 
 
 _LINK: Final = "spark.headrace.reports"
-"""Job property with the address for reports. The property has no secret, because Spark writes all
-job properties to its event log."""
+"""Job property with the host and port to which tasks send reports. The property has no secret,
+because Spark writes all job properties to its event log."""
 
 
 @dataclass(frozen=True)
 class SessionReporter:
-    """Channel for reports over Spark Connect, for tasks that do not know their batch.
+    """Channel for reports over Spark Connect, for tasks that do not know the handler's run.
 
-    A job property of the session has the address. The receiving process assigns the reports to its
-    open run. The token belongs to the session, and is serialized with the source.
+    The tasks read the address from a job property of the session. The receiving process assigns the
+    reports to its open run. The session's token is serialized with the source.
     """
 
     token: str = field(repr=False)
 
     def run(self) -> str | None:
-        """Return "" for the run that is open in the receiving process; None without an address."""
+        """Return "", which stands for the receiving process's open run; None without an address."""
         return None if self._address() is None else ""
 
     def add(self, reports: list[Report]) -> None:
@@ -234,7 +238,7 @@ _linked: list[TaskLink] = []
 
 
 def open_link(spark: "SparkSession", token: str | None = None) -> LinkAddress:
-    """Return the address for reports of Spark Connect tasks; the first call opens the port.
+    """Return the address to which Spark Connect tasks send reports; the first call opens the port.
 
     Args:
         spark: the session whose tasks send reports.
@@ -391,12 +395,12 @@ class DecodeTask:
 
 
 def reads_headers(of: Format) -> bool:
-    """Return whether a schema id may be in a record header: True with a schema registry."""
+    """Return whether record headers may contain schema ids: True for a format with a registry."""
     return getattr(of, "registry", None) is not None
 
 
 def _with_ids(values: pa.Array, headers: pa.Array) -> pa.Array:
-    """Prepend the schema id in a record's header to its value, as in the wire format."""
+    """Prepend the schema id from a record's headers to the value, as in the wire format."""
     pairs = headers.flatten()
     is_id = pc.equal(pc.struct_field(pairs, "key"), VALUE_SCHEMA_ID)
     if not pc.any(is_id).as_py():
@@ -437,7 +441,7 @@ def _no_handler(report: Report) -> DecodeError:
 def _reports(
     run: str | None, found: list[tuple[str, int, int, str]], reported: int
 ) -> list[Report]:
-    """Return a task's reports for its run; ``reported`` counts all reports of the task.
+    """Add the run to each report in ``found``. ``reported`` is the task's number of reports so far.
 
     Raises:
         DecodeError: the job has no run, or the task has more than `MAX_IN_TASK` reports.
@@ -461,7 +465,7 @@ def _decoder(of: Format, columns: str, asked: tuple[str, ...] | None) -> Decoder
 
 
 def _project(values: pa.StructArray, asked: tuple[str, ...] | None) -> pa.StructArray:
-    """Return the structs with only the fields in ``asked``, in their order."""
+    """Return the structs with only the fields in ``asked``, in the order of ``asked``."""
     if asked is None or asked == tuple(field.name for field in values.type):
         return values
     numbers = [values.type.get_field_index(name) for name in asked]
@@ -481,7 +485,7 @@ def places_of(batch: pa.RecordBatch, reasons: dict[int, str]) -> list[tuple[str,
 
 
 def fitting(batch: pa.RecordBatch, reasons: dict[int, str]) -> pa.BooleanArray:
-    """Return a mask that is True for the rows without a reason."""
+    """Return a mask that is True for the rows that are not in ``reasons``."""
     good = np.ones(batch.num_rows, bool)
     good[list(reasons)] = False
     return pa.array(good)

@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(
 
 
 def types_in(schema: str) -> Iterator[tuple[str, str]]:
-    """Yield the name of each type in a DDL schema, after the name of its field.
+    """Yield a pair for each type in a DDL schema: the name of its field, and the type's name.
 
     ::
 
@@ -42,7 +42,7 @@ def types_in(schema: str) -> Iterator[tuple[str, str]]:
     For an invalid schema, some types may be missing.
     """
     has_names = [True]
-    """Whether a name precedes each type, by nesting level of ``<>``."""
+    """For each open level of ``<>``: whether each type in it comes after a name."""
     field, wanted, last = "", "name", ""
     for token in _TOKEN.findall(schema):
         match token, wanted:
@@ -87,9 +87,9 @@ _LARGEST_FLOAT: Final = 3.4028235677973362e38
 """Largest finite number of Spark's type FLOAT."""
 
 _MOST_DIGITS: Final = 38
-"""Maximum number of digits before the point of a decimal, and after the point: Spark's limit.
-Without this limit, Arrow accepts a zero with more than 76 digits, and aborts the process at an
-exponent of 10^9."""
+"""Spark's maximum number of digits before the point of a decimal, and also after the point. Without
+this limit, Arrow accepts a zero with more than 76 digits, and aborts the process at an exponent of
+10^9."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 """Pattern of a JSON number in a text; Python's Decimal would also accept ``1_0``."""
@@ -259,7 +259,7 @@ class JsonDecoder:
 
 
 def _with_last_keys(value: bytes) -> bytes | None:
-    """Return a JSON text with the last value of each key; None if no key is repeated.
+    """Return a JSON text with only the last value of each key; None if no key is repeated.
 
     Raises:
         ValueError: the text is not JSON.
@@ -290,7 +290,7 @@ def _with_last_keys(value: bytes) -> bytes | None:
 
 
 def _views(values: pa.Array) -> list[Any]:
-    """Return views of the values in Arrow's memory, or slower copies if any value is null."""
+    """Return views of the values in Arrow's memory; if a value is null, return slower copies."""
     if values.null_count or not len(values) or not pa.types.is_binary(values.type):
         return list(values.to_pylist())
     _, offsets, data = values.buffers()

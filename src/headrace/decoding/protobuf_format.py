@@ -32,7 +32,10 @@ _TOKEN: Final = re.compile(
 
 @dataclass(slots=True)
 class _Scope:
-    """A file or a message while its text is parsed; other braces repeat the enclosing scope."""
+    """A file or a message in a schema's text, with the messages that are directly in it.
+
+    Other braces, such as those of an enum, open no scope of their own.
+    """
 
     name: str
     messages: list["_Scope"] = field(default_factory=list)
@@ -254,7 +257,7 @@ _MOST_NESTED: Final = 100
 
 
 def _path_and_message(data: bytes) -> tuple[tuple[int, ...] | None, bytes]:
-    """Split a value without its schema id into the message's path and the message.
+    """Split the bytes after a value's schema id into the message's path and the message.
 
     The path is None if it is invalid. A single byte 0 stands for the path (0,).
     """
@@ -271,7 +274,10 @@ def _path_and_message(data: bytes) -> tuple[tuple[int, ...] | None, bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int | None, int]:
-    """Read a zigzag varint of at most 32 bits. Return its value (None if invalid) and its end."""
+    """Read a zigzag varint of at most 32 bits.
+
+    Return its value and the offset of its end. The value is None if the varint is invalid.
+    """
     value = shift = 0
     while at < len(data) and shift < 35:
         byte = data[at]

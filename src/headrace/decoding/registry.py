@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _RETRIES: Final = 2
 _WAIT_MS: Final = 300
 _UNKNOWN_FOR_S: Final = 60.0
-"""Time for which an id that the registry does not know is not requested again (s)."""
+"""Time (s) after which an id is requested again if the registry did not know it."""
 
 _MOST_UNKNOWN: Final = 10_000
 
@@ -48,7 +48,7 @@ NO_ID: Final = (
 
 
 def unknown_id(identity: int | UUID | str) -> str:
-    """Return the reason for the rejection of a value whose schema id the registry lacks."""
+    """Return the reason to reject a value whose schema id is not in the registry."""
     return f"the schema registry does not know the id {identity}"
 
 
@@ -121,8 +121,8 @@ class SchemaRegistry:
         """Return the schema with an id or a GUID; None if the registry does not know it.
 
         Raises:
-            RegistryError: the registry cannot be reached or refuses the request. The error has the
-                note that marks it as an error of reading a source.
+            RegistryError: the registry cannot be reached or refuses the request. The note
+                `headrace.errors.READ` marks this error as an error of reading a source.
             SetupError: the registry's client is not installed.
         """
         if isinstance(identity, int) and identity > _LAST_ID:
@@ -258,9 +258,9 @@ def _text(schema: "Schema") -> str:
 
 
 def _why_unread(error: Exception, path: str) -> str:
-    """Return the reason of a failed request, without the client's text.
+    """Return the reason of a failed request, without the text of the client's error.
 
-    The client's text may quote a secret.
+    The text may quote a secret.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
