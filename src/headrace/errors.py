@@ -55,7 +55,8 @@ class RejectionError(OptionError):
 class TooManyRejectedError(OptionError):
     """A handler rejects more records than one batch may reject.
 
-    If ``on_failure`` isolates, the batch is then run in parts, which may stay below the limit.
+    If ``on_failure`` isolates failing records, the batch then runs in parts. Each part may stay
+    below the limit.
     """
 
 
@@ -112,7 +113,7 @@ class CorruptionError(JournalError):
 
 
 class HandlerExitError(HeadraceError):
-    """A handler raised a ``BaseException`` such as ``SystemExit``: this error's ``__cause__``."""
+    """A handler raised a ``BaseException`` such as ``SystemExit``, which is the ``__cause__``."""
 
 
 class NotProcessedError(HeadraceError):

@@ -54,8 +54,8 @@ SPARK: Final[tuple[int, int]] = tuple(map(int, pyspark.__version__.split(".")[:2
 """Major and minor version of the installed pyspark, such as ``(4, 1)``."""
 
 PLANS_FROM_START: Final = SPARK >= (4, 2)
-"""Whether this version of Spark passes to a Python source the start of the next batch, and a read
-limit that shows the kind of trigger."""
+"""Whether this version of Spark passes two more values to a Python source: the start of the next
+batch, and a read limit that shows the kind of trigger."""
 
 _TAKES_TIMEZONE: Final = "timezone" in signature(to_arrow_type).parameters
 _SINCE: Final = {"spark.python.unix.domain.socket.enabled": (4, 1)}
@@ -96,7 +96,7 @@ def active_context() -> Any:
 
 
 def known_settings(settings: dict[str, str]) -> dict[str, str]:
-    """Return the settings in ``settings`` that the installed version of Spark supports."""
+    """Return the items of ``settings`` that the installed version of Spark supports."""
     return {name: value for name, value in settings.items() if _SINCE.get(name, SPARK) <= SPARK}
 
 
@@ -180,10 +180,10 @@ else:
         """The stream reader for Spark 4.0 and 4.1: calls the methods of `StreamPlanning`.
 
         In these versions, Spark does not pass the start of a batch to ``latestOffset``. So the
-        start is the end that Spark passed in its last call of ``partitions``. After a restart,
-        Spark first calls ``partitions`` with the last planned end as start and end, and once more
-        if the batch must run. With a new checkpoint, Spark calls ``latestOffset`` before
-        ``initialOffset``. So both methods must use the same start.
+        start is the end in Spark's last call of ``partitions``. After a restart, Spark first calls
+        ``partitions`` with the end of the last plan as both start and end. If that batch must run,
+        Spark then calls ``partitions`` again. With a new checkpoint, Spark calls ``latestOffset``
+        before ``initialOffset``. So both methods must use the same start.
         """
 
         _reached: dict[str, Any] | None = None

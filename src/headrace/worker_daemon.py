@@ -40,7 +40,7 @@ class _Listener(socket.socket):
     """The daemon's listening socket. It passes each new connection to a waiting worker, if any.
 
     If no worker waits, the daemon forks a new worker. The new worker inherits one end of a socket
-    pair, the ``line``. On its line, the worker later waits for its next connection. All methods run
+    pair, the ``line``. The worker later waits on this line for its next connection. All methods run
     in the daemon's only thread.
     """
 
@@ -90,7 +90,7 @@ class _Child:
         self._is_prepared = False
 
     def prepare(self) -> None:
-        """Initialize the worker process once, after the fork, because imports may start threads."""
+        """Initialize the worker process once, after the fork: its imports may start threads."""
         if self._is_prepared:
             return
         self._is_prepared = True

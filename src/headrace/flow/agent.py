@@ -101,9 +101,10 @@ class StageSpec:
         return self.leases_ms.get(downstream, self.settings.lease_ms)
 
     def restorable(self, state: SavedPressure, wall_ms: int) -> list[PressureState]:
-        """Return the saved pressure of present downstream stages, if they can have sent it by now.
+        """Return the saved pressure that still applies; limit leases to the declared maximum.
 
-        Leases are limited to the declared maximum.
+        Pressure is left out if its sender is not a downstream stage any more, or seems to have
+        started more than `MAX_CLOCK_AHEAD_MS` after ``wall_ms``.
         """
         return [
             replace(pressure, lease_ms=min(pressure.lease_ms, self.lease_ms(pressure.sender)))
@@ -124,10 +125,10 @@ class _Throttled(NamedTuple):
 class StageAgent:
     """Agent that sends and applies backpressure for one run of a stage.
 
-    The agent sends a throttle level to each upstream stage. Into the ledger, the agent writes the
-    rate limit that downstream stages demand. The stage's planner applies this limit for one lease,
-    even if the agent dies. If an action fails, the agent logs the failure once and retries at the
-    next step. Use a ledger without a retry timeout, because late signals are useless.
+    The agent sends a throttle level to each upstream stage. If downstream stages demand a rate
+    limit, the agent writes the limit to the ledger. The stage's planner applies this limit for one
+    lease, even if the agent dies. If an action fails, the agent logs the failure once and retries
+    at the next step. Use a ledger without a retry timeout, because late signals are useless.
 
     With ``publishes_to_ledger``, the agent also publishes the stage's state in the ledger.
     `headrace status` needs this for a flow whose signals do not use the ledger. Closing the agent
@@ -185,7 +186,7 @@ class StageAgent:
         return self
 
     def stop(self) -> None:
-        """Stop the thread, but keep the upstream stages throttled, like a killed process."""
+        """Stop the thread, but keep the upstream stages throttled, as if the process was killed."""
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()

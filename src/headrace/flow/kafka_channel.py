@@ -1,4 +1,4 @@
-"""Channels between stages: Kafka topics from which stages read no record of aborted attempts."""
+"""Channels between stages: Kafka topics in which stages skip the records of aborted attempts."""
 
 import logging
 import secrets
@@ -53,8 +53,8 @@ POLLS_PER_SAMPLE: Final = 40
 
 _ASSUMED_BYTES: Final = 1_000
 """Assumed size of a record (bytes) until a sample of records is read. If the value is too large,
-stages are throttled without need. (A batch with a limit in bytes assumes a thousand times this
-size, because the limit must hold.)"""
+stages are throttled without need. (For a batch with a limit in bytes, the planner assumes a
+thousand times this size, so that the batch stays below its limit.)"""
 
 
 class KafkaQueue:
@@ -80,7 +80,7 @@ class KafkaQueue:
         self._arrived_bytes = 0.0
 
     def measure(self) -> InputQueue:
-        """Measure the queue now. The result's ``takes_bytes_per_s`` is None, because it is unknown.
+        """Measure the queue now, except for ``takes_bytes_per_s``, which is None in the result.
 
         Raise BrokerError if the brokers cannot be reached, and LedgerError if the ledger cannot be
         read.
@@ -110,7 +110,7 @@ class KafkaQueue:
         self._log.close()
 
     def _positions(self) -> dict[TopicPartition, int]:
-        """Return the offset of each partition from which the stage's next batch will read."""
+        """Return, for each partition, the offset at which the stage's next batch begins."""
         positions: dict[TopicPartition, int] = {}
         for topic in self._topics.values():
             begun = self._ledger.receivers.stream_rate(self._gate, topic.topic_id or "").begun
@@ -119,10 +119,10 @@ class KafkaQueue:
         return positions
 
     def _compare(self, begun: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
-        """Update the arrived bytes, and the waiting records that the last batch did not take.
+        """Update the counts of arrived bytes, and of waiting records that the last batch has left.
 
-        ``begun`` has the end of the last begun batch in each partition. ``ends`` has the end offset
-        of each partition.
+        For each partition, ``begun`` has the offset at which the next batch begins, and ``ends``
+        has the offset up to which records can be read.
         """
         if self._before is None:
             new = sum(end - begun[tp] for tp, end in ends.items())
@@ -235,12 +235,12 @@ class KafkaChannel:
     def read_options(self, ledger_url: str) -> dict[str, str]:
         """Return the source options of a stage that reads the channel.
 
-        The options include the URL of the ledger, which knows the aborted attempts.
+        One option is the URL of the ledger, in which the aborted attempts are recorded.
         """
         return self._raw_options() | {"headrace.channel": ledger_url}
 
     def queue(self, gate: str, ledger: Ledger) -> KafkaQueue:
-        """Return the input queue of a stage by its gate; `OptionError` if an option is wrong."""
+        """Return the input queue of the stage with this gate; `OptionError` for a wrong option."""
         return KafkaQueue(self._parsed(ledger), gate, ledger)
 
     def _raw_options(self) -> dict[str, str]:
@@ -274,7 +274,9 @@ def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
 
 
 def _output_columns(df: DataFrame, location: str) -> DataFrame:
-    """Return a DataFrame with the columns key, value (binary) and headers; absent ones are null.
+    """Return a DataFrame with the columns key, value (binary) and headers.
+
+    If ``df`` has no column key or headers, this column is null in the result.
 
     Raise OptionError if ``df`` has other columns or types, or has no column ``value``.
     """

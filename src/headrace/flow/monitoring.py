@@ -1,4 +1,4 @@
-"""Measurements for a stage's agent: the stage's batches, its neighbours, and its poll times."""
+"""Measurements for a stage's agent: the stage's batches, its neighbours, and the poll interval."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
@@ -134,7 +134,7 @@ class Neighbours:
             self._read()
 
     def upstream(self, name: str) -> Upstream:
-        """Return whether an upstream stage runs, is throttled by another stage, or is gone."""
+        """Return an upstream stage's condition: running, throttled by another stage, or gone."""
         if self._states is None:
             return Upstream.RUNNING
         state = self._states.get(name)
@@ -185,7 +185,7 @@ class PollInterval:
 
         An overload must last for the sensitivity interval before the agent sends a signal.
         ``due_ms`` has the end of this interval for each upstream stage, or None without an
-        overload. The next poll is not later than the earliest of these times.
+        overload. The next poll is at the earliest of these times, or before it.
         """
         left_ms = [due - now_ms for due in due_ms if due is not None and due > now_ms]
         return min(min(left_ms) / 1000, POLL_S) if left_ms else self._poll_s

@@ -100,7 +100,7 @@ def _expected(stage: Stage) -> str:
 class StageQuery:
     """Query of a stage, which is restarted if it fails before its handler is called.
 
-    Such a failure rarely has its cause in the handler: Spark workers did not start, or a broker was
+    Typical causes of such a failure are Spark workers that did not start, or a broker that was
     restarting. No batch was processed yet, so a restart is safe. ``called`` is set at the first
     call of the handler.
     """
@@ -121,7 +121,10 @@ class StageQuery:
         return not self._called.is_set() and self._restarts_left > 0
 
     def failure(self) -> StreamingQueryException | None:
-        """Restart the query if it has failed and may restart; return its final failure, or None."""
+        """If the query has failed, restart it, or return its failure if it may not restart.
+
+        Return None if the query runs, has ended without a failure, or is restarted.
+        """
         failure = self.query.exception()
         if failure is None:
             return None
@@ -200,9 +203,9 @@ class RunningFlow:
             self._agents.close()
 
     def _check_queries(self) -> tuple[str, StreamingQueryException] | None:
-        """Restart failed queries that may restart; return the first final failure.
+        """Restart failed queries; return the first failure of a query that may not restart.
 
-        The failure is returned with the stage's name. Return None if no query has finally failed.
+        The result is the stage's name and the failure; None without such a failure.
         """
         with self._lock:
             for name, stage in self._stages.items():
@@ -213,7 +216,7 @@ class RunningFlow:
         return None
 
     def _restart_failed(self) -> None:
-        """Restart failed queries until no query may restart, even if nobody awaits termination."""
+        """Restart failed queries until no query may restart, even without `await_termination`."""
         while any(stage.may_restart for stage in self._stages.values()):
             if self._stopped.wait(_POLL_S):
                 return

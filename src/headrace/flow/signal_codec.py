@@ -32,14 +32,14 @@ class StageState:
         stage: The stage's name.
         throttled_by: The downstream stage that throttles this stage; None without throttling.
         throttle_level: The throttle level, above 0 to `MAX_LEVEL`; 0 without throttling.
-        rate_limit_per_s: The rate limit by the throttling (records/s); None without throttling, or
-            while the stage emits no records.
+        rate_limit_per_s: The stage's rate limit (records/s); None without throttling, or while the
+            stage emits no records.
         queue_bytes: The size of the waiting input (bytes); None if unknown.
         lease_ms: The time for which this state is valid (ms); 1 to `MAX_LEASE_MS`.
         missing_upstream: An upstream stage that does not run; None while all upstream stages run.
         upstream: The stages directly before this stage, at most `MOST_UPSTREAM`.
-        throttled_since_ms: The start of the throttling by the stage's own clock (ms since the
-            epoch); None without throttling.
+        throttled_since_ms: The time when the throttling began (ms since the epoch, by this stage's
+            own clock); None without throttling.
 
     Raises:
         OptionError: A value is out of its range, of the wrong type, or contradicts another value.
@@ -190,7 +190,7 @@ class RawSignal:
     """Text of a signal or a state as a transport received it, before any check."""
 
     stage: str
-    """Stage that wrote the text, by the row's or node's name."""
+    """Name of the stage that wrote the text, as the row or the node has it."""
     text: str | bytes
     """Encoded signal or state."""
     age_ms: int
@@ -200,11 +200,11 @@ class RawSignal:
     """Reason to ignore the text, found by the transport; None if it found no fault."""
 
     def is_current(self, lease_ms: int) -> bool:
-        """Whether a lease of ``lease_ms`` that began with the write has not expired.
+        """Whether a lease of ``lease_ms`` that began when the text was written is still valid.
 
         A text that seems to come from the future is not current: the transport's clock was set back
-        after the write. A running stage soon writes a new text. The text of a stopped stage would
-        otherwise throttle others until that future time.
+        after the write. Otherwise the text of a stopped stage would throttle other stages until
+        that future time. A running stage soon writes a new text.
         """
         return -CLOCK_SLACK_MS <= self.age_ms < lease_ms
 
@@ -239,7 +239,7 @@ class Transport(Protocol):
         """Return the published states of the named stages. Default: all stages of the flow."""
 
     def send(self, signal: PressureSignal) -> None:
-        """Write a signal for its receiver, in place of this stage's previous signal to it."""
+        """Write a signal for its receiver, in place of the last signal from this stage to it."""
 
     def receive(self) -> Sequence[RawSignal]:
         """Return the signals for this stage, and try to delete them from the medium."""

@@ -49,9 +49,9 @@ class ZookeeperSettings:
         key_file: The file with the certificate's key, if the certificate's file does not have it.
         session_timeout_s: The time without a message after which the servers end a stage's session
             and delete its nodes (s); above 0. Default: 10. The servers enforce their own bounds.
-            Too long: the signals of a dead stage stay longer. Too short: a pause of the machine
-            ends the session, and the new session takes a second or two. Should not exceed the
-            lease.
+            The timeout should not exceed the lease. Too long: the signals of a dead stage stay
+            longer. Too short: a pause of the machine ends the session, and the new session takes a
+            second or two.
         unreachable: The reaction if no server responds at the start: ``wait`` (the default) logs
             the outage and connects later; ``refuse`` raises an error.
         start_timeout_s: The time to wait for a response at the start (s); above 0. Default: 10.
@@ -99,7 +99,7 @@ class ZookeeperSettings:
 
     @property
     def servers(self) -> str:
-        """Part of `hosts` with the servers, without the root node."""
+        """The servers in `hosts`, without the root node."""
         return self.hosts.partition("/")[0]
 
     @property
@@ -214,7 +214,7 @@ class Graph:
         return tuple(stage.name for stage in self.stages.values() if stage.reads == channel)
 
     def cycle(self) -> list[str] | None:
-        """Return the stages of a cycle, with the first stage again at the end; else None."""
+        """Return the stages of a cycle, with the first stage again at the end; None if acyclic."""
         try:
             self._sorter().prepare()
         except CycleError as error:
@@ -223,7 +223,7 @@ class Graph:
         return None
 
     def layers(self) -> list[list[str]]:
-        """Return the names of the stages in layers: each stage is below all its upstream stages."""
+        """Return the stages' names by layer. A stage's upstream stages are in earlier layers."""
         depth: dict[str, int] = {}
         for name in self._sorter().static_order():
             depth[name] = max((depth[before] + 1 for before in self.upstream(name)), default=0)
@@ -311,7 +311,7 @@ def refuse_aliases(flow: DeclaredFlow, identities: Mapping[str, str]) -> None:
 
 @contextmanager
 def errors_of(stage: Stage) -> Iterator[None]:
-    """Prefix errors in the ``with`` block with the stage and the line of its declaration."""
+    """In the ``with`` block, add the stage and its line of declaration to the text of errors."""
     try:
         yield
     except HeadraceError as error:

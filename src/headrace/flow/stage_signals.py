@@ -149,8 +149,8 @@ class Signals:
     to each stage is kept until it is delivered or its lease expires. Received texts are checked
     before use. An invalid text is ignored and logged once.
 
-    Only signals of the stages ``downstream``, directly after this stage, are accepted. Do not share
-    ``transport`` between stages.
+    Signals are accepted only from the stages in ``downstream``, directly after this stage. Do not
+    share ``transport`` between stages.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -338,7 +338,7 @@ class Signals:
     def _try(self, about: str, action: Callable[[], object]) -> bool | None:
         """Call ``action``; return whether it succeeded, or None if the transport is unreachable.
 
-        A `SignalError` is logged once for each ``about``.
+        ``about`` names the action. A `SignalError` is logged once, until the action succeeds again.
         """
         try:
             action()

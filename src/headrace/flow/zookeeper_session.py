@@ -156,7 +156,7 @@ class ZookeeperSession:
         return [own, make_acl(ANYONE_ID_UNSAFE.scheme, ANYONE_ID_UNSAFE.id, read=True)]
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Register a function to be called after each new connection; it must not block."""
+        """Register a function that is called after each new connection, and must not block."""
         with self._lock:
             self._listeners.append(listener)
 
@@ -237,7 +237,7 @@ class ZookeeperSession:
         return client
 
     def _follow(self, client: KazooClient, state: str) -> None:
-        """Process a change of the connection's state; kazoo calls this and waits for its end."""
+        """Process a change of the connection's state; kazoo waits until this method returns."""
         with self._lock:
             if client is not self._client:
                 return

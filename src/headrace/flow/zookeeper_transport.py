@@ -44,7 +44,7 @@ CLOCK_S: Final = 60.0
 """Time after which the servers' clock is read again (s)."""
 
 MAX_STRANGERS: Final = 20
-"""Maximum number of signals that one poll deletes because no downstream stage has sent them."""
+"""Maximum number of signals that one poll deletes because their senders are not downstream."""
 
 MAX_STATES: Final = 10_000
 """Maximum number of published states that one call reads."""

@@ -50,7 +50,7 @@ class SimulatedCrash(BaseException):
 class Crash:
     """Item of a `MemoryLog` at which the tested process crashes.
 
-    The crash happens once: when a batch with the record before this item first reaches the point.
+    The crash happens once: when a batch with the record before this item first reaches ``point``.
 
     Attributes:
         point: ``before`` or ``after``, and one of `STEPS`. Default: ``after handle``, when the

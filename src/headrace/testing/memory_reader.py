@@ -107,9 +107,10 @@ class MemoryReader:
         options: The stream's options.
         headers: Whether the handler gets the column ``headers``.
         passes_over_losses: Whether the stream continues after losses.
-        bootstrap_servers: The address of the log.
+        bootstrap_servers: The address of the log, in place of Kafka's brokers.
         is_dense: Whether ``kept`` has a record for each offset of its ranges.
-        kept: Records that were read before and are not read again; None without such records.
+        kept: The records that `persisted` has read, and that `run` does not read again. None: `run`
+            reads the records from the log.
     """
 
     log: MemoryLog
@@ -130,7 +131,7 @@ class MemoryReader:
         return cast(DataFrame, _Rows(lambda: self.log.read(ranges), headers=self.headers))
 
     def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
-        """Call ``use`` with an object that has the records in these ranges, like a DataFrame."""
+        """Call ``use`` with a DataFrame-like object that has the records in these ranges."""
 
         def read() -> list[Row]:
             if self.kept is None:
@@ -140,7 +141,7 @@ class MemoryReader:
         use(cast(DataFrame, _Rows(read, headers=self.headers)))
 
     def read_again(self, ranges: Sequence[PlannedRange]) -> pa.Table:
-        """Read these ranges with the options that Spark would get for a repeated batch."""
+        """Return the records in these ranges, read with the source options of a repeated batch."""
         offsets = [planned.offsets for planned in ranges]
         options = self.connector.replay_options(self.options, offsets)
         options |= {TOPIC_IDS: json.dumps(planned_ids(ranges)), "includeHeaders": "true"}
@@ -180,7 +181,7 @@ class MemoryReader:
         reasons: Mapping[Place, ErrorReport],
         on_loss: OnLoss | None = None,
     ) -> list[DeadLetter]:
-        """Return the dead letters of the records at the places in ``reasons``, with these errors.
+        """Return a dead letter for each record at a place in ``reasons``, with the place's error.
 
         If a record is no longer in the log, call ``on_loss``, or raise DataLossError if the stream
         does not continue after losses. Places without a record are skipped.

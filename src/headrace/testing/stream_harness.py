@@ -135,7 +135,7 @@ class _Program:
     def _stored(self, point: str, arguments: tuple[Any, ...]) -> None:
         """Raise `SimulatedCrash` if the process crashes at this point of a batch.
 
-        The first argument of the store's method is the batch or its key.
+        ``arguments`` are those of the store's method: the first is the batch or its key.
         """
         batch = arguments[0]
         planned = isinstance(batch, PlannedBatch)
@@ -176,8 +176,8 @@ def _by_offset(
 class StreamHarness:
     """A gated query over a `MemoryLog`, whose batches a test runs one by one.
 
-    The planner, ledger, failure policy, backfill and rate are the code of a real query. The test
-    takes the place of Spark's engine, and calls `run_batch`. All times are times of the log's
+    The planner, ledger, failure policy, backfill and rate estimator are those of a real query. The
+    test takes the place of Spark's engine, and calls `run_batch`. All times are times of the log's
     clock. To simulate work that takes time, let the handler advance this clock. ::
 
         log = MemoryLog("1", "2", "not a number", "4")
