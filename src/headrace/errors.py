@@ -140,9 +140,9 @@ class MachineryError(NotProcessedError):
 class SinkAwayError(HeadraceError):
     """The sink is unavailable for all records. Raise this error in your handler.
 
-    Raise it if the exception of your client does not show the outage by itself, for example for an
-    error code of your service. In a Spark task, raise exactly this class, not a subclass: Spark
-    passes exceptions on as text, in which Headrace does not recognize a subclass.
+    Raise it if the exception of your client does not show the outage by itself, for example if your
+    service responds with an error code. In a Spark task, raise exactly this class, not a subclass:
+    Spark passes exceptions on as text, in which Headrace does not recognize a subclass.
     """
 
 

@@ -129,7 +129,7 @@ class _Server(socketserver.ThreadingTCPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors of a connection, such as a task that has ended before the answer."""
+        """Ignore errors of a connection, for example if a task has ended before the answer."""
 
 
 def _parsed(line: bytes) -> tuple[str, Any]:

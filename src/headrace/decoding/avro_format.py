@@ -56,8 +56,8 @@ _LOGICAL: Final[dict[tuple[str, str], t.DataType]] = {
     ("string", "uuid"): t.StringType(),
     ("fixed", "uuid"): t.StringType(),
 }
-"""Spark type of each pair of an Avro type and a logical type. The Avro specification requires that
-a logical type on any other Avro type is ignored."""
+"""Spark type of each pair of an Avro type and a logical type. In all other pairs, the logical type
+is ignored, as the Avro specification requires."""
 
 _UUID_BYTES: Final = 16
 _NESTED: Final = frozenset({"type", "fields", "items", "values"})

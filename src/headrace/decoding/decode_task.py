@@ -43,7 +43,7 @@ _RUN: Final = "headrace.run"
 
 
 class Reports:
-    """Reports of values that cannot be decoded, by the run of the handler."""
+    """Reports of values that cannot be decoded, for each run of a handler."""
 
     def __init__(self) -> None:
         self._changing: Final = threading.Lock()
@@ -77,7 +77,7 @@ class Reports:
             return taken
 
     def close(self, run: str) -> None:
-        """Delete the reports to a run, and ignore its later reports."""
+        """Delete the reports to a run, and ignore later reports to this run."""
         with self._changing:
             self._by_run.pop(run, None)
 
@@ -311,7 +311,7 @@ def decode(df: DataFrame, format: Format) -> DataFrame:  # noqa: A002  (Spark's 
         RegistryError: the schema registry cannot be reached. If a job raises it, the batch is
             deferred or the query stops, as with an unreachable source.
         DecodeError: raised by a job: a value does not fit, and no handler is running that could
-            reject it.
+            reject its record.
     """
     _check_columns(df)
     if df.isStreaming and is_remote(df.sparkSession):
@@ -416,8 +416,8 @@ def _with_ids(values: pa.Array, headers: pa.Array) -> pa.Array:
 
 
 _NO_HEADER: Final = b"\xff"
-"""Prefix of a value with an invalid schema id in its header. No value in the wire format begins
-with this byte."""
+"""Prefix for the value of a record whose header has an invalid schema id. No value in the wire
+format begins with this byte."""
 
 
 def _without_headers(reason: str) -> str:

@@ -47,7 +47,7 @@ class Format(Protocol):
     """
 
     def __hash__(self) -> int:
-        """Return a hash, with which each worker caches a decoder for each format."""
+        """Return a hash, by which each worker finds its cached decoder of the format."""
 
     def columns(self, spark: SparkSession | None) -> StructType:
         """Return the schema of the structs that the decoder returns.

@@ -102,11 +102,11 @@ class _ExactDecimal(Decimal):
 def json(schema: str | t.StructType | Path) -> "JsonFormat":
     """Return a format for `headrace.decode`: one JSON object in each value.
 
-    Each field must have its type, and must be present unless it is nullable. Fields that are not in
-    the schema are ignored. Whole numbers must not have a decimal point. Dates and times are RFC
-    3339 texts (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``); a time without a zone is in UTC.
-    Times are rounded to microseconds. Decimals are numbers or texts. If an object repeats a field,
-    the last value counts.
+    The content of a field must be of the field's type. Only nullable fields may be missing. Fields
+    that are not in the schema are ignored. Whole numbers must not have a decimal point. Dates and
+    times are RFC 3339 texts (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``); a time without a zone
+    is in UTC. Times are rounded to microseconds. Decimals are numbers or texts. If an object
+    repeats a field, the last value counts.
 
     Args:
         schema: a DDL text (``"id BIGINT NOT NULL, name STRING"``), a `StructType`, or the path of a

@@ -168,7 +168,7 @@ class Flow:
         return declare
 
     def check(self) -> None:
-        """Raise the first error in the declarations, with its line; contact no server."""
+        """Raise the first error in the declarations, with the line of code. Contact no server."""
         check(self)
 
     def start(self, spark: "SparkSession", *, stages: Iterable[str] | None = None) -> "RunningFlow":

@@ -350,7 +350,7 @@ class Claims:
         self._taken: set[int] = set()
 
     def take(self, partition: int) -> bool:
-        """Claim a partition for a task; return whether no earlier task has claimed it."""
+        """Claim a partition for a task; return False if an earlier task has claimed it already."""
         with self._changing:
             is_first = partition not in self._taken
             self._taken.add(partition)
@@ -418,7 +418,7 @@ def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marke
 
 
 def _collected(output: DataFrame, producing: _Producing) -> set[int]:
-    """Run the tasks that produce a DataFrame; return the ids of their Spark stages.
+    """Run the tasks that produce a DataFrame's records; return the ids of their Spark stages.
 
     Raise BrokerError if a broker refused a record.
     """

@@ -78,7 +78,8 @@ class StageProgress:
     ) -> float | None:
         """Return the rate at which the stage could process its queue (bytes/s); None if unknown.
 
-        ``wall_ms`` is the present time by the clock with which batches are planned.
+        ``limit`` is the stage's present rate limit. ``wall_ms`` is the present time by the clock
+        with which batches are planned.
         """
         rate_per_s, record_bytes = self._ledger.rates.current(self._gate), self._record_bytes(queue)
         if record_bytes is None:

@@ -190,12 +190,12 @@ class RawSignal:
     """Text of a signal or a state as a transport received it, before any check."""
 
     stage: str
-    """Name of the stage that wrote the text, as the row or the node has it."""
+    """Name of the stage that wrote the text, taken from the row or the node."""
     text: str | bytes
     """Encoded signal or state."""
     age_ms: int
-    """Time since the text was written (ms), by the transport's own clock: the clocks of the stages'
-    machines may differ by any amount."""
+    """Time since the text was written (ms), by the transport's own clock, because the clocks of the
+    stages' machines may differ by any amount."""
     fault: str | None = None
     """Reason to ignore the text, found by the transport; None if it found no fault."""
 
@@ -221,8 +221,8 @@ class Transport(Protocol):
     """Interval at which a stage polls for signals (s). A call of `wake` causes an earlier poll."""
 
     wake: Callable[[], None]
-    """Callback that the transport calls when signals may have arrived, from any thread. `Signals`
-    sets it."""
+    """Callback that the transport calls, from any thread, when signals may have arrived. `Signals`
+    sets this callback."""
 
     @property
     def is_connected(self) -> bool:
@@ -230,7 +230,7 @@ class Transport(Protocol):
 
     @property
     def session(self) -> object:
-        """Identity of the connection's session. After a change, earlier writes may be lost."""
+        """Identity of the connection's session. Writes in an earlier session may be lost."""
 
     def publish(self, state: StageState | None) -> None:
         """Replace the state that this stage has published; None deletes it."""

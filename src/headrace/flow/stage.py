@@ -144,7 +144,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def caller_line() -> str:
-    """Return the file and line, such as ``shop.py:12``, from which the caller was called."""
+    """Return the file and line that called the caller of this function, such as ``shop.py:12``."""
     frame = sys._getframe(2)
     path = Path(frame.f_code.co_filename)
     is_below = path.is_relative_to(Path.cwd())

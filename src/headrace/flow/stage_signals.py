@@ -338,7 +338,7 @@ class Signals:
     def _try(self, about: str, action: Callable[[], object]) -> bool | None:
         """Call ``action``; return whether it succeeded, or None if the transport is unreachable.
 
-        ``about`` names the action. A `SignalError` is logged once, until the action succeeds again.
+        ``about`` names the action. A `SignalError` is logged again only after a success.
         """
         try:
             action()
