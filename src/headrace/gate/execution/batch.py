@@ -35,8 +35,9 @@ OpenTransaction = Callable[[], AbstractContextManager[Connection]]
 class Batch:
     """Batch that a handler processes: its key, ranges and number, and methods for exact sinks.
 
-    Functions that run in tasks, such as in ``df.foreachPartition``, get a copy with the values
-    only. Methods that write or reject need the driver, and raise an exception on a copy.
+    Functions that run in tasks, such as in ``df.foreachPartition``, get a copy of the batch with
+    the attributes below. Methods that write or reject work only on the driver; on a copy, they
+    raise an exception.
 
     Attributes:
         key: key of the batch for idempotent sinks. It is the same for every run of the same ranges,
@@ -45,7 +46,8 @@ class Batch:
             in a backfill, and for a part of a batch. It rises only within one checkpoint, so a sink
             must not use it to skip batches.
         ranges: the offsets in the batch, by topic and partition; empty if this gate's source had
-            nothing new (a query may have other sources, and a first batch may begin at the end).
+            nothing new. This happens if the query has other sources, or if its first batch starts
+            at the end of the topic.
         attempt: number of the attempt to process the batch, from 1; always 1 without ranges. If a
             backfill runs one record several times as a test, these runs are one attempt.
         kind: ``live`` for a batch of the stream; ``backfill`` for a failed batch that runs again.
@@ -84,8 +86,8 @@ class Batch:
         at the end of the ``with``, which should be the last statement of the handler. An exception
         that leaves the ``with`` rolls everything back, and the batch has failed, even if the
         handler catches the exception outside the ``with``. After the ``with``, the batch stays a
-        success: a later exception is only stored with it, and ends the query if
-        ``on_failure="stop"``.
+        success, even if the handler raises an exception later. Such an exception is stored with the
+        batch, and ends the query if ``on_failure="stop"``.
 
         Savepoints (``connection.begin_nested()``) are allowed. On SQLite, no other connection can
         write during the transaction, so read and compute before it.
@@ -120,9 +122,9 @@ class Batch:
 
         A part of a batch counts as written if an enclosing part or the batch is written. This
         happens if a batch counts as failed although it was committed: the answer to the commit was
-        lost, or the handler raised an exception after the commit. If parts are written, the whole
-        batch is refused: a process that was frozen for longer than its lease may still try to write
-        the batch.
+        lost, or the handler raised an exception after the commit. If a part is written already, the
+        call for the whole batch raises `BatchSplitError`. A process can make this call if it was
+        frozen for longer than its lease.
 
         >>> def handler(df, batch):
         ...     rows = [row.asDict() for row in df.collect()]
@@ -174,8 +176,8 @@ class Batch:
         the table has a part of it. A batch whose snapshot was expired or rolled back is written
         again when it runs again.
 
-        PyIceberg writes the rows (``pip install 'headrace[iceberg]'``), because Iceberg has no jar
-        for this Spark. So the rows pass through the driver's memory, as Arrow.
+        PyIceberg writes the rows (``pip install 'headrace[iceberg]'``), because there is no Iceberg
+        jar for this version of Spark. So the rows pass through the driver's memory, as Arrow.
 
         >>> def handler(df, batch):
         ...     batch.append_iceberg(df, catalog.load_table("shop.orders"))
@@ -292,8 +294,8 @@ def check_handler(handler: object) -> None:
     A callable without a readable signature passes.
 
     Raises:
-        OptionError: The handler does not take two arguments, or is a function whose body a call
-            does not run, such as an async function.
+        OptionError: The handler does not take two arguments, or a call would not run its body, as
+            for an async function.
     """
     if not callable(handler):
         raise OptionError(
@@ -326,7 +328,7 @@ _WRITE_FIRST: Final = (
 
 
 def _kind_of_unrun(handler: object) -> str | None:
-    """Return the kind of a function that a call does not run, such as async; None for others."""
+    """Return "an async function" or "a generator function" for such a handler, otherwise None."""
     while isinstance(handler, partial):
         handler = handler.func
     for function in (handler, type(handler).__call__):
@@ -364,8 +366,8 @@ def refuse_unrun(answer: object) -> None:
 def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) -> None:
     """Call a handler with a batch.
 
-    Warn if the handler returns a DataFrame, because nobody writes a returned DataFrame: unless the
-    handler has written it, its records are lost.
+    Warn if the handler returns a DataFrame. Headrace ignores the returned DataFrame, so its records
+    are lost if the handler has not written them.
 
     Raises:
         OptionError: The handler has returned unfinished work, such as a coroutine.
@@ -382,13 +384,13 @@ def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) ->
 
 
 class HandlerTransaction:
-    """Transaction of one call of a handler, which `Batch.transaction` opens at most once.
+    """Transaction of one handler call. `Batch.transaction` can open it once.
 
     A handler that opens the transaction and returns without a commit has failed, even if it has
     caught an exception. A transaction that is still open is rolled back.
 
     Args:
-        batch: the batch's key, for errors.
+        batch: the batch's key, for error messages.
         open_: function that begins the transaction. The normal end of its ``with`` block commits
             the transaction, together with the rejections.
         rejections: records that the handler has rejected.
@@ -451,7 +453,7 @@ class HandlerTransaction:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Let the ``with`` block run the handler; then commit rejections with the batch's success.
+        """Run the handler in the ``with`` block, then commit its rejections with its success.
 
         Raises `LedgerError` if the handler has opened the transaction and returned without a
         commit.
@@ -523,7 +525,7 @@ class HandlerTransaction:
             return self._stack
 
     def _end(self) -> bool:
-        """Refuse further transactions. Return whether a transaction was open and is rolled back."""
+        """Refuse further transactions. Roll back an open one, and return whether it was open."""
         with self._changing:
             self._over = True
             left_open = self._stack is not None and not self.committed and not self._undone_by

@@ -1,8 +1,8 @@
 """Readers that read the ranges of a batch again, for its handler or for a dead letter.
 
 A failed batch is read again by a bounded read. An isolation reads the batch once and persists the
-rows; each part is a subset of these rows. The rows of a small batch are also held in the driver, so
-that a part needs no job over the whole batch.
+rows; each part is a subset of these rows. If the batch is small, the driver holds a copy of the
+rows, so that no part needs a Spark job over the whole batch.
 """
 
 import json
@@ -70,9 +70,10 @@ class DerivedStream:
     """Second query of a stream. It runs the stream's derivation again, on requested ranges only.
 
     Spark cannot replace the source of a plan, so only a streaming query can derive a stream's rows
-    again. The query starts as if after a crash: its new checkpoint already has the offsets of its
-    first batch. The end offset of each batch names the file with the next request. One query serves
-    a whole isolation, because starting a query takes longer than most parts.
+    again. Before the query starts, this class writes a checkpoint that contains the offsets of its
+    first batch, so Spark runs this batch as if after a crash. Each batch answers one request. Its
+    end offset contains the path of the file in which the query finds the next request. One query
+    serves a whole isolation, because starting a query takes longer than most parts.
 
     Args:
         stream: the DataFrame given to `Gate.write`; stateless, and with one source.
@@ -241,9 +242,9 @@ class SparkBatchReader:
         derived: Query that runs the stream's derivation again; None if none is needed.
         transform: The stream's derivation, as a function of the source's DataFrame.
         columns: The stream's columns. Default: all columns of the source.
-        kept: The persisted rows of an isolation, of which parts are subsets; else None.
-        rows: The same rows in this process, if they are small, so that a part needs no job over all
-            rows; else None.
+        kept: During an isolation, the persisted rows of the batch; otherwise None.
+        rows: A copy of ``kept`` in this process if it is small, so that a part needs no job over
+            all rows; otherwise None.
         is_dense: Whether the log has a record at every offset.
     """
 

@@ -43,7 +43,7 @@ _LOG: Final = logging.getLogger("headrace.execution")
 _LOOK_S: Final = 0.5
 
 OWNER_POLL_S: Final = 0.5
-"""Interval at which the lease of another owner is checked (s), until it has expired."""
+"""Interval between checks whether the lease of another owner has expired (s)."""
 
 
 class BatchLeases(LeaseRenewal):
@@ -77,10 +77,9 @@ class RunContext:
         reader: Reader that reads a batch again. None, the default, if the policy never skips a
             batch.
         records: Reader of rejected records. Default: ``reader``.
-        owner: Unique name of this run of a program, with machine, process and start time. With it,
-            another process on the same machine sees a crash at once, and does not wait for the
-            lease.
-            Default: a new name.
+        owner: Unique name of this run of a program, with machine, process and start time. If the
+            owner crashes, another process on the same machine sees this from the name, and need not
+            wait until the lease has expired. Default: a new name.
         lease_ms: Time after which the lease of a batch expires without a renewal (ms). Default:
             30 000.
         turn: Context manager entered while the handler runs, so that two calls never overlap. It
@@ -91,7 +90,7 @@ class RunContext:
         stopped: Function that returns whether the query is being stopped. An exception is then no
             failure.
         sleep: Function that waits for a number of seconds.
-        dice: Random generator for the order of tests and for the waits for a sink.
+        dice: Random generator for the order of test runs and for the length of waits for a sink.
     """
 
     ledger: Ledger
@@ -190,7 +189,8 @@ class HandlerCalls:
         self._context = context
         self._ledger = context.ledger
         self._asked: set[str] = set()
-        """Keys of batches of which a handler call asked its sink for the key, and then failed."""
+        """Keys of batches for which a handler call failed after it had asked its sink for the
+        key."""
 
     def is_unknown(self, batch: BatchRecord) -> bool:
         """Whether an interrupted call may have written the whole batch to its sink.

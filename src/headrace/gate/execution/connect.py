@@ -129,13 +129,13 @@ class ServerHandler:
 
 _REPORT_LOOK_S: Final = 0.02
 _REPORT_S: Final = 30.0
-"""Maximum wait for a batch's report (s), because a failed trigger never has a report."""
+"""Maximum wait for Spark's progress report of a batch (s). A failed trigger has no report."""
 
 
 class _Reports:
     """Thread that reads the progress of batches from Spark, and passes it to the rate laws.
 
-    A process of the server receives no events, so the thread polls after each batch.
+    A Python process of the server receives no query events, so the thread polls after each batch.
     """
 
     def __init__(self, query: StreamingQuery, listener: GateListener) -> None:

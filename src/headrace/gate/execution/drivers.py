@@ -51,7 +51,8 @@ _POSTGRESQL_AWAY: Final = frozenset(
         *("OperationalError", "ConnectionTimeout"),  # without a SQLSTATE: the connection's
     }
 )
-"""Exception classes of psycopg and psycopg2 for `_SQLSTATES`: a task's text has only the class."""
+"""Exception classes that psycopg and psycopg2 raise for `_SQLSTATES`. The text of a task's error
+names the class, but not the code."""
 
 # https://dev.mysql.com/doc/mysql-errors/8.4/en/: client 2xxx, server 1xxx.
 MYSQL: Final = frozenset({2002, 2003, 2005, 2006, 2013, 2055, 1021, 1040, 1053, 1290, 1836})
@@ -106,10 +107,12 @@ NETWORK_NAMES: Final = frozenset(
         "NoBrokersAvailable",  # kafka-python
     }
 )
-"""Names of Python's and clients' exceptions for an unreachable system, if they have no code."""
+"""Names of exceptions, of Python and of client libraries, that have no error code and report an
+unreachable system."""
 
 _NOT_REACHED_BY_OURSELVES: Final = frozenset({"multiprocessing", "py4j", "pyspark", "sqlalchemy"})
-"""Packages that raise `NETWORK_NAMES` for the program's own processes, not for a sink."""
+"""Packages that raise exceptions of `NETWORK_NAMES` about the program's own processes, not a
+sink."""
 
 REFUSALS: Final = frozenset(
     {"DataError", "IntegrityError", "NotSupportedError", "ProgrammingError"}
@@ -160,12 +163,12 @@ _CODES_IN_TEXT: Final[tuple[tuple[str, frozenset[int] | frozenset[str]], ...]] =
 
 
 def python_says(name: str, message: str) -> bool:
-    """Return whether a Python exception in a task's text reports an unreachable sink.
+    """Return whether a Python exception in the text of a task's error reports an unreachable sink.
 
     Args:
         name: The exception's class, with its module unless that is ``builtins``.
-        message: The exception's message. Only the beginning that the package itself writes is
-            read, because the rest may contain values.
+        message: The exception's message. Only its beginning is read, which the package itself
+            writes. The rest may contain values of records.
     """
     module, _, short = name.rpartition(".")
     package = module.partition(".")[0]

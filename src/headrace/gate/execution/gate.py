@@ -106,17 +106,17 @@ class Gate:
         name: the gate's name in the ledger: letters, digits, ``_``, ``.`` and ``-``. The ledger
             stores the rate under this name, so a restarted job continues with it.
         interval: the time between the starts of batches, and so the time that a batch should take,
-            in Spark's notation (``"1 second"``, ``"500 ms"``), or a `timedelta`; a year at most.
-            If it is too short, the fixed cost of a batch takes all of it; if it is too long,
-            records wait. ``"auto"`` chooses the shortest interval with enough time for work, from
-            the fixed cost of a batch. It changes rarely, and each change is logged with the reason.
+            in Spark's notation (``"1 second"``, ``"500 ms"``), or a `timedelta`; a year at most. If
+            it is too short, the fixed cost of a batch takes all of it; if it is too long, records
+            wait. ``"auto"`` chooses the shortest interval with enough time for work, from the fixed
+            cost of a batch. This interval changes rarely; each change is logged.
         ledger: SQLAlchemy URL of the database, ``sqlite:///path`` or ``postgresql://...``. A
             relative path is relative to the current working directory.
         max_delay: with ``"auto"``, the longest time from a record's arrival to the end of its
             batch, if the job keeps up; 200 ms or more. Default: 10 seconds. The interval is at most
-            half of it.
-        work_ratio: with ``"auto"``, the fraction of a batch's time for work on records; above 0,
-            below 1. Default: 0.8.
+            half of this time.
+        work_ratio: with ``"auto"``, the fraction of a batch's time that should be left for work on
+            records after the batch's fixed cost; above 0, below 1. Default: 0.8.
 
     Raises:
         OptionError: the name, the interval, the delay or the ratio is malformed.
@@ -233,10 +233,12 @@ class Gate:
             OptionError: the handler does not take two arguments, or is an async or a generator
                 function; there is no such policy or schedule; ``df`` is no stream, or is not read
                 through this gate, or more than once; or the query cannot skip a batch, because it
-                has state or several sources. From ``start()``: no checkpoint, or another gate's.
+                has state or several sources. From ``start()``: the checkpoint is missing or another
+                gate's.
             LedgerError: the ledger cannot be opened or read.
             GateInUseError: from ``start()``: the gate already has another query. A query whose
-                process has ended is replaced at once; if that is unknown, after its lease of 30 s.
+                process has ended is replaced at once. If its end is unknown, its lease of 30 s must
+                expire first.
         """
         check_handler(handler)
         policy = parse_on_failure(on_failure)

@@ -1,8 +1,8 @@
 """State of the gates in this process: the open ledgers, and each gate's stream.
 
-The driver records how a query ended, because Spark kills the planner's process before it can write.
-The listener records the end at Spark's termination event. If the program ends together with its
-query, the event comes too late, so Python's exit hook records the end. A gate counts as dead if its
+The driver records how a query ended, because Spark kills the planner's process too early. The
+listener records the end at Spark's termination event. If the program ends together with its query,
+the event comes too late, so Python's exit hook records the end. A gate counts as dead if its
 process is gone and no end is recorded.
 """
 
@@ -46,7 +46,7 @@ def has_ended(query: StreamingQuery) -> bool:
 
 
 class Turn:
-    """Lock around the calls of a handler, for one of its callers. It measures the caller's waits.
+    """Access of one caller to the lock around a handler's calls. It measures the caller's waits.
 
     ``lock`` is shared by all callers of the handler. ``clock`` returns a monotonic time (s).
     """
@@ -159,7 +159,7 @@ class StreamState:
     def batch_began(self, batch: str, *, is_limited: bool = False) -> None:
         """Record that a batch goes to the handler.
 
-        ``is_limited`` tells that an operator's limit or a ceiling has reduced the batch.
+        ``is_limited`` means that an operator's limit or a ceiling has reduced the batch.
         """
         with self._changing:
             self._running = True
@@ -184,7 +184,7 @@ class StreamState:
             self._waited_ms[batch] = waited_ms
 
     def batch_ended(self, batch: str, progress: BatchProgress) -> BatchProgress:
-        """Record that a batch has ended. Return its progress, with values of the handler's run.
+        """Record that a batch has ended. Return its progress, with this object's notes added.
 
         ``batch`` is the batch's key, empty if the batch has no offsets of the gate.
         """
@@ -203,7 +203,7 @@ class StreamState:
         return ended
 
     def handler_ended(self, start_ms: int, end_ms: int) -> None:
-        """Record that a batch's handler has returned. Call the function of `on_batch_end`."""
+        """Record that a batch's handler has returned. Call the function from `on_batch_end`."""
         with self._changing:
             self._running = False
             self._start_ms, self._end_ms = start_ms, end_ms
@@ -217,7 +217,7 @@ class StreamState:
             self._on_batch_end = call
 
     def live(self, rate_per_s: float | None, interval_ms: int) -> LiveStream:
-        """Return the stream's rate, interval and last batch, for a backfill in its application."""
+        """Return the stream's rate, interval and last batch, for a backfill in the same process."""
         with self._changing:
             return LiveStream(rate_per_s, interval_ms, self._running, self._start_ms, self._end_ms)
 
@@ -262,8 +262,8 @@ def shared_ledger(url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
 def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
     """Record which ledger a gate uses, for the listener, and return the ledger.
 
-    The listener receives only the gate's name. Raises `LedgerError` if the ledger cannot be opened,
-    even if it was opened before.
+    The listener's events contain only the gate's name. The call opens the ledger anew to check it,
+    even if this process has it open already. Raises `LedgerError` if this fails.
     """
     Ledger.open(url, timeouts=timeouts).close()
     ledger = shared_ledger(url, timeouts)
@@ -314,7 +314,7 @@ def _record(
 
 @contextmanager
 def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None]:
-    """Yield a gate's state once, to record the end of this run. Log errors in the block."""
+    """Yield a gate's state to record the end of this run. Log a `HeadraceError` of the block."""
     with all_states()[ledger_url, gate].ending(run) as state:
         try:
             yield state
@@ -323,8 +323,8 @@ def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None
 
 
 EVENTS_S: Final = 2.0
-"""Maximum time that an ending program waits for the events of ended queries (s). Spark logs a stack
-trace for each event that it cannot deliver."""
+"""Maximum time that an ending program waits until Spark has delivered the events of ended queries
+(s). Spark logs a stack trace for each event that it cannot deliver."""
 
 
 @atexit.register

@@ -1,9 +1,9 @@
-"""Callable for ``foreachBatch``: find Spark's batch in the ledger, attach it, and call the handler.
+"""Callable for ``foreachBatch``: find Spark's batch in the ledger, own it, and call the handler.
 
-The gate's row names the gate's query, and counts the batches that the query's planner has begun.
-The handler takes the last batch that its own query has begun, if the count has risen since the
-previous call. The batch's status alone would not be enough: a finished batch could be mistaken for
-a batch of another checkpoint with the same number.
+For each batch with offsets, the query's planner adds a row to the ledger and raises a counter in
+the gate's row. If the counter has risen since the previous call, the batch is the newest row of the
+query; otherwise it has no offsets. The number of the batch does not identify it, because another
+checkpoint may have a batch with the same number.
 
 When a query stops, Spark cancels the jobs of the current batch, and the user's handler raises. Such
 an exception is no failure, so this module checks whether the query is still active.
@@ -218,7 +218,7 @@ class GatedHandler:
             self._state.batch_waited(record.batch_key, self._live_turn.take_waited_ms())
 
     def _handle(self, df: DataFrame, batch: Batch) -> None:
-        """Call the user's handler, while holding its turn."""
+        """Call the user's handler. The caller must hold the handler's lock."""
         if batch.sequence < self._newest_sequence:
             # Another run has ended between this run's numbering and its turn.
             number = self._ledger.gates.next_sequence(self._gate)
@@ -233,8 +233,8 @@ class GatedHandler:
     def _begun(self) -> BatchRecord | None:
         """Return the row of Spark's current batch; None if the batch has no offsets of the gate.
 
-        The query's planner has begun the batch just before, in the same trigger. If no batch was
-        begun since the previous call, the newest row belongs to an earlier batch.
+        The query's planner adds the row earlier in the same trigger. If it has added no row since
+        the previous call, the newest row belongs to an earlier batch.
         """
         # Read both in one statement: between two statements the gate's owner could change.
         begun, behind = self._ledger.gates.begun_and_query(self._gate)
@@ -255,7 +255,7 @@ class GatedHandler:
         return record
 
     def _resolve_abandoned(self, record: BatchRecord) -> None:
-        """At the query's first batch, fail every other batch in progress that has no live owner."""
+        """At the first batch, mark all other batches in progress without a live owner as failed."""
         if self._has_resolved:
             return
         self._has_resolved = True
@@ -271,7 +271,7 @@ class GatedHandler:
             )
 
     def _attach(self, record: BatchRecord, batch_id: int) -> Attached | None:
-        """Attach a batch to this process, and return it; None if the batch need not run."""
+        """Make this process a batch's owner. Return the batch; None if it need not run."""
         gone = record.owner if record.owner is not None and is_gone(record.owner) else None
         waited = False
         attach = partial(
@@ -312,7 +312,7 @@ class GatedHandler:
         return owned
 
     def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
-        """Run a batch without a row in the ledger, with a key of query and ``batch_id``."""
+        """Run a batch without a row in the ledger. Its key is made of query id and ``batch_id``."""
         if is_remote(df.sparkSession):
             query = None if self._query is None else self._query.id
         else:

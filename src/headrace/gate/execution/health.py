@@ -54,8 +54,8 @@ class HandlerHealth:
             one begins.
         failures: Number of failed runs.
         controls_passed, controls_failed: Numbers of passed and failed runs that a backfill may use
-            as controls when it tests a record. These are runs of a single record; after a single
-            record has passed, all runs count.
+            as controls when it tests a record. Until the first run of a single record passes, only
+            runs of a single record count; afterwards, all runs count.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,7 +73,7 @@ class HandlerHealth:
 
     @property
     def down(self) -> NotProcessedError | None:
-        """Error of the isolation that stopped because the sink seems to be down; otherwise None."""
+        """Error of the last isolation, if it stopped because the sink seems down; else None."""
         return self._down
 
     def stopped_by(self, last: Exception | ErrorReport) -> NotProcessedError:
@@ -127,7 +127,7 @@ class HandlerHealth:
             self.controls_passed += self._takes_one
 
     def is_idle(self, for_s: float) -> bool:
-        """Return whether no run has succeeded for a time (s), so that waiting is useless."""
+        """Return whether no run has succeeded for ``for_s`` seconds, so that waiting is useless."""
         return self._clock() - self._last_s > for_s
 
     def __enter__(self) -> None:

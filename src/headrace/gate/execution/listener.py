@@ -5,8 +5,8 @@ by the gate's name in its own offsets, not by its place in the event. Records ar
 offset ranges: if a handler uses its DataFrame twice, ``numInputRows`` counts each record twice. If
 ``numInputRows`` is 0, the batch was not read, and nothing is learnt.
 
-The sources of a join share the time of a batch. So one law learns from the whole batch, and only
-the writes of the reports run in each gate's own thread.
+The sources of a join share the time of a batch, so one law learns from the whole batch. The reports
+are then written to the ledger in a separate thread for each gate.
 """
 
 import json
@@ -260,9 +260,9 @@ class GateListener(JsonStreamingQueryListener):
                 self._do(watched.ledger.url, report.gate, work)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Record the end of a query. If it ended with an exception, fail its batch in progress.
+        """Record the end of a query. After an exception, mark its batch in progress as failed.
 
-        A query that fails before its first batch has ended is not known to a gate yet. Its batch
+        If the query fails before its first batch has ended, its gates are not known yet. The batch
         then stays in progress until it is run again.
         """
         for run, gate in [key for key in self._watched if key[0] == event.runId]:
@@ -316,7 +316,7 @@ class GateListener(JsonStreamingQueryListener):
             _LOG.warning("A batch's failure was not processed: %s", error)
 
     def _end(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent | None) -> None:
-        """Record the end of a query that has no `StreamState`, as it does not use `Gate.write`."""
+        """Record the end of a query that does not use `Gate.write`, and so has no `StreamState`."""
         try:
             with cancel_when(lambda: True, "the query ended"):
                 query, _ = watched.ledger.gates.last_queries([gate]).get(gate, (None, False))
@@ -420,7 +420,7 @@ def _row_of(ledger: Ledger, report: BatchReport) -> BatchRecord | None:
 
 
 def _was_rejected(ledger: Ledger, report: BatchReport) -> bool:
-    """Return whether a batch without rows in Spark was read, and its records were rejected."""
+    """Return whether a batch was read although Spark counts no rows: it has rejected records."""
     rejected = partial(ledger.dead_letters.count_rejected, [report.batch])
     return bool(_read(ledger, report, rejected))
 

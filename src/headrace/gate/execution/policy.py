@@ -33,7 +33,7 @@ class OnFailure:
             again when it is restarted. ``defer``: the stream continues; a backfill runs the batch
             later. ``isolate``: the batch is halved until each record that cannot be processed is
             alone in its part.
-        budget: Limits of an isolation. After them, the remaining parts are deferred.
+        budget: Limits of an isolation. When one is reached, the remaining parts are deferred.
         topic: Topic that receives copies of dead letters; None for the ledger alone.
         outage: What to do while the sink is unreachable, before all other actions.
         backfills: The limits after which a deferred batch is dead.

@@ -64,8 +64,8 @@ class Rejections:
     """Rejections of one run of a handler. They are read from the source before they are stored.
 
     Args:
-        batch: the batch's key, for errors.
-        ranges: the batch's ranges; no other record can be rejected.
+        batch: the batch's key, for error messages.
+        ranges: the batch's ranges; only records in these ranges can be rejected.
         reader: reader of the records; None if there is no source to read from.
         planned: function that returns the batch's ranges from the ledger, with the planned topic
             ids.

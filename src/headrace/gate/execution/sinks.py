@@ -5,9 +5,9 @@ batch. Instead, each function here stores the batch's key in the same transactio
 rows. A batch whose key is stored is skipped, and any other batch is written.
 
 A batch and its parts have the same records, but different keys. So the write of a part also marks
-the keys of the enclosing parts and of the batch as split. So whichever is written first, the batch
-or a part of it, excludes the other. This matters if two processes run a batch, because one was
-frozen for longer than its lease.
+the keys of the enclosing parts and of the batch as split. Then the whole batch can no longer be
+written after a part of it, and no part after the whole batch. This matters if two processes run a
+batch, because one was frozen for longer than its lease.
 """
 
 import copy
@@ -111,7 +111,7 @@ def append_iceberg(
 
 
 class _Watcher:
-    """Catalog of a table that refuses a commit if the table has the batch already.
+    """Catalog that refuses a commit to a table if the table has the batch already.
 
     A commit names the snapshot that it follows, and fails if the table has a newer snapshot.
     PyIceberg then reads the table again and retries, so another process may have written the batch

@@ -53,7 +53,8 @@ DAEMON: Final = "headrace.worker_daemon"
 """Module that Spark starts instead of PySpark's worker daemon. All executors need it too."""
 
 LAUNCHER: Final = Path(__file__).with_name("compiled_python.sh")
-"""Script with which Spark starts this program's Python, without Spark's Python archives."""
+"""Script with which Spark starts this program's Python. It removes Spark's Python archives from the
+path, because the same packages are installed and compiled."""
 
 _IMPORT_S: Final = 60
 """Maximum time for a test import of Headrace in Spark's Python (s)."""
@@ -185,7 +186,7 @@ class _Session:
     """State of a registered session: parallelism, default ledger, and secrets of its sources.
 
     ``link_token`` authenticates tasks that report to a handler over Spark Connect. ``is_adopted``
-    tells that another process has registered the session.
+    is True if another process has registered the session.
     """
 
     parallelism: int
@@ -205,8 +206,8 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
     Args:
         spark: the session.
         ledger: URL of the ledger for gates that are set only by the options ``headrace.gate`` and
-            ``headrace.ledger``, without a `Gate` in this program. It is the URL of the option, but
-            with the password, which Spark would show in the option.
+            ``headrace.ledger``, without a `Gate` in this program. It is the URL in the option plus
+            the password. The option must not contain the password, because Spark shows options.
 
     Raises:
         LedgerError: ``ledger`` is not a ledger's URL, or cannot be opened.

@@ -41,9 +41,8 @@ SOURCE_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolut
 """Spark setting that gives every source of a query a name, also in the checkpoint."""
 
 _SOON_S: Final = 0.05
-"""Time (s) for which ``load`` waits for the check of options before Spark loads the stream: a wrong
-option is then reported without a load.
-"""
+"""Maximum time (s) for which ``load`` waits for the check of options before Spark loads the stream.
+If the check fails within this time, Spark does not load the stream."""
 
 # Spark omits the fields beyond this number from a plan's text, including options.
 _MOST_FIELDS: Final = "spark.sql.debug.maxToStringFields"

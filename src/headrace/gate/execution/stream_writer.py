@@ -208,7 +208,7 @@ _WITHOUT_BATCHES: Final = frozenset({"realTime", "continuous"})
 class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: ignore[misc]
     """Mixin for Spark's stream writer that calls functions before and after the query's start.
 
-    `start` raises the exceptions of ``before``.
+    `start` raises the exceptions of the function called before the start.
     """
 
     _before: Before

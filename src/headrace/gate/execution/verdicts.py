@@ -2,18 +2,19 @@
 
 No other module inspects exceptions. `failure_of` checks in this order: the query is being stopped;
 the sink has parts of the batch; the source or the program is at fault; a process was lost, or ran
-out of memory; the sink or the source is unreachable; another failure is unrelated to records. Any
-other exception may be caused by the records. If the source cannot be read, the batch is held, and
-no record is convicted.
+out of memory; the sink or the source is unreachable; the failure has another cause than the
+records. All remaining exceptions may be caused by the records. If the source cannot be read, the
+batch is held, and no record is convicted.
 
 Exceptions of this process are inspected by code and class, never by text. An exception of a task
-arrives only as text: from it, this module reads the classes, and the words that a package writes
-before any value. If Spark has the Java exceptions, they are inspected instead.
-`headrace.gate.execution.drivers` has the meanings of each driver's codes, classes and texts.
+arrives only as text. From the text, this module reads the classes, and the words that a package
+writes before the first value. If Spark also has the Java exceptions, the module inspects these
+instead. `headrace.gate.execution.drivers` has the meanings of each driver's codes, classes and
+texts.
 
-So a record that is quoted in a message cannot look like an outage, except in two cases, both with
-line breaks in the record: a Java exception quotes it over Spark Connect, or it imitates a whole
-traceback that ends with a ``SinkAwayError``.
+So a record that is quoted in a message cannot look like an outage, with two exceptions: a record
+with line breaks that a Java exception quotes over Spark Connect, and a record that imitates a whole
+traceback with a ``SinkAwayError`` at its end.
 """
 
 import errno
@@ -223,16 +224,16 @@ def ends_query(error: BaseException) -> HeadraceError | None:
 
 
 def unreachable_source(error: BaseException) -> HeadraceError | None:
-    """Return the error of a failed read of the source, in one sentence; None for any other error.
+    """Return the error of a failed read of the source; None if the exception has another cause.
 
-    The brokers or the journal's storage are unreachable, or refuse, so a later read may succeed.
-    Only Spark's exceptions are searched, because a handler, or a sink in a task, may raise the same
-    classes.
+    The brokers or the journal's storage are unreachable or refuse the read, so a later read may
+    succeed. Only Spark's exceptions are searched, because a handler, or a sink in a task, may raise
+    the same classes.
 
     Returns:
-        The error of the task; a ``SourceError`` if that error is not of one of Headrace's classes.
-        For a failed read of rejected records in this process, the error of that read. For a
-        rejection that failed, its ``RejectionError``.
+        The `RejectionError` of a failed rejection. The error of the read if this process could not
+        read rejected records. Otherwise the error of the task that could not read, as a
+        `SourceError` if its class is not one of Headrace's.
     """
     for cause in with_causes(error):
         if isinstance(cause, RejectionError):
@@ -253,9 +254,9 @@ unreachable system."""
 def no_connection(error: BaseException) -> bool:
     """Return whether an exception reports that another system was unreachable or too slow.
 
-    If so, no record is the cause, even if only one record fails: it may go to the only region of
-    the sink that is down. In contrast to `sink_is_away`, a database's deadlock and lock timeout
-    count too.
+    If so, no record is the cause, even if only one record fails: its region of the sink may be down
+    while the other regions work. In contrast to `sink_is_away`, a database's deadlock and lock
+    timeout count too.
     """
     return sink_is_away(error) or any(
         kind.__name__ in _UNREACHED for cause in with_causes(error) for kind in type(cause).__mro__
@@ -263,10 +264,10 @@ def no_connection(error: BaseException) -> bool:
 
 
 def machinery_error(what: str, cause: BaseException) -> MachineryError:
-    """Return a `MachineryError` for a batch that could not be run, in one sentence, with its cause.
+    """Return a `MachineryError` of one sentence, with its cause, for a batch that could not be run.
 
-    It is for failures outside of the handler while a batch is run again, such as a query that Spark
-    does not start. Only exceptions of the handler itself count against records.
+    The error is for failures outside of the handler while a batch is run again, such as a query
+    that Spark does not start. Only exceptions of the handler itself count against records.
     """
     first_line = text_of(cause).strip().partition("\n")[0]
     error = MachineryError(f"{what}, which says nothing of the records: {first_line or cause!r}")
@@ -353,8 +354,8 @@ def sink_is_away(error: BaseException) -> bool:
     one tenant. A handler that knows better raises ``SinkAwayError``. True for a wrong password of a
     database: it is an ``OperationalError`` without an SQLSTATE, like an unreachable database.
 
-    Also False if a process of Spark ended, for any reason, and if Headrace could not read its
-    source. For an exception of Spark, the causes are read from the JVM.
+    Also False if a process of Spark ended, for any reason, or if Headrace could not read the source
+    of the batch. For an exception of Spark, the causes are read from the JVM.
     """
     if isinstance(error, BaseExceptionGroup):
         return all(sink_is_away(cause) for cause in error.exceptions)
@@ -568,9 +569,9 @@ _AWAY: Final = "headrace.errors.SinkAwayError"
 def _task_verdict(text: str) -> bool:
     """Return the verdict for a traceback from a Python worker.
 
-    The first exception in the text counts. It is the root cause of the later exceptions, and only
-    frames are above it, while all text below it may belong to its message. So later exceptions can
-    only deny an outage, except a ``SinkAwayError``, which reports an outage.
+    The first exception in the text decides, because it is the root cause of the later exceptions.
+    Above it are only frames. All text below it may be a part of its message, so a later exception
+    can deny an outage, but not report one. Only a `SinkAwayError` reports an outage at any place.
     """
     start = _WORKER.match(text)
     raised = list(_RAISED.finditer(text[start.end() - len(_HEADER) :])) if start else []

@@ -48,7 +48,7 @@ Cause = Exception | ErrorReport
 
 _SURELY_RAISES: Final = 10
 """Number of failed backfills of a batch after which a call with an unknown outcome counts as
-failed. So many backfills take some hours."""
+failed. This many backfills take some hours."""
 
 _LOOK_S: Final = 0.05
 """Interval at which a backfill checks whether a call for another batch has ended (s)."""

@@ -55,9 +55,8 @@ class Connector:
             Takes a stream's options (names in any case) and the ranges. Raises OptionError if a
             range is empty or two ranges share an offset.
         log: Function that opens the log of a bounded read, from the options of the read.
-        located: Function that adds the source's earlier address (see ``servers``) to a stream's
-            options if they have no address. Raises OptionError for an option that streams do not
-            have.
+        located: Function that adds an address, as returned by ``servers`` for an earlier stream, to
+            options without an address. Raises OptionError for an option that streams do not have.
         servers: Function that returns the source's address, without secrets, from its options
             (names in any case).
         dead_letter_topic: Function that opens a topic for copies of dead letters, from a stream's

@@ -4,9 +4,9 @@ Decoding in the tasks that read the records avoids two transfers: raw bytes from
 and back to a Python worker. Behind a gate, malformed values are reported and rejected, as by
 ``headrace.decode`` in a handler; without a gate, the option ``mode`` decides.
 
-A batch that runs again is read as raw bytes, because an isolation splits the batch by offsets.
-The handler's thread then decodes the values. If the job's thread has no handler, the first
-malformed value fails the job, because dropping the value would be a silent loss.
+A batch that runs again is read as raw bytes, because an isolation splits the batch by offsets. The
+handler's thread then decodes the values. If a job is started by a thread without a handler, the
+first malformed value fails the job, because dropping the value would be a silent loss.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

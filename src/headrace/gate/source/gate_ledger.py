@@ -267,7 +267,7 @@ class GateLedger:
             self._ledger.operator_limits.continued(self._gate.name, sentence)
 
     def resolve_abandoned(self) -> list[str]:
-        """Fail the gate's batches in progress whose lease has expired; return their keys.
+        """Mark batches in progress as failed if their lease has expired; return their keys.
 
         Call this only while no batch of the query runs.
         """
@@ -279,7 +279,7 @@ class GateLedger:
             return batches.resolve_abandoned(name, but=None, unowned_before_ms=0)
 
     def supersede(self, end: StreamOffset, ranges: Sequence[OffsetRange], why: str) -> list[str]:
-        """Resolve open batches of other checkpoints that this one reads again; return the keys."""
+        """Resolve open batches that the new checkpoint reads again; return their keys."""
         with self._while_the_driver_lives():
             return self._ledger.batches.supersede(self._batch(end, ranges), why, self._owner)
 
@@ -289,7 +289,7 @@ class GateLedger:
             self._ledger.operator_limits.restarted(self._gate.name)
 
     def start_obeyed(self) -> None:
-        """Record the query's start, after which `adopt` and `continued` no longer apply."""
+        """Record that the query has started, so that `adopt` and `continued` no longer apply."""
         with self._while_the_driver_lives():
             self._ledger.operator_limits.start_obeyed(self._gate.name)
 
@@ -300,7 +300,7 @@ class GateLedger:
         return batch is None or batch.status in {Status.IN_PROGRESS, Status.FAILED}
 
     def account(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> LossAccount:
-        """Return the account to which the tasks of a batch write unreadable offsets."""
+        """Return the `LossAccount` through which a batch's tasks record unreadable offsets."""
         key = self._batch(end, ranges).batch_key
         return LossAccount(self._gate.name, self._ledger.url, key, end.topic_ids)
 
@@ -337,7 +337,7 @@ class GateLedger:
                 )
 
     def latest_seen(self, topic_ids: Mapping[str, str]) -> dict[TopicPartition, int]:
-        """Return the highest end that the gate's plans saw in each partition of these topics."""
+        """Return the highest end offset that the gate's plans saw, by partition of these topics."""
         with self._while_the_driver_lives():
             seen = self._ledger.history.latest_seen(self._gate.name)
         return {tp: end for (tp, own), end in seen.items() if own == topic_ids.get(tp.topic)}

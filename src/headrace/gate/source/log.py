@@ -103,7 +103,7 @@ class Log(Protocol):
         """
 
     def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
-        """Return the names of aborted stage attempts. Reads of these ranges skip their records."""
+        """Return the names of aborted stage attempts. Their records in these ranges are skipped."""
 
     def processed(self, positions: Positions) -> None:
         """Note that all records before these offsets have been processed."""

@@ -2,8 +2,8 @@
 
 The planner records the offsets that are gone when it plans a batch. Only a task sees offsets that
 disappear between the plan and the read. So the task itself opens the ledger after a loss, and the
-loss is durable before the task ends. The loss cannot travel in an accumulator, which some sinks
-drop, nor as a marker in the data, which some query plans drop.
+loss is durable before the task ends. Sending the loss to the driver would be unreliable: some sinks
+drop accumulators, and some query plans drop a marker in the data.
 """
 
 import logging
@@ -71,8 +71,8 @@ def _numbered(partitions: Sequence[int]) -> str:
 
 
 OnLoss = Callable[[OffsetRange, str], None]
-"""Function called with unreadable offsets and the reason, before the read skips the offsets. An
-exception from it prevents the skip."""
+"""Function called with unreadable offsets and the reason, before the read skips the offsets. If the
+function raises an exception, the offsets are not skipped."""
 
 _PATIENCE_S: Final = 10.0
 """Maximum time for which a task waits for the ledger (s). Then the task fails, and Spark repeats

@@ -268,7 +268,7 @@ class StreamPlanner:
         return is_paced and self._clock.monotonic() < self._next_s
 
     def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
-        """Return the checksums before a batch's end. Without new records, a checksum is kept."""
+        """Return the checksums at a batch's end. Partitions without new records keep theirs."""
         kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
         return {**self._checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 
@@ -345,9 +345,9 @@ class StreamPlanner:
         return False
 
     def _seen(self, offset: StreamOffset, topics: Mapping[str, Topic]) -> Positions:
-        """Return the last seen ends of all partitions; empty if no partition is gone.
+        """Return the highest known end offset of each partition; empty if no partition is gone.
 
-        The ends were seen by this process, or by earlier plans of the gate in the ledger.
+        The end offsets come from this process, and from earlier plans of the gate in the ledger.
         """
         if not any(
             tp.topic not in topics
@@ -445,7 +445,7 @@ class StreamPlanner:
         )
 
     def _fail_abandoned(self) -> None:
-        """Fail the batches in progress whose owner is gone, as in a ledger restored from a copy.
+        """Mark batches in progress as failed if their owner is gone, as in a restored ledger.
 
         No batch of this query runs now, because Spark plans a batch only after it has processed the
         previous batch. An idle gate is checked too, since its next batch may come late.
@@ -530,7 +530,7 @@ class StreamPlanner:
     def _resume_anew(
         self, gate_ledger: GateLedger, first: StreamOffset, known: GateMemory
     ) -> tuple[StreamOffset, StreamOffset | None]:
-        """Return the start of a new checkpoint, and an interrupted batch's end or None."""
+        """Return the start of a new checkpoint, and the end of an interrupted batch, if any."""
         if not known.of_topics(first):
             return first, None
         if self._options.new_checkpoint is NewCheckpoint.RESTART:
@@ -580,7 +580,7 @@ class StreamPlanner:
         gate_ledger.add_unknown(offset, ranges)
 
     def _know_before(self, ledger: GateLedger, since: StreamOffset, until: StreamOffset) -> None:
-        """Compare checkpoint and ledger before Spark repeats a batch, earlier than in `_resume`."""
+        """Compare checkpoint and ledger if Spark repeats a batch before it plans a new one."""
         if self._is_compared or self._planned is not None:
             return
         memory = ledger.known()

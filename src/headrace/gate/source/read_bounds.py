@@ -228,7 +228,7 @@ def bounded_ranges(
 
 
 def _readable(log: Log, ending: ReadBound, starts: Positions, ends: Positions) -> Positions:
-    """Limit the ends of a read to readable records, except for ends set as an offset."""
+    """Limit the ends of a read to readable records. Offsets set by options stay unchanged."""
     named = ending.at.positions if isinstance(ending.at, AtOffsets) else {}
     latest_ends = {
         tp: end for tp, end in ends.items() if named.get(tp, LATEST_OFFSET) == LATEST_OFFSET
@@ -286,9 +286,9 @@ class StartOffsets:
         topic_ids: Ids of the topics by name, including the topics in ``out_of_sight``.
         losses: Unread offsets that can no longer be read.
         out_of_sight: Next offset to read in topics that are gone, or that the query cannot see now.
-            Their losses were reported when they disappeared.
-        returned: Next offset to read in topics that were missing and are visible again. Records
-            that were reported as lost there are read after all.
+            Losses in these topics were reported when the topics disappeared.
+        returned: Next offset to read in topics that were missing and are visible again. Their
+            records were reported as lost, and are now read after all.
     """
 
     current: dict[TopicPartition, int]
@@ -311,14 +311,14 @@ def resolve_start_offsets(
     """Return the start of the next batch, from the previous batch's end and the current log.
 
     A new partition begins at its earliest offset. If the log no longer has a position, the batch
-    starts at the next readable offset there. The skipped offsets are returned as a loss, which the
-    caller handles. A deleted topic is lost up to its last ``seen`` end. Its positions are kept: if
-    a topic with the same id returns, for example when a permission is granted again, reading
-    continues from them.
+    starts at the next readable offset. The skipped offsets are returned as a loss, which the caller
+    handles. A deleted topic is lost up to its last ``seen`` end. Its positions are kept: if a topic
+    with the same id returns, for example when a permission is granted again, reading continues from
+    them.
 
     ``cut`` is None for a log that may reuse offsets, as Kafka does after an unclean leader
-    election. If ``cut`` is set, a log that ends before a position raises `DataLossError`, with
-    ``cut`` as its advice, because new records up to the position would be skipped.
+    election. If ``cut`` is set, a log that ends before a position raises `DataLossError`, because
+    new records up to the position would be skipped. ``cut`` is the advice in the message.
     """
     result = StartOffsets(current={}, begins={}, topic_ids=topic_ids_of(topics), losses=[])
     for tp, begin in earliest.items():

@@ -80,7 +80,7 @@ class Reading(Protocol):
     def read(self, task: "SourceTask") -> Iterator[pa.RecordBatch]:
         """Yield the records of one task in a Spark worker, without records of aborted attempts.
 
-        The task's policy for losses is called with offsets of its ranges that are missing.
+        The method calls the task's policy for losses with missing offsets of the task's ranges.
         """
 
 
@@ -185,7 +185,7 @@ class SourceFormat(DataSource):
             return _RefusedStream(error)
 
     def _chosen(self, schema: StructType) -> "tuple[ValueTask | None, tuple[str, ...]]":
-        """Return the decoder, or None without decoded columns, and the columns to read."""
+        """Return the decoder, which is None if no column is decoded, and the columns to read."""
         values = self.check(schema, self.options)
         task = None if values is None else values.task(schema, self.reports)
         return task, tuple(schema.names) if task is None else task.stored

@@ -84,7 +84,7 @@ def check_all_planned(
 
 
 def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
-    """Return the checkpoint offset of a replay query's batch that has exactly these ranges.
+    """Return the offset that Spark's checkpoint needs so that a batch has exactly these ranges.
 
     ``following`` is the file that will contain the offset of the query's next batch. OptionError is
     raised if two ranges share an offset.

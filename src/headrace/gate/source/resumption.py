@@ -92,7 +92,7 @@ class GateMemory:
         return sum(row.offsets for row in self.checkpoints if row.checkpoint_id == checkpoint_id)
 
     def reached(self, offset: StreamOffset) -> dict[TopicPartition, int]:
-        """Return the end of the checkpoint's batches in each partition, for unchanged topics."""
+        """Return where the checkpoint's batches end in each partition, for unchanged topics."""
         return {
             TopicPartition(row.topic, partition): until
             for row in self.checkpoints
@@ -280,5 +280,5 @@ def unknown_outcome(ranges: Sequence[OffsetRange]) -> ErrorReport:
 
 
 def _age(row: CheckpointRecord) -> tuple[int, bool]:
-    """Return a sort key: newest batch; on a tie, a checkpoint without offsets is last."""
+    """Return a key that sorts by newest batch; on a tie, a checkpoint without offsets is last."""
     return row.begins, not row.offsets

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class NewCheckpoint(StrEnum):
-    """Start of a query with a new checkpoint whose gate has a history in the ledger."""
+    """What a query with a new checkpoint does if its gate has a history in the ledger."""
 
     CONTINUE = "continue"
     """Continue from the ledger's position; an interrupted batch runs first, under its own key."""
@@ -170,7 +170,7 @@ def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> Optio
 def parse_source_options(
     raw: Mapping[str, str], *, streaming: bool, stream_begins: Edge
 ) -> SourceOptions:
-    """Parse the options that every source has. Raise `OptionError` for wrong or contradictory ones.
+    """Parse the options that every source has. Raise `OptionError` for a wrong option.
 
     ``raw`` has the options by exact name. ``stream_begins`` is the default start of a stream.
     """
@@ -412,8 +412,8 @@ def revealed(options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str
     """Replace placeholders in Spark's options by the session's secrets. Return all options.
 
     Spark shows options in plans, its web UI and its event log. So Spark receives only a placeholder
-    for each secret, and a ledger's URL without its password. The class of the source carries the
-    secrets to Spark's Python processes.
+    for each secret, and a ledger's URL without its password. Spark's Python processes receive the
+    secrets with the class of the source.
 
     OptionError is raised if the URL of a ledger contains a password, because Spark would show it.
     """

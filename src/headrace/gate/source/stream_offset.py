@@ -172,7 +172,7 @@ class StreamOffset:
     ) -> "StreamOffset":
         """Return the end of the batch that begins here.
 
-        The end has these values, and its ``planned`` includes the offsets of the batch.
+        The result has the arguments as values. Its ``planned`` includes the offsets of the batch.
         """
         end = replace(
             self,
@@ -188,9 +188,9 @@ class StreamOffset:
 
 
 def _reached(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """Parse positions as ``flat`` does; raise ValueError for a negative offset.
+    """Parse the positions of a checkpoint. Raise ValueError for a negative offset.
 
-    Only options may have negative offsets, which mean earliest and latest.
+    Only options may have negative offsets: -2 for the earliest and -1 for the latest.
     """
     positions = flat(topics)
     if any(offset < 0 for offset in positions.values()):
