@@ -1,4 +1,4 @@
-"""The gate: rates, the ledger and failed batches, behind `headrace.Gate`."""
+"""Implementation of `headrace.Gate`: rates, the ledger, and the handling of failed batches."""
 
 from headrace.core.system import door
 

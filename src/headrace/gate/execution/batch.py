@@ -1,4 +1,4 @@
-"""`Batch`, the second argument of a handler, and the transaction that stores its success."""
+"""`Batch`, the second argument of a handler, and the transaction that stores a batch's success."""
 
 import concurrent.futures
 import inspect
@@ -46,8 +46,8 @@ class Batch:
             in a backfill, and for a part of a batch. It rises only within one checkpoint, so a sink
             must not use it to skip batches.
         ranges: the offsets in the batch, by topic and partition; empty if this gate's source had
-            nothing new. This happens if the query has other sources, or if its first batch starts
-            at the end of the topic.
+            nothing new. This happens if the query has other sources, or in a first batch that
+            starts at the end of the topic.
         attempt: number of the attempt to process the batch, from 1; always 1 without ranges. If a
             backfill runs one record several times as a test, these runs are one attempt.
         kind: ``live`` for a batch of the stream; ``backfill`` for a failed batch that runs again.
@@ -72,7 +72,7 @@ class Batch:
     _is_copy: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Callable[..., "Batch"], tuple[object, ...]]:
-        """Pickle only the values, for tasks. The ledger and the session stay on the driver."""
+        """Pickle only the attributes, for tasks. The ledger and the session stay on the driver."""
         values = tuple(
             getattr(self, attribute.name) for attribute in fields(self) if attribute.init
         )
@@ -328,7 +328,7 @@ _WRITE_FIRST: Final = (
 
 
 def _kind_of_unrun(handler: object) -> str | None:
-    """Return "an async function" or "a generator function" for such a handler, otherwise None."""
+    """Return "an async function" or "a generator function", if a handler is one; else None."""
     while isinstance(handler, partial):
         handler = handler.func
     for function in (handler, type(handler).__call__):
@@ -342,7 +342,7 @@ def _kind_of_unrun(handler: object) -> str | None:
 def refuse_unrun(answer: object) -> None:
     """Check that a handler's return value is not unfinished work, such as a coroutine.
 
-    Otherwise the batch would become a success without a write.
+    With unfinished work, the batch would become a success although nothing was written.
 
     Raises:
         OptionError: The value is a coroutine or another awaitable, a future or a generator.
@@ -400,7 +400,7 @@ class HandlerTransaction:
             handler raises an exception later.
         asked: whether the handler has asked its sink for the batch's key, for example with
             `Batch.once`. A sink that checks keys never stores both the batch and a part of it, so
-            the writes of an earlier run do no harm.
+            the batch may run again although an earlier run has written.
     """
 
     def __init__(self, batch: str, open_: OpenTransaction, rejections: Rejections) -> None:
@@ -453,7 +453,7 @@ class HandlerTransaction:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Run the handler in the ``with`` block, then commit its rejections with its success.
+        """Run the handler in the ``with`` block, then commit the batch's success and rejections.
 
         Raises `LedgerError` if the handler has opened the transaction and returned without a
         commit.

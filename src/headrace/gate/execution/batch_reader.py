@@ -60,10 +60,10 @@ _LOOK_S: Final = 0.5
 """Interval at which a reader checks whether its query has ended during a batch (s)."""
 
 _MAX_ROWS: Final = 10_000
-"""Maximum number of records of a batch that the driver holds during an isolation."""
+"""During an isolation, the driver holds a copy of a batch of at most this many records."""
 
 _MAX_BYTES: Final = 16 * 2**20
-"""Maximum total size of the keys and values that the driver holds (bytes)."""
+"""The driver holds this copy if the keys and values have at most this total size (bytes)."""
 
 
 class DerivedStream:
@@ -90,7 +90,7 @@ class DerivedStream:
         self._turn = threading.Lock()
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
-        """Run the derivation on the records of these ranges, and pass the result to ``use``.
+        """Run the stream's derivation on the records of these ranges. Pass the result to ``use``.
 
         Only one call may run at a time. Raises the exception of ``use``, or the error that ended
         the query.
@@ -202,7 +202,7 @@ class BatchReader(RecordReader, Protocol):
         """
 
     def persisted(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["BatchReader"]:
-        """Read these ranges once. Yield a reader of their parts for the ``with`` block.
+        """Read these ranges once. For the ``with`` block, yield a reader of parts of the ranges.
 
         If the ranges cannot be persisted, the yielded reader reads each part again.
         """
@@ -342,7 +342,7 @@ class SparkBatchReader:
         reasons: Mapping[Place, ErrorReport],
         on_loss: OnLoss | None = None,
     ) -> list[DeadLetter]:
-        """Read the records at the places in ``reasons``. A read in this process is the fastest."""
+        """Read the records at the places in ``reasons``, directly in this process."""
         report_loss = on_loss if self.passes_over_losses else None
         wanted = close_ranges(OffsetRange(*place, place[2] + 1) for place in reasons)
         ids = planned_ids(ranges)

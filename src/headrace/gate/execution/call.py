@@ -117,7 +117,7 @@ class RunContext:
         return BatchLeases(self.ledger, self.owner, self.lease_ms, *batches)
 
     def failure(self, error: Exception, *, has_asked: bool = False) -> Failure:
-        """Return the failure that an exception of a call means for its batch."""
+        """Return the `Failure` that describes what a call's exception means for the batch."""
         goes_on = self.reader is not None and self.reader.passes_over_losses
         return failure_of(
             error, is_stopped=self.stopped(), has_asked=has_asked, passes_over_losses=goes_on
@@ -193,10 +193,10 @@ class HandlerCalls:
         key."""
 
     def is_unknown(self, batch: BatchRecord) -> bool:
-        """Whether an interrupted call may have written the whole batch to its sink.
+        """Whether an interrupted handler call may have written the whole batch to the sink.
 
-        The answer is False once a later failed call has asked its sink for the key: a sink that
-        checks keys never stores both the batch and a part of it.
+        The answer is False once a later failed call has asked the sink for the batch's key: a sink
+        that checks keys never stores both the batch and a part of it.
         """
         is_certain = batch.progress is not None or batch.batch_key in self._asked
         return batch.outcome_unknown and not is_certain
@@ -208,9 +208,9 @@ class HandlerCalls:
 
         Return the failure; None if the batch is done.
 
-        If ``sequence`` is None, it is drawn when the call begins. An unreachable ledger raises an
-        exception before the handler is called. The handler's own exception is raised if it came
-        after the commit and ends the query.
+        If ``sequence`` is None, the ledger assigns a number when the call begins. An unreachable
+        ledger raises an exception before the handler is called. The handler's own exception is
+        raised if it came after the commit and ends the query.
         """
         transaction = self._transaction(part, partial(self._check_fit, part.batch))
         with self._context.turn as was_free:
@@ -358,7 +358,7 @@ class HandlerCalls:
         transaction: HandlerTransaction,
         sequence: int | None = None,
     ) -> Batch:
-        """Return the `Batch` argument for a call. The caller must hold the handler's turn."""
+        """Return the `Batch` argument for a call. The caller must hold the handler's lock."""
         if sequence is None:
             sequence = self._ledger.gates.next_sequence(part.batch.gate)
         # A backfill counts as an attempt only when it has failed.
@@ -375,7 +375,7 @@ class HandlerCalls:
         return bind(batch, transaction)
 
     def _is_done(self, part: BatchPart, transaction: HandlerTransaction, error: Exception) -> bool:
-        """Return whether the handler raised after its commit. If so, store the error."""
+        """Return whether the error came after the batch's commit. If so, store the error."""
         is_committed = transaction.committed
         if transaction.is_in_doubt:
             is_committed = self._ledger.batches.is_over(part.key)

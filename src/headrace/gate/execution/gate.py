@@ -109,7 +109,7 @@ class Gate:
             in Spark's notation (``"1 second"``, ``"500 ms"``), or a `timedelta`; a year at most. If
             it is too short, the fixed cost of a batch takes all of it; if it is too long, records
             wait. ``"auto"`` chooses the shortest interval with enough time for work, from the fixed
-            cost of a batch. This interval changes rarely; each change is logged.
+            cost of a batch. This interval changes rarely; each change is logged with the reason.
         ledger: SQLAlchemy URL of the database, ``sqlite:///path`` or ``postgresql://...``. A
             relative path is relative to the current working directory.
         max_delay: with ``"auto"``, the longest time from a record's arrival to the end of its
@@ -364,7 +364,7 @@ class Gate:
     def _before_a_new_checkpoint(
         self, ledger: Ledger, spark: SparkSession, handling: Handling, checkpoint: str
     ) -> None:
-        """Record a requested restart. Refuse a new checkpoint that loses the query's state."""
+        """Record a restart that the options request. Refuse a new checkpoint that loses state."""
         options = {name.lower(): value.lower() for name, value in handling.options.items()}
         wanted = options.get(NEW_CHECKPOINT.lower())
         restarts = wanted == NewCheckpoint.RESTART

@@ -143,7 +143,7 @@ class StreamState:
         return False
 
     def is_stopped(self) -> bool:
-        """Return whether the query is being stopped or has ended; False if it is unknown."""
+        """Return whether the query is being stopped or has ended; False before the first start."""
         return self._query is not None and has_ended(self._query)
 
     def refuse_a_second_query(self) -> None:

@@ -1,4 +1,4 @@
-"""Callable for ``foreachBatch``: find Spark's batch in the ledger, own it, and call the handler.
+"""Callable for ``foreachBatch``: find Spark's batch in the ledger, lease it, and call the handler.
 
 For each batch with offsets, the query's planner adds a row to the ledger and raises a counter in
 the gate's row. If the counter has risen since the previous call, the batch is the newest row of the
@@ -100,7 +100,7 @@ class GatedHandler:
     A batch's row in the ledger is ``in_progress`` when the handler starts, and ``success`` or
     ``failed`` when it ends; then the failure policy applies. The handler is not called again for a
     batch that is already ``success``: Spark repeats such a batch if the process died before Spark's
-    commit. It is not called for a batch that a backfill has claimed either. A query with state
+    commit. It is not called either for a batch that a backfill has claimed. A query with state
     still computes such a batch, to update its state.
 
     Args:
@@ -271,7 +271,7 @@ class GatedHandler:
             )
 
     def _attach(self, record: BatchRecord, batch_id: int) -> Attached | None:
-        """Make this process a batch's owner. Return the batch; None if it need not run."""
+        """Lease a batch for this process. Return the batch; None if the batch need not run."""
         gone = record.owner if record.owner is not None and is_gone(record.owner) else None
         waited = False
         attach = partial(

@@ -79,7 +79,7 @@ class HandlerHealth:
     def stopped_by(self, last: Exception | ErrorReport) -> NotProcessedError:
         """Record that an isolation stopped because nothing passed. Return an error with the reason.
 
-        Failed batches are not isolated until a run has passed.
+        From now on, failed batches are not isolated until a run has passed.
         """
         why = ErrorReport.of(last) if isinstance(last, Exception) else last
         self._down = NotProcessedError(
@@ -108,12 +108,12 @@ class HandlerHealth:
         return len(self._alike) == ALIKE or same
 
     def note_failed(self, *, is_single: bool) -> None:
-        """Count a failed run. The caller must hold the handler's turn."""
+        """Count a failed run. The caller must hold the handler's lock."""
         self.failures += 1
         self.controls_failed += is_single or self._takes_one
 
     def note(self, df: DataFrame, *, is_single: bool, is_dense: bool = False) -> None:
-        """Count a successful run. The caller must hold the handler's turn.
+        """Count a successful run. The caller must hold the handler's lock.
 
         Args:
             df: The processed DataFrame.

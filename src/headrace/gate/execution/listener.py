@@ -77,7 +77,7 @@ class _FromJson(JStreamingQueryListener):
 
 
 def progress_event(text: str) -> QueryProgressEvent:
-    """Parse Spark's JSON of a batch's progress. Spark leaves out rates that are not finite."""
+    """Parse Spark's JSON of a batch's progress. Rates that are missing in the JSON become NaN."""
     progress = json.loads(text)
     for report in (progress, *progress["sources"]):
         report.setdefault("inputRowsPerSecond", math.nan)
@@ -215,7 +215,7 @@ class GateListener(JsonStreamingQueryListener):
             does not respond, for example because rows are locked. After that, only this gate's
             reports wait.
         new_worker: function that creates the queue for one gate's reports, from a name.
-        program: name of this process if it receives the end of its queries; otherwise None.
+        program: name of this process if Spark notifies it of a query's end; otherwise None.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class GateListener(JsonStreamingQueryListener):
         self._newest_run: dict[UUID, UUID] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Record a new run of a query. Its sources are unknown until its first batch ends."""
+        """Record a new run of a query. The query's sources are unknown until a batch has ended."""
         self._newest_run[event.id] = event.runId
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
@@ -468,7 +468,7 @@ def _publish(ledger: Ledger, report: BatchReport, learnt: LearntRate | None) -> 
 
 
 def _sample(report: BatchReport, learnt: LearntRate) -> RateSample:
-    """Return the rate sample of a batch. Without a new rate, it has the current rate."""
+    """Return the rate sample of a batch. Without a new rate, the sample has the current rate."""
     return RateSample(
         gate=report.gate,
         time_ms=report.progress.end_ms,

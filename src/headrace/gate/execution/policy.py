@@ -113,7 +113,7 @@ def isolate(
 
 
 def parse_on_failure(on_failure: str | OnFailure) -> OnFailure:
-    """Return the policy for a word such as "defer". Return a policy unchanged.
+    """Return the policy for a word such as "defer"; return an `OnFailure` unchanged.
 
     Raises:
         OptionError: The word is not a failure policy.

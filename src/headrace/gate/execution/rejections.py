@@ -61,7 +61,7 @@ class RecordReader(Protocol):
 
 
 class Rejections:
-    """Rejections of one run of a handler. They are read from the source before they are stored.
+    """Rejections of one handler run. The rejected records are read from the source to be stored.
 
     Args:
         batch: the batch's key, for error messages.
@@ -72,7 +72,7 @@ class Rejections:
         on_loss: function called with rejected offsets that the source no longer has, so that their
             records cannot be stored. Default: None, such offsets are an error.
         check_fit: function that raises an exception if the schema is at fault and not the records.
-            Nothing is stored then. Default: no check.
+            After the exception, no record is stored. Default: no check.
 
     Attributes:
         unfit: records that could not be decoded, with the reasons, as reported by tasks so far.
@@ -166,7 +166,7 @@ class Rejections:
 
         Raises:
             RejectionError: there is no record at one of the offsets.
-            TooManyRejectedError: the records are too large together.
+            TooManyRejectedError: the total size of the records is too large.
             OptionError: the schema is at fault, and not the records.
             DataLossError, CorruptionError: a record has left the source, or is damaged.
             BrokerError, JournalError: the source cannot be read now.
@@ -250,7 +250,7 @@ class Rejections:
 
 
 def letters_in(batch: pa.RecordBatch, reasons: Mapping[Place, ErrorReport]) -> Iterator[DeadLetter]:
-    """Yield a dead letter for each record of a batch whose place has a reason."""
+    """Yield a dead letter for each record of a record batch whose place is in ``reasons``."""
     offsets = pa.array(sorted({offset for _, _, offset in reasons}), pa.int64())
     wanted = batch.filter(pc.is_in(batch.column("offset"), value_set=offsets))
     times_us = wanted.column("timestamp").cast(pa.int64()).to_pylist()

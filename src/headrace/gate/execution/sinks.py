@@ -48,7 +48,7 @@ RECORD_HEADER: Final = "headrace-record"
 """Name of the Kafka header that identifies a row: all copies of a row have the same value."""
 
 BATCH_KEY_HEADER: Final = "headrace-batch-key"
-"""Name of the Kafka header with the key of the batch that wrote the copy."""
+"""Name of the Kafka header with the key of the batch that wrote this copy of the row."""
 
 BATCHES: Final = sqlalchemy.Table(
     "headrace_batches",
@@ -114,8 +114,8 @@ class _Watcher:
     """Catalog that refuses a commit to a table if the table has the batch already.
 
     A commit names the snapshot that it follows, and fails if the table has a newer snapshot.
-    PyIceberg then reads the table again and retries, so another process may have written the batch
-    meanwhile. So this class checks the table before each attempt.
+    PyIceberg then reads the table again and retries. Another process may have written the batch
+    meanwhile, so this class checks the table before each attempt.
     """
 
     def __init__(self, catalog: Any, marks: Sequence[str]) -> None:

@@ -368,7 +368,7 @@ _ASSUMED_PARALLELISM: Final = 4
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Return how many tasks a session runs at once; over Spark Connect, from a query plan."""
+    """Return how many tasks a session runs at once. Over Spark Connect, a query plan shows it."""
     if not is_remote(spark):
         return spark.sparkContext.defaultParallelism
     plan = io.StringIO()

@@ -58,7 +58,7 @@ def watch_for_stops(*, at_signals: bool) -> None:
 def _end_all_at(number: signal.Signals) -> None:
     """Let a signal end all queries, unless the program handles this signal itself.
 
-    A second signal acts as it did before this call.
+    The first signal restores the previous signal handler, so a second signal runs that handler.
     """
     before: Any = signal.getsignal(number)
     module = getattr(before, "__module__", None)

@@ -84,7 +84,7 @@ def name_of_source(df: DataFrame) -> str | None:
 def state_of_plan(df: DataFrame) -> str | None:
     """Return a stateful operator in a stream's plan; None if the batches are independent.
 
-    A stream of several sources counts as stateful, because most of them are joins.
+    A stream of several sources counts as stateful, because most such streams are joins.
     """
     plan = _analyzed(df)
     stateful = _STATEFUL.search(plan)

@@ -101,8 +101,8 @@ def _control_wait_s(interval_ms: int) -> float:
 
 
 Started = Callable[[StreamingQuery, str | None, bool], None]
-"""Function called with a started query, its option ``checkpointLocation`` or None, and whether its
-trigger reads all available records and ends."""
+"""Function called after a query's start, with the query, its option ``checkpointLocation`` or None,
+and whether the query reads all available records and ends."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,8 @@ class Handling:
 
 
 Before = Callable[[str | None, str], str]
-"""Function called before a query starts, with its name and its ``checkpointLocation`` or None. It
-returns the path of the checkpoint."""
+"""Function called before a query's start, with its option ``checkpointLocation`` or None, and its
+name. The function returns the path of the checkpoint."""
 
 
 def trigger_notice(interval_ms: int, processing_time: object) -> str | None:

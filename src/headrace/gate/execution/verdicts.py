@@ -65,7 +65,7 @@ def failure_of(
     has_asked: bool = False,
     passes_over_losses: bool = False,
 ) -> Failure:
-    """Return the kind of failure that a call's exception means for its batch.
+    """Return the `Failure` that describes what a handler call's exception means for the batch.
 
     Args:
         error: The exception. For an exception of Spark, the causes are read from the JVM.
@@ -292,7 +292,8 @@ def _broken_machinery(error: BaseException) -> MachineryError | None:
 def _is_the_databases(error: LedgerError) -> bool:
     """Return whether the database itself failed; False for a handler's wrong use or refused data.
 
-    A handler that computes in its transaction for longer than the server allows uses it wrongly.
+    A handler uses the database wrongly if it keeps a transaction open for longer than the server
+    allows.
     """
     causes = [cause for cause in with_causes(error) if isinstance(cause, SQLAlchemyError)]
     refused = any(isinstance(cause, IntegrityError | DataError) for cause in causes)

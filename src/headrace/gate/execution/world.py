@@ -47,8 +47,8 @@ Cause = Exception | ErrorReport
 """Reason why a batch or a part failed: an exception, or its stored report."""
 
 _SURELY_RAISES: Final = 10
-"""Number of failed backfills of a batch after which a call with an unknown outcome counts as
-failed. This many backfills take some hours."""
+"""From this backfill of a batch on, a call with an unknown outcome counts as failed, and every run
+of another batch counts as a control. This many backfills take some hours."""
 
 _LOOK_S: Final = 0.05
 """Interval at which a backfill checks whether a call for another batch has ended (s)."""
@@ -67,8 +67,8 @@ class BatchRunner:
 
     Args:
         context: Settings and services of the gate's runs.
-        control_wait_s: Maximum time (s) for which a backfill waits, after a record has failed
-            alone, until the stream has processed another record as a control. Default: 0.
+        control_wait_s: Maximum time (s) for which a backfill waits for a control: after a record
+            has failed alone, another record must pass in the stream. Default: 0.
         on_isolated: Function called after the isolation of a batch that failed because of its
             records or its size.
 
@@ -226,7 +226,7 @@ class _Hold:
         """Whether the law has reduced the rate after an outage, and no batch has passed since."""
 
     def resume(self, batch: BatchRecord) -> Held | None:
-        """Return the hold of this batch from an earlier run; end the hold of any other batch."""
+        """Return this batch's hold from an earlier run. If another batch has the hold, end it."""
         self.rate_after_outage = None
         if not self._has_looked:
             self._has_looked = True
@@ -516,7 +516,7 @@ class _World:
         return Waited.OVER if self._add_attempt() and self._is_ours() else Waited.NOT_OURS
 
     def _wait_on(self, pause: Pause, failure: Failure) -> bool:
-        """Store one more failed call of a hold. Return False if another process owns the batch.
+        """Store a failed handler call of a hold. Return False if another process owns the batch.
 
         All calls during a hold count as one attempt.
         """

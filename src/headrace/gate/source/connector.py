@@ -34,7 +34,7 @@ class DeadLetterSink(Protocol):
 
 
 OF_A_GATE: Final = {"headrace.gate": "gate", "headrace.ledger": "sqlite:///headrace.db"}
-"""Placeholder gate and ledger: they complete the options of a stream that is checked, not read."""
+"""Placeholder options of a gate and a ledger, for a stream whose options are only checked."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Connector:
     def ends(
         self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
     ) -> Mapping[TopicPartition, int]:
-        """Return the end of the written records in each existing partition of these ranges."""
+        """Return the offset after the last written record, by existing partition of the ranges."""
         with self._log_of_planned(options, ranges) as log:
             return log.reached(as_planned(log, ranges))
 
@@ -117,7 +117,8 @@ _NEAR: Final = 1_000
 than seeking."""
 
 _MOST_RANGES: Final = 64
-"""Approximate maximum number of ranges per partition. Beyond it, even distant ranges are joined."""
+"""Approximate maximum number of ranges per partition. To stay below it, distant ranges are
+joined."""
 
 
 def close_ranges(wanted: Iterable[OffsetRange]) -> list[OffsetRange]:

@@ -73,7 +73,7 @@ class DecodedValues:
         return cls(form, form.columns(None), without)
 
     def schema(self, of: StructType) -> StructType:
-        """Return a source's columns with decoded values; PERMISSIVE adds a column for raw bytes."""
+        """Return a source's columns with decoded values. PERMISSIVE adds the column `CORRUPT`."""
         typed = StructField(_VALUE, nullable(self.columns))
         fields = [typed if column.name == _VALUE else column for column in of.fields]
         if self.mode is Mode.PERMISSIVE:

@@ -58,7 +58,7 @@ class OpenLedger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GateIdentity:
-    """A gate as its source declares it, and the query that owns it.
+    """Gate as a source's options declare it, and the query that owns the gate.
 
     Attributes:
         driver: Name of the driver's process; None if it has not called `headrace.register`.
@@ -107,7 +107,7 @@ class GateLedger:
         """Whether the ledger was replaced by an older one since the last comparison with it."""
 
     def claim(self) -> None:
-        """Claim the gate for this query, before any batch; a second call has no effect.
+        """Claim the gate for this query, before the first batch. A second call has no effect.
 
         Raise `GateInUseError` if another query owns the gate.
         """
@@ -413,8 +413,8 @@ def await_turn(
     because the other query's machine may be lost.
 
     ``try_once`` tries to claim the gate. It returns the query that owns the gate, or None after the
-    claim. Its argument is the owner that is known to be gone, or None. ``wait`` sleeps for a time
-    (s), and may raise an exception to stop the waiting.
+    claim. Its argument is the owner whose process has ended, if known, or None. ``wait`` sleeps for
+    a time (s), and may raise an exception to stop the waiting.
     """
     seen: GateQuery | None = None
     gone: str | None = None

@@ -48,7 +48,7 @@ class Topic:
     partitions: tuple[int, ...]
 
     def may_be(self, topic_id: str | None) -> bool:
-        """Return whether the topic can have this id: the ids are equal, or one is unknown."""
+        """Return whether the topic can have this id: both are equal, or one of them is unknown."""
         return None in {topic_id, self.topic_id} or topic_id == self.topic_id
 
 
@@ -71,7 +71,7 @@ class Log(Protocol):
         """Address of the log, without secrets."""
 
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
-        """Return the existing topics; raise `SourceError` for a missing one if ``must_exist``."""
+        """Return the existing topics. With ``must_exist``, a missing topic raises `SourceError`."""
 
     def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
         """Return the partitions that the source reads from these topics."""
@@ -86,12 +86,12 @@ class Log(Protocol):
         """Return the first offset and the end offset of each partition, as of the same moment."""
 
     def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """Return the end of each partition's written records, even if not yet readable."""
+        """Return the offset after each partition's last written record, readable or not."""
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the offset of each partition's first record at or after its time (ms), or None."""
+        """Return, by partition, the offset of the first record at or after a time (ms), or None."""
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
         """Return the mean size of a record (bytes) between two positions, by topic."""
@@ -144,7 +144,7 @@ class CheckedLog(Protocol):
 
 
 def declared_lost(log: Log, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the chunks of these ranges that the log, if a `CheckedLog`, has declared lost."""
+    """Return the chunks of these ranges that a `CheckedLog` has declared lost, else nothing."""
     return log.lost(ranges) if isinstance(log, CheckedLog) else []
 
 
@@ -157,7 +157,7 @@ def gone(log: Log, ranges: "Sequence[PlannedRange]") -> list[OffsetRange]:
     """Return the chunks of planned ranges that the log no longer has.
 
     All ranges of a deleted topic are gone, even if a topic of the same name was created since.
-    Ranges that were declared lost are gone too, at any offset.
+    Ranges that the log has declared lost are gone too, even after the log's first offset.
     """
     begins = beginnings(log, ranges)
     missing_ranges: list[OffsetRange] = []
@@ -171,7 +171,7 @@ def gone(log: Log, ranges: "Sequence[PlannedRange]") -> list[OffsetRange]:
 
 
 def as_planned(log: Log, ranges: "Sequence[PlannedRange]") -> list[TopicPartition]:
-    """Return the partitions of these ranges whose topic still exists, with the planned id."""
+    """Return the partitions of these ranges whose topic still exists under the planned id."""
     topics = log.topics()
     return sorted(
         {

@@ -93,7 +93,7 @@ class LossAccount:
     topic_ids: Mapping[str, str]
 
     def record(self, missing: OffsetRange, why: str) -> None:
-        """Write offsets to the ledger as lost by this batch, before returning.
+        """Record offsets in the ledger as lost by this batch, durably before the call returns.
 
         Offsets that a repeated task records again count once. DataLossError is raised if this
         machine cannot reach the ledger, or if the ledger does not have this batch.

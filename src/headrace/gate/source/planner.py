@@ -268,7 +268,10 @@ class StreamPlanner:
         return is_paced and self._clock.monotonic() < self._next_s
 
     def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
-        """Return the checksums at a batch's end. Partitions without new records keep theirs."""
+        """Return the checksums at a batch's end, by partition.
+
+        A partition without new records keeps its checksum.
+        """
         kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
         return {**self._checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 

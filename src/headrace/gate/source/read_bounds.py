@@ -4,9 +4,10 @@ This module computes the start of a batch; ``headrace.gate.control.plan`` comput
 start takes into account new and deleted partitions, positions that the log no longer has, and
 topics that were deleted and created again.
 
-A broker lists neither a deleted topic nor a topic that the client may not see. So the unread
-offsets of a missing topic, up to its last seen end, count as lost at once. The position is kept:
-if a topic with the same id returns, the loss is withdrawn, and reading continues.
+A broker's list lacks deleted topics, and also topics that the client may not see. The two cases
+look the same. So the unread offsets of a missing topic, up to its last seen end, count as lost at
+once. The position is kept: if a topic with the same id returns, the loss is withdrawn, and reading
+continues.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -54,14 +55,14 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """Bound of a read at the first record at or after a time, set per partition (epoch ms)."""
+    """Bound of a read at the first record at or after a time (epoch ms), one time per partition."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBound:
-    """Start or end of a read, and the name of the option that sets it, for errors."""
+    """Start or end of a read, and the name of the option that sets it, for error messages."""
 
     option: str
     at: Edge | AtOffsets | AtTime | AtTimes

@@ -121,8 +121,8 @@ def refuse_an_older_checkpoint(
 
     A batch is written to the checkpoint before the ledger, so an intact checkpoint is never behind
     the ledger. A copy of the checkpoint may also lack partitions that are newer than the copy.
-    Positions beyond the log's end do not count: there, an unclean leader election has removed
-    records.
+    Positions beyond the log's end do not count, because an unclean leader election has removed the
+    records before them.
 
     OptionError is raised if the checkpoint is behind, and no operator has adopted it.
     """
