@@ -203,8 +203,8 @@ class Batch:
         ``headrace-record``: the columns as JSON, such as
         ``{"topic":"orders","partition":0,"offset":1042}``. A consumer that keeps one copy per
         header value has each row once. A second header, ``headrace-batch-key``, names the batch
-        that wrote the copy. It may differ between copies, because a part of a batch has its own
-        key.
+        that wrote the copy. The key may differ between copies, because a part of a batch has its
+        own key.
 
         >>> def handler(df, batch):
         ...     headers = batch.kafka_headers("topic", "partition", "offset")
@@ -227,9 +227,9 @@ class Batch:
         The batch continues with the other records. The dead letters become durable together with
         the batch's success, whether or not the handler uses `transaction`. If this run fails, they
         are discarded. Headrace reads each record from the source again, and stores it unchanged
-        with key, value and headers. After the commit, they are also sent to the topic of
-        `headrace.isolate`. A record that is rejected twice becomes one dead letter, with the first
-        reason.
+        with key, value and headers. After the commit, the dead letters are also sent to the topic
+        of `headrace.isolate`. A record that is rejected twice becomes one dead letter, with the
+        first reason.
 
         >>> def handler(df, batch):
         ...     batch.reject(df.where("amount IS NULL"), "it has no amount")

@@ -63,7 +63,7 @@ _MAX_ROWS: Final = 10_000
 """During an isolation, the driver holds a copy of a batch of at most this many records."""
 
 _MAX_BYTES: Final = 16 * 2**20
-"""The driver holds this copy if the keys and values have at most this total size (bytes)."""
+"""The driver holds a copy of a batch whose keys and values have at most this size (bytes)."""
 
 
 class DerivedStream:
@@ -282,7 +282,7 @@ class SparkBatchReader:
     def persisted(self, ranges: Sequence[PlannedRange]) -> Iterator["SparkBatchReader"]:
         """Persist the rows of the ranges, in memory or on disk, until the ``with`` ends.
 
-        If a second query runs the derivation, nothing is persisted: only the query can derive the
+        If a second query runs the derivation, nothing is persisted: only that query can derive the
         rows of a part.
         """
         kept = None if self.derived is not None else self._read(ranges)

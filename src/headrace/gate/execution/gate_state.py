@@ -184,7 +184,7 @@ class StreamState:
             self._waited_ms[batch] = waited_ms
 
     def batch_ended(self, batch: str, progress: BatchProgress) -> BatchProgress:
-        """Record that a batch has ended. Return its progress, with this object's notes added.
+        """Record that a batch has ended. Return its progress with all that was recorded for it.
 
         ``batch`` is the batch's key, empty if the batch has no offsets of the gate.
         """
@@ -314,7 +314,7 @@ def _record(
 
 @contextmanager
 def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None]:
-    """Yield a gate's state to record the end of this run. Log a `HeadraceError` of the block."""
+    """Yield a gate's state, as `StreamState.ending` does. Log a `HeadraceError` of the block."""
     with all_states()[ledger_url, gate].ending(run) as state:
         try:
             yield state

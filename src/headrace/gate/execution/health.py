@@ -73,7 +73,7 @@ class HandlerHealth:
 
     @property
     def down(self) -> NotProcessedError | None:
-        """Error of the last isolation, if it stopped because the sink seems down; else None."""
+        """Error of an isolation that stopped because the sink seems down, until a run passes."""
         return self._down
 
     def stopped_by(self, last: Exception | ErrorReport) -> NotProcessedError:

@@ -49,7 +49,8 @@ class RecordReader(Protocol):
             ranges: the batch's ranges, which contain the places.
             reasons: the reasons by topic, partition and offset.
             on_loss: function called with offsets that the source no longer has, if the stream skips
-                lost offsets (``failOnDataLoss=false``). Default: None, they are an error.
+                lost offsets (``failOnDataLoss=false``). Default: None, which makes such offsets an
+                error.
 
         Raises:
             DataLossError, CorruptionError: a record has left the source, or is damaged.
@@ -70,7 +71,7 @@ class Rejections:
         planned: function that returns the batch's ranges from the ledger, with the planned topic
             ids.
         on_loss: function called with rejected offsets that the source no longer has, so that their
-            records cannot be stored. Default: None, such offsets are an error.
+            records cannot be stored. Default: None, which makes such offsets an error.
         check_fit: function that raises an exception if the schema is at fault and not the records.
             After the exception, no record is stored. Default: no check.
 
@@ -203,8 +204,8 @@ class Rejections:
     def has_others(self) -> bool:
         """Return whether the batch has values that could be decoded.
 
-        If the undecodable values are fewer than half of the offsets, the result is True without a
-        read.
+        If fewer than half of the offsets have undecodable values, the result is True without a read
+        of the batch.
         """
         ranges = [offsets for same in self._ranges.values() for offsets in same]
         gaps = sum(offsets.count for offsets in ranges) - len(self.unfit)

@@ -122,7 +122,7 @@ def skip_lookup(spark: SparkSession) -> None:
 
 
 QUIET_LOGS: Final = "spark.headrace.quietLogs"
-"""Spark setting, set by `configure`: whether to raise the levels of Spark's loggers in `_NOISE`."""
+"""Spark setting that hides the warnings of the loggers in `_NOISE`. `configure` sets it."""
 
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _NOISE: Final = {

@@ -47,8 +47,8 @@ Cause = Exception | ErrorReport
 """Reason why a batch or a part failed: an exception, or its stored report."""
 
 _SURELY_RAISES: Final = 10
-"""From this backfill of a batch on, a call with an unknown outcome counts as failed, and every run
-of another batch counts as a control. This many backfills take some hours."""
+"""From this number of backfills of a batch on, a call with an unknown outcome counts as failed, and
+every run of another batch counts as a control. This many backfills take some hours."""
 
 _LOOK_S: Final = 0.05
 """Interval at which a backfill checks whether a call for another batch has ended (s)."""
@@ -336,7 +336,7 @@ class _World:
 
     @property
     def is_down(self) -> bool:
-        """Whether the sink seems down: no part passed in an isolation, and no call after it."""
+        """Whether the sink seems down: no part of an isolation has passed, and no later call."""
         return self._context.policy.skips and self._context.health.down is not None
 
     # Calls.
@@ -344,7 +344,7 @@ class _World:
     def call(self, call: Call) -> Failure | None:
         """Call the handler with the whole batch, or with a part. Return the failure or None.
 
-        A part is stored as running before its call.
+        Before a call with a part, the ledger stores that the part is running.
         """
         if call.part == WHOLE and call.before.running is None:
             failure = self._call_whole()
@@ -381,7 +381,8 @@ class _World:
     def _part_reader(self) -> BatchReader:
         """Return the reader for parts of the batch, created at the first call.
 
-        The reader reads all open ranges once, unless a limit allows only some of them to run.
+        If the limit of records allows all open ranges to run, the reader reads them once for all
+        parts. Otherwise it reads each part separately.
         """
         if self._reader is None:
             reader = self._readable

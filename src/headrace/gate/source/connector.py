@@ -51,14 +51,14 @@ class Connector:
         check: Function that checks a stream's options on the driver, before a query starts. Raises
             OptionError for a wrong option, SourceError for a missing topic or journal, and
             BrokerError or JournalError for an unreachable log.
-        replay_options: Function that returns the options of a bounded read of given ranges.
-            Takes a stream's options (names in any case) and the ranges. Raises OptionError if a
-            range is empty or two ranges share an offset.
+        replay_options: Function that returns the options of a bounded read of given ranges. Takes a
+            stream's options (case-insensitive names) and the ranges. Raises OptionError if a range
+            is empty or two ranges share an offset.
         log: Function that opens the log of a bounded read, from the options of the read.
         located: Function that adds an address, as returned by ``servers`` for an earlier stream, to
             options without an address. Raises OptionError for an option that streams do not have.
         servers: Function that returns the source's address, without secrets, from its options
-            (names in any case).
+            (case-insensitive names).
         dead_letter_topic: Function that opens a topic for copies of dead letters, from a stream's
             options and the topic's name. None for a kind of source without topics.
     """
@@ -98,7 +98,7 @@ class Connector:
     def ends(
         self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
     ) -> Mapping[TopicPartition, int]:
-        """Return the offset after the last written record, by existing partition of the ranges."""
+        """Return the offset after the last written record, in each partition that still exists."""
         with self._log_of_planned(options, ranges) as log:
             return log.reached(as_planned(log, ranges))
 

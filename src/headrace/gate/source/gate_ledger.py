@@ -1,10 +1,10 @@
 """Access of a stream's planner to the ledger: the rate, batches and losses of its gate.
 
 A gate has one query at a time: the planner must claim the gate before it begins a batch. The claim
-is a lease of 30 s in the gate's row, which a thread of the planner renews. The SQL
-statement that begins a batch also checks the lease, so a query that has lost its gate begins no
-batch. A second query is refused as soon as the first query renews its lease. A query whose
-process has ended is replaced at once.
+is a lease of 30 s in the gate's row, which a thread of the planner renews. The SQL statement that
+begins a batch also checks the lease, so a query that has lost its gate begins no batch. A second
+query is refused as soon as the first query renews its lease. A query whose process has ended is
+replaced at once.
 
 A ledger can be replaced by an older one while its query runs, for example if a delayed standby is
 promoted. So each plan also reads how many batches the gate has begun. If the number has fallen,

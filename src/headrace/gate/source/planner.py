@@ -247,7 +247,7 @@ class StreamPlanner:
         until: Positions,
         after: Checksums,
     ) -> StreamOffset:
-        """Return the end of the next batch; ``asked`` is the previous end, from Spark."""
+        """Return the end of the next batch. ``asked`` is the previous batch's end, from Spark."""
         # A query may have received its gate after its checkpoint was created.
         begun = replace(
             offset,

@@ -219,8 +219,8 @@ def refusal(known: GateMemory) -> str:
 def interrupted_end(offset: StreamOffset, known: GateMemory) -> StreamOffset | None:
     """Return the end of the unfinished batch that must run first, or None.
 
-    A lost or older checkpoint had planned the batch. The end leads to the same ranges, so the batch
-    keeps its key.
+    A lost or older checkpoint had planned the batch. A batch with the same end has the same ranges,
+    and so the same key.
     """
     if not known.interrupted or known.last is None:
         return None

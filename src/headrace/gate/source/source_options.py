@@ -140,7 +140,7 @@ def exactly_named(
     both: Collection[str] = (),
     stream_only: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return a source's options with their exact names, from names in any case.
+    """Return a source's options with their exact names, from case-insensitive names.
 
     ``both`` and ``stream_only`` are the names of this source's own options, for streams and bounded
     reads, and for streams alone. OptionError is raised for an unknown option, for a stream's option
@@ -209,8 +209,8 @@ def parse_source_options(
 def decoded_values(options: Mapping[str, str]) -> "DecodedValues | None":
     """Return the decoding of a source's values from its options; None if values stay raw bytes.
 
-    The names of the options may be in any case. OptionError is raised for a wrong or contradictory
-    option, and SetupError if the format's decoder is not installed.
+    The names of the options are case-insensitive. OptionError is raised for a wrong or
+    contradictory option, and SetupError if the format's decoder is not installed.
     """
     by_name = {name.lower(): value for name, value in options.items()}
     if not {"decode", "mode"} & by_name.keys():
@@ -333,8 +333,8 @@ def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
 def fails_on_misfit(options: Mapping[str, str]) -> bool:
     """Return the value of ``failOnMisfit``: whether a schema that fits no record ends the query.
 
-    The names of the options may be in any case. OptionError is raised if the value is neither true
-    nor false.
+    The names of the options are case-insensitive. OptionError is raised for a value other than true
+    or false.
     """
     raw = {name.lower(): value for name, value in options.items()}
     return text_of.boolean(FAIL_ON_MISFIT, raw.get(FAIL_ON_MISFIT.lower(), "true"))
@@ -343,8 +343,8 @@ def fails_on_misfit(options: Mapping[str, str]) -> bool:
 def outage_settings(options: Mapping[str, str]) -> OutageSettings:
     """Return the settings of a gate's wait for an unreachable sink, from a stream's options.
 
-    The names of the options may be in any case. OptionError is raised for a malformed time, or for
-    times that contradict each other.
+    The names of the options are case-insensitive. OptionError is raised for a malformed time, or
+    for times that contradict each other.
     """
     raw, settings = {name.lower(): value for name, value in options.items()}, OutageSettings()
 

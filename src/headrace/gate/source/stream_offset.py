@@ -205,7 +205,7 @@ def _text(value: object) -> str:
 
 
 def planned_ids(ranges: "Sequence[PlannedRange]") -> dict[str, str]:
-    """Return the ids that the topics of planned ranges had, by name, without unknown ids."""
+    """Return the planned ids of the ranges' topics, by name. Unknown ids are left out."""
     return {
         planned_range.offsets.topic: planned_range.topic_id
         for planned_range in ranges
