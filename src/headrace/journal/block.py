@@ -1,6 +1,6 @@
 """Encoding and decoding of blocks; no I/O.
 
-A block has some records of a lane, and is stored as the payload of a frame.
+A block has consecutive records of a lane, and is stored as the payload of a frame.
 
 The payload is one Arrow IPC stream with the columns of ``records.SCHEMA``. Columns with only nulls
 are not stored. Decoding compares the payload with the frame's header, and checks the unpacked size
@@ -43,14 +43,14 @@ MAX_RECORDS: Final = 2**24
 """Maximum number of records in a block."""
 
 _SMALL_BYTES: Final = 64 * 1024
-"""Maximum uncompressed size of a batch that is encoded into a single buffer (bytes)."""
+"""A batch of at most this uncompressed size (bytes) is encoded into a single buffer."""
 
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """End-of-stream marker of an Arrow IPC stream."""
 
 _MOST_MS: Final = (2**63 - 1) // 1000
-"""Largest absolute timestamp of a record (ms since the epoch), because Spark stores timestamps as
-microseconds in 64 bits."""
+"""Latest allowed timestamp of a record (ms since the epoch). The earliest is the same number with a
+minus sign. Spark stores timestamps as microseconds in 64 bits."""
 
 # Terms of the formula in the module's docstring.
 _MIB: Final = 2**20
@@ -66,7 +66,7 @@ _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _I64: Final = struct.Struct("<q")
 _UNCOMPRESSED: Final = -1
-"""Value that Arrow stores in place of the unpacked size if a buffer is not compressed."""
+"""Number that Arrow stores before an uncompressed buffer, in place of the unpacked size."""
 
 # Arrow's Message.fbs: field numbers in its tables, and the kind of a message with records.
 _MESSAGE_KIND: Final = 1
@@ -91,7 +91,7 @@ class Block:
 
 
 class _Gather:
-    """File object that keeps the buffers that Arrow writes, without copying them."""
+    """File object that collects the buffers written by Arrow, without copying them."""
 
     closed = False
 
@@ -243,8 +243,8 @@ def decode_together(
     """Decode the records of consecutive small frames with equal schemas as one Arrow stream.
 
     This is five times as fast as calling `decode_payload` for each frame, and makes the same
-    checks. Return None if a frame is damaged or the schemas differ. The caller then calls
-    `decode_payload` for each frame, whose error names the damage.
+    checks. Return None if a frame is damaged or the schemas differ. In this case, call
+    `decode_payload` for each frame: its error names the damaged frame.
     """
     view, schema = memoryview(data).cast("B"), b""  # Arrow gives signed bytes
     messages: list[bytes | memoryview] = [b""]

@@ -20,9 +20,9 @@ CRC-32::
     104 zeros          20
     124 header CRC-32   4   of the first 124 bytes of the header
 
-A frame's checksum is its header's CRC-32. ``previous`` chains a lane's frames: two frames with
-equal checksums have equal predecessors too, except for a chance of one in 2**32. ``previous`` is 0
-in a lane's first frame and after a loss.
+A frame's checksum is its header's CRC-32. ``previous`` chains a lane's frames: if two frames have
+equal checksums, all frames before them are equal too, except for a chance of one in 2**32.
+``previous`` is 0 in a lane's first frame and after a loss.
 
 A crash during an append leaves an incomplete last frame, which is called a torn tail and was never
 acknowledged. ``synced`` distinguishes a torn tail from damage: invalid bytes are damage if a later
@@ -231,10 +231,10 @@ class Frames:
         )
 
     def runs(self, begin: int, end: int, most_bytes: int) -> Iterator[tuple[int, int]]:
-        """Split the frames ``begin`` to before ``end`` into runs, each of which is read at once.
+        """Split the frames ``begin`` to ``end - 1`` into runs, to read each run at once.
 
         For each run, yield the number of its first frame and the number after its last frame. A run
-        has at most ``most_bytes`` bytes, or is a single frame.
+        has at most ``most_bytes`` bytes; a larger frame is a run of its own.
         """
         while begin < end:
             reach = int(self.places[begin]) + most_bytes
@@ -254,9 +254,9 @@ bytes from ``position`` on."""
 def frames(read: Read, size: int, at: int, place: Place) -> Frames:
     """Return the consecutive valid frames of a segment from position ``at`` on.
 
-    The result ends before the first incomplete frame, and before the first header that is invalid
-    or does not continue the previous frame. The first frame must match ``place``. Payloads are not
-    checked. ``size`` is the segment's size (bytes).
+    Stop before the first frame that is incomplete, has an invalid header, or does not continue the
+    previous frame. The first frame must match ``place``. Payloads are not checked. ``size`` is the
+    segment's size (bytes).
     """
     begin, window, window_at = at, b"", at
     rows, places = [], []
@@ -311,7 +311,8 @@ def later_headers(data: bytes, at: int) -> Iterator[FrameHeader]:
 
 
 WERE_DURABLE: Final = "a later frame says that these bytes were durable"
-"""The reason why bytes without a valid frame are damage, and not a torn tail."""
+"""Reason in errors: the bytes are damage, and not a torn tail, although no valid frame begins
+there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +360,7 @@ def _first_damaged(data: bytes, found: Frames) -> int:
 def is_whole(found: Frames, number: int, payload: memoryview | bytes) -> bool:
     """Whether the payload of frame ``number`` matches its checksum.
 
-    ``payload`` begins with the frame's payload and may have more bytes.
+    Bytes in ``payload`` after the frame's payload are ignored.
     """
     row = found.rows[number]
     return crc32(payload[: int(row["payload_bytes"])]) == int(row["payload_crc"])
@@ -387,7 +388,7 @@ def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
 
 
 def _were_durable(data: bytes, begin: int, place: Place) -> bool:
-    """Return whether a later frame says that offset ``place.first`` was durable before it."""
+    """Whether a header after position ``begin`` says that offset ``place.first`` was durable."""
     return any(
         later.synced > place.first and later.journal_id == place.journal_id
         for later in later_headers(data, begin)
@@ -395,9 +396,10 @@ def _were_durable(data: bytes, begin: int, place: Place) -> bool:
 
 
 def hides_frames(data: bytes, place: Place) -> bool:
-    """Return whether ``data`` begins with damage, and not with a torn tail or the frame ``place``.
+    """Return whether ``data`` begins with damage that hides later frames.
 
-    ``data`` is the rest of a lane's last segment.
+    ``data`` is the rest of a lane's last segment. Undamaged, it begins with the frame ``place``, or
+    with a torn tail.
     """
     return not len(_frames_in(data, 0, place)) and _were_durable(data, 0, place)
 
@@ -436,10 +438,11 @@ def salvaged(data: bytes, place: Place) -> Iterator[Frames]:
 
 
 def _resumed(data: bytes, at: int, place: Place) -> tuple[int, Place]:
-    """Find the lane's next header from position ``at`` on, with ``place.first`` or a later offset.
+    """Find the lane's next header at or after position ``at``, to continue after damage.
 
-    Return the header's position, and ``place`` with the header's first offset. If there is no such
-    header, return the end of ``data``, and ``place`` unchanged.
+    The header's first offset must be ``place.first`` or later. Return the header's position, and
+    ``place`` with this offset. If no header is found, return the end of ``data``, and ``place``
+    unchanged.
     """
     for begin, header in _headers_from(data, at):
         is_ours = (header.journal_id, header.lane) == (place.journal_id, place.lane)

@@ -144,7 +144,7 @@ class Journal:
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Return each lane's first offset and the offset after its last record.
 
-        The call lists each lane, and reads the headers of each lane's last segment.
+        The call lists the files of each lane, and reads the headers of each lane's last segment.
         """
         return {lane: self.lane_bounds(lane) for lane in self.lanes()}
 
@@ -181,7 +181,8 @@ class Journal:
     def blocks(self, lane: int) -> list[BlockRef]:
         """Return a lane's blocks in order of offsets, without lost blocks.
 
-        Only headers are read, so damaged records are not detected here, but by `read` and `verify`.
+        Only headers are read. So this method does not detect damaged records; `read` and `verify`
+        do.
         """
         blocks = []
         with self.lane_files(lane) as files:
@@ -240,7 +241,7 @@ class Journal:
             DataLossError: Offsets were pruned and ``on_loss`` is None, or the block before the
                 offsets has another checksum than ``after``.
             CorruptionError: A block is damaged or missing.
-            JournalError: The lane ends before the offsets do, or the storage fails.
+            JournalError: The lane ends before the last of ``offsets``, or the storage fails.
         """
         check_columns(columns)
         if offsets.topic != self.name:
@@ -415,7 +416,7 @@ def _made(storage: Storage) -> bytes:
 
 
 def _identity_beside(storage: Storage, lane: str) -> bytes:
-    """Return the id of a journal that has a lane.
+    """Read the id of a journal in which ``lane`` already exists.
 
     Raise CorruptionError if ``journal.json`` is missing.
     """

@@ -28,11 +28,11 @@ class JournalFindingKind(StrEnum):
     GAP = "gap"
     """Offsets of the lane that no file contains."""
     OVERLAP = "overlap"
-    """A segment that begins before the previous file ends. ``first`` and ``until`` bound only the
-    offsets that the segment has after the previous file's end."""
+    """A segment that begins before the end of the previous file. The finding's offsets are only the
+    segment's offsets after that end."""
     MIXED = "mixed"
-    """A block whose ``previous`` checksum is not the previous block's checksum, because blocks of
-    two copies of the lane are mixed. `repair` cannot decide between the copies."""
+    """A block that was not written after the block that now precedes it, because blocks of two
+    copies of the lane are mixed. `repair` cannot decide between the copies."""
     LOST = "lost"
     """Offsets that a repair has declared lost."""
     FOREIGN = "foreign"
@@ -207,16 +207,16 @@ class _Walk:
         self._reach(until, 0)
 
     def _request_for_end(self) -> str:
-        """Return the sentence that asks for an offset, where the lane's end is unknown."""
+        """Return a sentence that asks the user for an offset after the lane's unknown end."""
         return (
             " No other file shows where the lane ended, so give `headrace journal repair` --reached"
             f" {self.lane.lane}:OFFSET with an offset that the lane had not reached."
         )
 
     def _segment(self, first: int, stop: int | None) -> None:
-        """Check the segment that begins at ``first``, up to offset ``stop`` of the next file.
+        """Check the segment that begins at ``first``, up to offset ``stop``.
 
-        ``stop`` is None for the last file.
+        ``stop`` is the first offset of the next file; None if the segment is the last file.
         """
         path = self.lane.path(first)
         data = self.lane.storage.read(path).to_pybytes()
@@ -246,7 +246,7 @@ class _Walk:
             self._damage(path, None)  # whole frames of another place say nothing of this one
 
     def _overlap(self, path: str, data: bytes, place: Place, stop: int | None) -> None:
-        """Record that a segment begins before the current offset, and continue after its end."""
+        """Record that a segment begins before the current offset. Continue at the segment's end."""
         at = self.at or 0
         end = check_segment(data, place, is_last=True).frames.until
         until = max(at, end if stop is None else min(end, stop))
@@ -294,8 +294,8 @@ class _Walk:
     def _claimed_end(self, data: bytes, found: Frames, stop: int | None) -> int | None:
         """Return the end offset of a damaged segment; None if it is unknown.
 
-        The end is ``stop``, the first offset of the next file. In the last file, it is the highest
-        offset in the headers after the damage.
+        The end is ``stop``, the first offset of the next file. If ``stop`` is None, the end is the
+        highest offset in the headers after the damage.
         """
         if stop is not None:
             return stop

@@ -1,7 +1,7 @@
 """A journal as a `Log` for the planner: one topic, with the lanes as partitions.
 
-The journal's name and id are the topic's name and id. So the same code serves journals and Kafka:
-offsets, batch keys, the ledger, failure policies, backfill and `headrace verify`.
+The journal's name and id are the topic's name and id. So offsets, batch keys, the ledger, failure
+policies, backfill and `headrace verify` use the same code for journals as for Kafka.
 """
 
 import math
@@ -63,10 +63,10 @@ def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
 def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
     """Return the first offset with a timestamp (ms) of ``timestamp_ms`` or later.
 
-    Return None if all records are older. The search is binary, because receivers set timestamps to
-    the time of arrival. If a receiver's clock was set back, timestamps are out of order, and the
-    result may not be the first such offset. A search in n segments lists the lane, and reads the
-    headers of log2(n) segments and one block.
+    Return None if all records are older. The search is binary. It relies on ascending timestamps:
+    receivers set them to the time of arrival. If a receiver's clock was set back, the result may be
+    a later offset. A search in n segments lists the lane, and reads the headers of log2(n) segments
+    and one block.
     """
     with journal.lane_files(lane) as files:
         index = files.index()
@@ -175,7 +175,7 @@ class JournalLog:
         return {tp: journal.look(tp.partition).end.until for tp in partitions}
 
     def checksums(self, positions: Positions) -> Checksums:
-        """Return, for each position, the checksum of the block with the record before the position.
+        """Return, for each position, the checksum of the block that has the preceding record.
 
         Positions without such a block are not in the result. The call reads one header per lane.
         """
@@ -196,9 +196,10 @@ class JournalLog:
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return, for each lane, the first offset with the lane's timestamp (ms) or a later one.
+        """Return, for each lane, the first offset with a timestamp at or after the lane's limit.
 
-        The offset is None if all records of the lane are older.
+        ``timestamps_ms`` has the limit of each lane (ms since the epoch). The offset is None if all
+        records of the lane are older.
         """
         journal = self._open()
         return {tp: first_at(journal, tp.partition, ms) for tp, ms in timestamps_ms.items()}

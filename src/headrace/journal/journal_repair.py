@@ -32,8 +32,8 @@ def repair(
     """Declare damaged and missing blocks lost; return the repaired findings.
 
     Each lane is verified first, under its writer's lock. After a crash, the repair can run again.
-    Two defects are not repaired: a lane whose end is neither known nor in ``reached``, and mixed
-    blocks of two copies of a lane. `lost_records` counts the lost offsets of the result.
+    Two defects are not repaired: mixed blocks of two copies of a lane, and damage with an unknown
+    end if ``reached`` lacks the lane. `lost_records` counts the lost offsets of the result.
 
     Args:
         journal: The journal.

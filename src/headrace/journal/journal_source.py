@@ -96,7 +96,7 @@ class JournalReading:
         return JournalLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange], log: Log) -> list[tuple[OffsetRange, ...]]:
-        """Return the ranges of each task; a block is split only where a range begins or ends."""
+        """Return the ranges of each task. Blocks are split only if the options limit the tasks."""
         minimum, most = self.options.min_partitions, self.options.max_records_per_partition
         chunks = ranges
         if ranges and minimum is None and most is None:
@@ -107,10 +107,10 @@ class JournalReading:
         )
 
     def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one task, in a Spark worker; no record is skipped silently.
+        """Yield the records of one task; called in a Spark worker.
 
-        Raise CorruptionError if a block is damaged. Raise DataLossError if records are lost, unless
-        ``failOnDataLoss`` is false; then record the loss and continue.
+        Raise CorruptionError if a block is damaged. Raise DataLossError if records are lost. But if
+        ``failOnDataLoss`` is false, record the loss and continue.
         """
         journal, on_loss = self._journal(), task.losses.pass_over
         for range_ in task.ranges:

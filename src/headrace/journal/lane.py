@@ -191,7 +191,7 @@ class Lane:
         return f"{self.folder}/{file_name(first, kind)}"
 
     def place(self, first: int, previous: int | None = None) -> Place:
-        """Return the header values of a frame of this lane that begins at offset ``first``."""
+        """Return the values that a frame of this lane at offset ``first`` has in its header."""
         return Place(self.identity.id, self.lane, first, previous)
 
     def set_aside(self, path: str) -> None:
@@ -214,9 +214,9 @@ class Lane:
     def frames(self, segment: int) -> Frames:
         """Return the durable frames of the segment that begins at offset ``segment``.
 
-        Headers are cached, so a process reads each header once. The last header's ``synced`` shows
-        which frames are durable. The payloads of later frames are checked too, because a power
-        failure may have stored a frame's header without its payload.
+        Headers are cached, so a process reads each header once. The payloads of frames after the
+        last header's ``synced`` are checked too, because a power failure may have stored a frame's
+        header without its payload.
         """
         path = self.path(segment)
         if not self.storage.appends:
@@ -272,7 +272,7 @@ class Lane:
         return sorted(first for first in firsts if start <= first < until)
 
     def _put_whole(self, segment: int, path: str) -> Frames:
-        """Return the only frame of a segment that one ``put`` has written; read only its header."""
+        """Read the header of a segment that one ``put`` has written; return the only frame."""
         name = self.named(segment, segment)
         row = self.storage.read(path, 0, HEADER_BYTES).to_pybytes()
         size = HEADER_BYTES + decode_header(row, name).payload_bytes
@@ -285,7 +285,7 @@ class Lane:
         return whole
 
     def _is_still(self, path: str, found: Frames) -> bool:
-        """Whether a segment still has the cached frames ``found``, and no copy has replaced it."""
+        """Whether a segment still has the cached frames ``found``: a copy may have replaced it."""
         if not len(found):
             return False
         row = self.storage.read(path, int(found.places[-1]), HEADER_BYTES).to_pybytes()
@@ -296,7 +296,7 @@ class Lane:
     def _checked(self, path: str, found: Frames) -> Frames:
         """Return the frames before the first frame with a damaged payload.
 
-        Frames that the last header's ``synced`` reports as durable are not checked.
+        Frames before the last header's ``synced`` are durable, and are not checked.
         """
         synced = int(found.rows["synced"][-1]) if len(found) else 0
         for number in range(len(found)):
@@ -388,7 +388,7 @@ class Lane:
     def read_run(
         self, segment: int, found: Frames, begin: int, end: int, columns: Sequence[str]
     ) -> tuple[FrameHeader, int, pa.RecordBatch]:
-        """Read the frames ``begin`` to before ``end`` of a segment.
+        """Read the frames ``begin`` to ``end - 1`` of a segment.
 
         Return the first frame's header, the offset after the last frame, and the records of all
         frames. Each frame is fully checked. If ``columns`` is empty, the returned batch has 0 rows.
@@ -416,8 +416,8 @@ class Lane:
     ) -> tuple[FrameHeader, pa.RecordBatch]:
         """Decode the frame at the start of ``frame``; return its header and its records.
 
-        Raise CorruptionError if the frame is damaged, or is not the frame with offset ``first`` of
-        this lane.
+        Raise CorruptionError if the frame is damaged, belongs to another lane, or does not begin at
+        offset ``first``.
         """
         name = self.named(segment, first)
         start = frame.slice(0, min(HEADER_BYTES, frame.size)).to_pybytes()

@@ -27,8 +27,8 @@ SEGMENT_BYTES: Final = 64 * 2**20
 and a writer takes longer to open. Smaller: more files."""
 
 SEGMENT_S: Final = 3600.0
-"""Age at which a writer begins a new segment (s). Pruning removes whole segments, so the limit lets
-it remove old records of a lane with little traffic."""
+"""Age at which a writer begins a new segment (s). Pruning removes whole segments. Without this
+limit, the old records of a lane with little traffic could not be removed."""
 
 _WRITER_BYTES: Final = 16
 
@@ -104,9 +104,9 @@ class LaneWriter:
         """Write records as one block; return their offsets once they are durable.
 
         After an error, do not acknowledge the records. The next append may follow at once. In a
-        directory, a failed block is removed. In other storages, the block may have been stored if
-        only the response was lost. To avoid duplicates, call ``settle`` before you append the same
-        records again.
+        directory, a failed block is removed. In other storages, a block may be stored although its
+        append failed, if only the response was lost. To avoid duplicates, call ``settle`` before
+        you append the same records again.
 
         Raises:
             OptionError: There is no record, or there are more than 16777216.
@@ -130,8 +130,8 @@ class LaneWriter:
     def settle(self) -> list[tuple[Sequence[str | None], OffsetRange]]:
         """Find blocks that were stored although their appends failed.
 
-        A storage may perform a request after its timeout, until another block has the same offset.
-        In this case, the next append fails, and the next `settle` returns the late block.
+        A storage may store a block long after its append has timed out. If this happens after
+        `settle`, the next append fails, and the next `settle` returns the late block.
 
         Returns:
             The message ids and the offsets of each stored block, in order. Blocks without ids are
@@ -266,7 +266,7 @@ class LaneWriter:
         self._go_on()
 
     def _checksum_before(self, index: LaneIndex, last: int) -> int:
-        """Return the checksum of the frame that ends where the last segment begins, or 0."""
+        """Return the checksum of the frame that ends at the last segment's first offset, or 0."""
         segment = index.before(last)
         if segment is None:
             return 0
@@ -309,7 +309,7 @@ class LaneWriter:
         self._go_on()
 
     def _find_own(self) -> None:
-        """Advance the lane's known end by blocks that were stored although their appends failed."""
+        """Move the lane's known end after the blocks that were stored despite a failed append."""
         for first in [first for first in self._own_index().segments if first >= self._end]:
             data = self._files.storage.read(self._files.path(first))
             header, batch = self._files.decoded(first, first, data, ["id"])

@@ -3,8 +3,8 @@
 Checksums detect a lane that was restored from an older copy and then written to. Each frame has the
 checksum of the previous frame, and a stream's offset has the checksum of the block before each
 position. `check_unchanged` compares these checksums. Reading needs no extra request for the
-comparison, because it reads the headers anyway. Planning reads one more header for each lane whose
-end the plan does not reach.
+comparison, because it reads the headers anyway. Planning reads one more header for each lane in
+which a batch ends before the lane's end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -157,8 +157,9 @@ class _Finder:
     def _holding(self, index: LaneIndex, segment: int, offset: int) -> tuple[Frames, int | None]:
         """Return a segment's frames, and the index of the frame that contains an offset.
 
-        Known frames are durable, so they are used first. Looking for more frames costs a sync,
-        which on some disks is a request to the device even if nothing was written.
+        Frames from an earlier call are used first, because they are known to be durable. Looking
+        for more frames costs a sync, which on some disks is a request to the device even if nothing
+        was written.
         """
         if self._known is not None and self._known[:2] == (index, segment):
             frames = self._known[2]
@@ -169,7 +170,7 @@ class _Finder:
         return frames, frames.holding(offset)
 
     def _whole(self, segment: int) -> _Run:
-        """Return the only frame of a segment that was written by one ``put``."""
+        """Read a segment that was written by one ``put``, and return its only frame."""
         data = self._lane.storage.read(self._lane.path(segment))
         header, batch = self._lane.decoded(segment, segment, data, self._columns)
         return header, header.until, batch
@@ -231,7 +232,7 @@ def check_unchanged(lane: Lane, offset: int, now: int, after: int) -> None:
 
 
 def _missing(lane: Lane, offset: int) -> HeadraceError:
-    """Return the error for an offset without a frame: pruned, beyond the lane's end, or missing."""
+    """Return the error for an offset that is pruned, after the lane's end, or missing."""
     index = lane.index()
     if offset < index.start:
         return DataLossError(

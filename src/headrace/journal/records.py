@@ -29,7 +29,7 @@ _NAMES: Final = tuple(SCHEMA.names)
 _TIME: Final = SCHEMA.field("timestamp").type
 
 _FEW: Final = 16
-"""Maximum length of a column of nulls that is cached."""
+"""Columns of nulls up to this length are cached."""
 
 _MAX_BYTES: Final = 2**31 - 1
 """Maximum total size of the values in one Arrow column (bytes), because Arrow's offsets have 32
@@ -68,8 +68,8 @@ class Records:
         """Return one record for each value; a value of None is a null, as in Kafka.
 
         All records get the same timestamp, in milliseconds since the epoch. Default: the time of
-        the call. ``keys``, ``headers`` and ``ids`` must be as long as ``values``. Each may be None
-        instead, if it would have no value.
+        the call. ``keys``, ``headers`` and ``ids`` must be as long as ``values``. An argument of
+        which every value would be None may be None itself.
 
         Raises:
             OptionError: The columns differ in length, or a column has more than 2 GiB.
@@ -124,8 +124,8 @@ class Records:
     def of_lines(cls, data: bytes, *, timestamp_ms: int) -> "Records":
         r"""Return one record for each line, without its line end (``\n`` or ``\r\n``).
 
-        The last line may lack a line end. An empty line is a record with an empty value. No Python
-        object is created for a line, so about 1 GB is split per second.
+        The line end of the last line is optional. An empty line becomes a record with an empty
+        value. No Python object is created for a line, so about 1 GB is split per second.
 
         Raises:
             OptionError: The data has 2 GiB or more.
@@ -212,7 +212,7 @@ class Records:
 
 
 def _nulls(name: str, count: int) -> pa.Array:
-    """Return a column of nulls; short columns are cached, because Arrow arrays are immutable."""
+    """Return a column of nulls. Short columns are cached: Arrow arrays are immutable."""
     return _few_nulls(name, count) if count <= _FEW else pa.nulls(count, SCHEMA.field(name).type)
 
 

@@ -25,7 +25,7 @@ class KeptReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LanePruning:
-    """Result of pruning a lane: removed blocks, kept blocks, and why the first kept block is kept.
+    """Result of pruning a lane: removed blocks, kept blocks, and why pruning stopped there.
 
     The offsets of the removed blocks begin at ``start`` and end before ``until``, the lane's new
     first offset. In a dry run, nothing is removed. ``kept`` is the reason why the first kept block
@@ -60,13 +60,13 @@ def prune(
 
     Pruning needs only read access to the ledger. Writers and readers may run at the same time.
     After a crash, pruning may run again. Blocks are removed from each lane's start up to the first
-    block that must be kept. Only gates in ``ledger`` protect blocks: readers without a gate, or
-    with another ledger, are not considered.
+    block that must be kept. Only gates in ``ledger`` protect blocks. Readers without a gate, or
+    with another ledger, do not.
 
     Args:
         journal: The journal.
         ledger: The ledger of the gates that read the journal.
-        min_age_ms: The minimum age of removed blocks (ms), since their segment was last written.
+        min_age_ms: The minimum time since the last write of a removed block's segment (ms).
         now_ms: The current time (ms since the epoch).
         only: The lanes to prune. Default: all lanes.
         without: Names of gates to ignore, because they no longer read the journal.

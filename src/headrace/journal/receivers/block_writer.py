@@ -23,13 +23,13 @@ from headrace.journal.receivers.settings import IntakeSettings
 from headrace.journal.records import Records
 
 Append = Callable[[Records], OffsetRange]
-"""Function that makes records durable and returns their offsets. It raises JournalError if it
-fails, and LaneTakenError if another writer has taken the lane, so that no further append can
-succeed."""
+"""Function that makes records durable and returns their offsets. It raises JournalError if this
+append fails. It raises LaneTakenError if another writer has taken the lane; all further appends
+fail too."""
 
 Settle = Callable[[], Sequence[StoredIds]]
 """Function that returns the message ids and offsets of blocks that are stored although their append
-raised an error. It raises JournalError if the storage does not tell which blocks are stored."""
+raised an error. It raises JournalError if it cannot find these blocks now."""
 
 _SMALL_BYTES: Final = 256 * 1024
 _QUIET_S: Final = 0.003
@@ -47,18 +47,18 @@ class _Buffered:
 class BlockWriter:
     """Writer that collects records into blocks and appends the blocks in order, one at a time.
 
-    While one block is appended, the writer collects the next block. With no append in progress,
-    the writer appends a block as soon as a sender waits for one of its records, the block has
-    ``block_bytes``, or the block's first record is ``block_interval_ms`` old. But if a sender waits
-    for a block of more than 256 KiB, the block is appended when no record has arrived for 3 ms,
+    While one block is appended, the writer collects the next block. With no append in progress, the
+    writer appends a block at once if a sender waits for one of its records. Otherwise the block
+    waits until it has ``block_bytes``, or its first record is ``block_interval_ms`` old. A block of
+    more than 256 KiB for which a sender waits is appended when no record has arrived for 3 ms,
     because fewer blocks mean a higher throughput. With ``at_once`` false, a block always waits for
     its size or interval, because the storage charges for each block. A separate thread appends.
 
     A failed append fails only the records of its block, and the next block is appended as usual.
-    After a failure the append thread calls ``settle``, which returns the failed blocks that are
-    stored nevertheless. ``found`` receives the message ids and offsets of these blocks in the event
-    loop, before the next append. ``settle`` is None if a failed block is never stored. Once another
-    writer has the lane, `lost` raises.
+    After a failure, the append thread calls ``settle``, which returns failed blocks that are stored
+    nevertheless. The event loop passes their message ids and offsets to ``found`` before the next
+    append. ``settle`` is None if a failed block is never stored. Once another writer has the lane,
+    `lost` raises.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class BlockWriter:
 
         All records go into one block, even if it becomes larger than ``block_bytes``.
         ``is_awaited`` is true if the sender waits for an acknowledgement. The future completes when
-        the records are durable, or fails with the JournalError of the append. To withdraw the
-        records before the append, complete or cancel the future.
+        the records are durable, or fails with the JournalError of the append. If you complete or
+        cancel the future before the append, the records are not stored.
         """
         loop = asyncio.get_running_loop()
         buffered = _Buffered(records, loop.create_future())
@@ -231,7 +231,8 @@ class BlockWriter:
     def _log_failure(self, count: int, error: BaseException) -> None:
         """Log the number of records that were not stored, at most once a minute.
 
-        A full disk fails hundreds of blocks, so failures within a minute are logged as one sum.
+        On a full disk, hundreds of blocks fail. So the records of all failures within a minute are
+        logged as one number.
         """
         now_s = time.monotonic()
         self._unlogged += count

@@ -68,7 +68,7 @@ _MOST_PROXY_1_BYTES: Final = 107
 
 
 async def take_proxy_header(connection: socket.socket) -> None:
-    """Read and discard the PROXY header at the start of a connection, and no byte after it.
+    """Read and discard the PROXY header at the start of a connection. Leave later bytes unread.
 
     Raises:
         ReceiverError: The connection does not begin with a PROXY header.
@@ -134,7 +134,7 @@ class ListeningReceiver(Generic[Listening]):
         self._access: Access | None = None
 
     def listen(self) -> Self:
-        """Open the port already before `receive`, so that the port number is known.
+        """Open the port before `receive` is called, so that the port number is known.
 
         Raises:
             OptionError: The token file, or a file with a certificate or key, cannot be used.
@@ -202,7 +202,7 @@ class SenderProtocol(asyncio.BufferedProtocol):
 
     Attributes:
         has_place: Whether the connection is within the limit of open connections.
-        refused: Error for which the receiver refuses the connection, such as a missing PROXY
+        refused: Error because of which the receiver refuses the connection, such as a missing PROXY
             header; None for an accepted connection.
         closed: Future that completes when the connection has ended.
     """
@@ -252,7 +252,8 @@ class Doorway:
     async def accept_all(self, listener: socket.socket) -> None:
         """Accept connections until this task is cancelled.
 
-        Then close the listening socket, and the connections whose handshake is not complete.
+        On cancellation, close the listening socket, and all connections without a complete
+        handshake.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -345,7 +346,8 @@ def _handshake_failure(error: OSError, handshake_s: float) -> str:
 async def _wait_for_descriptor(error: OSError) -> None:
     """Wait 0.1 s if the error says that the system is out of file descriptors or memory.
 
-    Raise any other error. A connection that closes frees a descriptor, but no event reports this.
+    Raise any other error. When a connection closes, a descriptor is free again, but no event
+    reports this.
     """
     if error.errno not in _NO_DESCRIPTORS:
         raise error

@@ -22,10 +22,10 @@ from headrace.journal.records import Records, message_ids
 _RESTORE_S: Final = 10.0
 _RESTORE_BLOCKS: Final = 10_000
 _RESTORE_BYTES: Final = 256 * 1024 * 1024
-"""Total size of the newest blocks from which a starting receiver reads message ids (bytes). So many
-blocks contain over half an hour of records. They are needed, because a broker repeats
-unacknowledged messages even after many restarts in a row. Reading these blocks from a disk takes
-one or two seconds. Over a network each block is a request, so `_RESTORE_S` limits the time.
+"""A starting receiver reads message ids from the newest blocks, up to this total size (bytes).
+Blocks of this size have over half an hour of records. A broker repeats unacknowledged messages even
+after many restarts in a row. From a disk, the blocks are read in one or two seconds. Over a network
+each block is a request, so `_RESTORE_S` limits the time.
 """
 
 _LOG: Final = logging.getLogger("headrace.receivers")
@@ -40,8 +40,8 @@ class Receipt:
 
     Attributes:
         offsets: Offsets from the first to the last new record. If all submitted records are
-            duplicates, the offsets from their first to their last original. The range may contain
-            other senders' records only if some of the submitted records are duplicates.
+            duplicates, offsets from the first to the last original. If no record is a duplicate,
+            the range has no records of other senders.
         duplicates: Number of submitted records that were already stored, by their message ids.
     """
 
@@ -68,9 +68,9 @@ class Deduplicator:
     def restore(self, ids: Sequence[str | None], offsets: OffsetRange) -> None:
         """Remember the message ids of stored records; ``ids`` has the form that `named` writes.
 
-        Abort a delivery in progress if it contains one of these messages. That happens if an append
-        seemed to fail, the sender repeated the message, and the records turn out to be stored. When
-        the sender repeats the aborted delivery, its stored records count as duplicates.
+        Abort a delivery in progress if it contains one of these messages. This happens if an append
+        seemed to fail, the sender repeated the message, and the first copy turns out to be stored.
+        When the sender repeats the message again, its stored records count as duplicates.
         """
         for place, stored in ranges_of(ids):
             before = self._window.parts(stored)
@@ -84,8 +84,9 @@ class Deduplicator:
     def deliver(self, records: Records, message_id: str | None = None) -> "Delivery":
         """Separate new records from duplicates, and return a delivery of the new records.
 
-        The new records are remembered as being stored. With a ``message_id``, all records belong
-        to this message, numbered from 0. Without it, each record may have an id in its id column.
+        Repetitions of the new records now count as duplicates. With a ``message_id``, all records
+        belong to this message, numbered from 0. Without a ``message_id``, each record may have an
+        id in its id column.
         """
         delivery = Delivery(self._window, records)
         if message_id is not None:
@@ -267,8 +268,8 @@ async def newest_ids(
 
     Reading goes back from the lane's end. It stops after ``max_ids`` ids, 10 000 blocks or 256 MiB,
     at a damaged block, after 10 s, or when ``stop`` is set. The timeout and a damaged block are
-    logged. A separate thread reads, and has finished when this function returns, raises an error or
-    is cancelled.
+    logged. A separate thread reads. It has always ended before this function ends, even after an
+    error or a cancellation.
 
     Raises:
         JournalError: The storage fails. Without the ids, a receiver would store repeated records

@@ -1,4 +1,4 @@
-"""Hosting of a receiver in this process: opens its lane, follows its rate, and stops it cleanly."""
+"""Hosting of a receiver in this process: opens its lane, applies its rate, stops it cleanly."""
 
 import asyncio
 import contextlib
@@ -86,7 +86,7 @@ class Listener(PlacedReceiver, Protocol):
     """Interface of receivers that listen on a port, to which senders connect."""
 
     def listen(self) -> object:
-        """Open the port already before `receive`, so that the port number is known.
+        """Open the port before `receive` is called, so that the port number is known.
 
         Raises:
             OptionError: The token file, or a file with a certificate or key, cannot be used.
@@ -183,7 +183,7 @@ def open_journal(hosting: Hosting) -> tuple[Journal, bool]:
 def log_new_journal(journal: Journal) -> None:
     """Log a warning that a journal was created.
 
-    The warning shows that an existing journal may be on a volume that is not mounted.
+    The warning helps if a journal already exists, but its volume is not mounted.
     """
     _LOG.warning(
         "There was no journal %s, so the receiver begins a new journal.",
@@ -229,7 +229,7 @@ async def serve(
     *,
     rejections_s: float = REJECTIONS_S,
 ) -> None:
-    """Run a receiver as `host` does, but stop it when ``stop`` is set, and not at a signal.
+    """Run a receiver as `host` does, but until ``stop`` is set. Signals are not handled.
 
     The number of rejections is logged every ``rejections_s`` seconds. Default: 60.
     """

@@ -32,7 +32,7 @@ def is_message_id(text: str) -> bool:
 
 
 class IdRange(NamedTuple):
-    """Range of records of one message, from number ``first`` to before ``until``, counted from 0.
+    """Range of a message's records, from number ``first`` to ``until - 1``, counted from 0.
 
     For a record without a message id, ``message_id`` is None.
     """
@@ -71,8 +71,8 @@ def _range_of(text: str) -> IdRange:
 def named(records: Records, ranges: Sequence[IdRange]) -> Records:
     """Return the records with a column of message ids, in the format that `ranges_of` parses.
 
-    The ranges, one after another, must cover exactly these records. A message id takes the same
-    memory and journal space for any number of records.
+    The ranges must cover exactly these records, in order. A message id takes the same memory and
+    journal space for any number of records.
     """
     texts: list[str] = []
     ends = np.zeros(records.count + 1, np.int32)
@@ -104,9 +104,10 @@ def id_bytes(message_id: str) -> int:
 
 
 class Part(NamedTuple):
-    """Contiguous records of a message, from number ``first`` to before ``until``.
+    """Contiguous records of a message, from number ``first`` to ``until - 1``.
 
-    ``place`` is their offset range in the lane, or the delivery that is storing them.
+    ``place`` is the offset range of these records in the lane. While they are being stored, it is
+    the delivery that stores them.
     """
 
     first: int
@@ -151,7 +152,7 @@ class Window:
         self.size_bytes = 0
 
     def parts(self, asked: IdRange) -> list[Part]:
-        """Return the parts of this range that are remembered, in the order of record numbers."""
+        """Return the remembered parts of a range, in the order of record numbers."""
         _, first, until = asked
         remembered = self._messages.get(asked.message_id or "", ())
         return [
@@ -172,9 +173,9 @@ class Window:
             self.size_bytes -= _bytes_of(message_id, parts)
 
     def resolve(self, of: IdRange, owner: object, offsets: OffsetRange | None) -> None:
-        """Replace the owner of records in this range with the offsets at which they are stored.
+        """Set the offsets of the records in a range that ``owner`` was storing.
 
-        With ``offsets`` None, forget this owner's records in the range.
+        ``offsets`` are the offsets of the whole range. If they are None, forget these records.
         """
         for part in self.parts(of):
             if part.place is owner:

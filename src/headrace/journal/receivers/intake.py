@@ -120,8 +120,9 @@ class Intake:
         async with Intake(writer.append, settle=writer.settle) as intake:
             receipt = await intake.submit(Records.of([b"21.5"], timestamp_ms=now_ms))
 
-    Use an intake only in the event loop in which it was opened. When it is closed, it makes the
-    buffered records durable, and refuses new records and records that wait for the rate or memory.
+    Use an intake only in the event loop in which it was opened. On closing, the intake makes the
+    buffered records durable. It refuses new records, and records that wait for the rate limit or
+    for memory.
 
     Args:
         append: Function that makes a block durable and returns its offsets, or raises JournalError.
@@ -141,7 +142,7 @@ class Intake:
         rejections: Counter of rejected requests and connections, which receivers increase and
             `host` logs.
         token_uses: Number of requests and connections with each token, by the token's name.
-        health: Health of the lane, which tells whether records can be stored.
+        health: Health of the lane: whether records can be stored.
         latencies: Histogram of the durations from submission until records were durable (s).
     """
 
@@ -227,7 +228,7 @@ class Intake:
         return self._limiter.records_at_once
 
     def next_portion(self, records: Records) -> Records:
-        """Return the first of these records, as many as the rate limit admits in one chunk.
+        """Return the first chunk of these records: as many as the rate limit admits at once.
 
         A receiver that submits portions one after another can acknowledge each portion as soon as
         it is durable.
@@ -252,8 +253,9 @@ class Intake:
     async def submit(self, records: Records, message_id: str | None = None) -> Receipt:
         """Submit records, 1 or more, wait until they are durable, and return their receipt.
 
-        With a ``message_id`` all records belong to this message, and its records that are already
-        stored are not stored again. Without it, each record may have an id in its id column.
+        With a ``message_id``, all records belong to this message. Records of the message that are
+        already stored are not stored again. Without a ``message_id``, each record may have an id in
+        its id column.
 
         Raises:
             ReceiverError: The records need more memory than ``buffer_bytes``, or the intake closes.
@@ -294,7 +296,8 @@ class Intake:
         """Wait until the submitted records of this receipt are in the buffer.
 
         If this call is cancelled while it waits, the receipt is cancelled and the records are not
-        stored. Of more than `records_at_once` records, the first records may still be stored.
+        stored. But if the receipt is for more than `records_at_once` records, the first ones may be
+        stored.
         """
         if (submission := self._submissions.get(receipt)) is None:
             return
@@ -306,7 +309,7 @@ class Intake:
             raise
 
     async def lost(self) -> NoReturn:
-        """Wait until another writer has taken the lane; failures of single blocks do not end this.
+        """Wait until another writer has taken the lane; failures of single blocks do not count.
 
         Raises:
             LaneTakenError: Another writer has taken the lane; no further record can be stored.

@@ -23,8 +23,8 @@ CHECK_S: Final = 1.0
 
 _MEASURE_S: Final = 5.0
 _SHARE: Final = 20
-"""Ratio of the time between measurements to the duration of a measurement, so that measuring takes
-at most a 20th of the time. Regular measurements are at least 5 s apart."""
+"""The time between two regular measurements is this many times the duration of a measurement, and
+at least 5 s. So measuring takes at most a 20th of the time."""
 
 
 _MOST_GROWTH: Final = 16.0
@@ -94,9 +94,9 @@ class JournalCap:
         self._reason: str | None = None
 
     async def apply(self, intake: Intake) -> None:
-        """Measure the journal once, and make the intake's senders wait if it exceeds its cap.
+        """Measure the journal once, and make the intake's senders wait if its cap is exceeded.
 
-        If the journal is within its cap again, let them continue.
+        If the journal is within its cap again, let the senders continue.
 
         Raises:
             JournalError: The journal cannot be listed.

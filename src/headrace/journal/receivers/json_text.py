@@ -196,8 +196,8 @@ def _id_decoder(field: str) -> "msgspec.json.Decoder[Any]":
 def _objects(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> list[Any] | None:
     r"""Decode all lines at once, if each line is certainly one JSON object; otherwise return None.
 
-    The caller then checks the lines one by one. If every line begins with ``{`` and ends with
-    ``}``, no object can continue in the next line, because a comma between the braces would be
+    After None, the caller checks the lines one by one. If every line begins with ``{`` and ends
+    with ``}``, no object can continue in the next line, because a comma between the braces would be
     missing. So if there are as many objects as lines, each line is one object.
     """
     count = data.count(b"\n") + (not data.endswith(b"\n"))

@@ -1,7 +1,7 @@
 """Health of a receiver's lane: whether its storage can store records now.
 
-The health depends on probes of the storage, and not only on the last append. A load balancer sends
-no records to an unhealthy receiver, so no append would ever show that its disk has space again.
+The health depends on appends and on probes of the storage. A load balancer sends no records to an
+unhealthy receiver. So without probes, no append would ever show that the disk has space again.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _FAILING_S: Final = 1.0
 """Delay between a failed probe and the next probe (s)."""
 
 _DISTRUST: Final = Backoff(first_ms=10_000, most_ms=30_000)
-"""Time for which successful probes are ignored after the second block that fails in a row. It
+"""After two failed blocks in a row, successful probes are ignored for this time: 10 s. The time
 doubles with each further failed block, up to 30 s."""
 
 _SLOW_S: Final = 10.0
@@ -41,8 +41,8 @@ class LaneHealth:
     the failed block, at least 4 KiB. So a receiver that a load balancer has removed becomes healthy
     again without any records. Probes run in a thread, one at a time, at most every five seconds, or
     every second while they fail. Blocks may fail although probes succeed, for instance on a storage
-    that refuses the names of blocks. So after the second block that fails in a row, successful
-    probes are ignored for 10 s, and after each further failed block for longer, up to 30 s.
+    that refuses the names of blocks. So after two failed blocks in a row, successful probes are
+    ignored for 10 s. The time doubles with each further failed block, up to 30 s.
 
     Args:
         append: Function that makes records durable and returns their offsets, or raises
@@ -85,7 +85,7 @@ class LaneHealth:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-probe")
 
     def append(self, records: Records) -> OffsetRange:
-        """Append records, record success or failure for the health, and return the offsets.
+        """Append records and return their offsets. Success or failure changes the lane's health.
 
         Raises the errors of ``append``.
         """
@@ -132,9 +132,9 @@ class LaneHealth:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _probe_result(self, now_s: float, size_bytes: int) -> str | None:
-        """Return the error of a recent probe, or run a new probe; None for a successful probe.
+        """Return the error of a probe, or None if it succeeded. Probe again if no result is recent.
 
-        A probe from before the last failed block does not count.
+        Results of probes before the last failed block do not count.
         """
         if self._probed is not None:
             at_s, trouble = self._probed

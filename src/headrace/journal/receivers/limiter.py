@@ -10,9 +10,8 @@ from headrace.journal.receivers.memory_budget import memory_bytes
 from headrace.journal.records import Records
 
 _CHUNK_S: Final = 0.1
-"""Time in which the rate limit admits one chunk of records (s), which determines the chunk's size.
-A larger value delays the effect of a new rate; with a smaller value, the work for each chunk costs
-throughput."""
+"""A chunk has as many records as the rate limit admits in this time (s). If the time is too long, a
+new rate takes effect late; if too short, the work for each chunk costs throughput."""
 
 
 class Limiter:
@@ -108,7 +107,7 @@ class Limiter:
         return delay_s
 
     def next_chunk(self, rest: Records) -> Records:
-        """Return the first of these records, as many as the limits admit in one chunk; 1 or more.
+        """Return the first chunk of these records, 1 or more: as many as the limits admit at once.
 
         The limits are the record rate, the byte rate and ``chunk_bytes``.
         """
@@ -128,9 +127,9 @@ class Limiter:
 
 
 def _changed(old: TokenBucket | None, new: TokenBucket | None, now_s: float) -> TokenBucket | None:
-    """Give the old bucket the new bucket's rate; return the old bucket, so used tokens stay used.
+    """Set the new rate in the old bucket and return this bucket. Used tokens stay used.
 
-    If either bucket is None, which means no limit, return the new bucket.
+    If one of the buckets is None (no limit), return the new bucket instead.
     """
     if old is None or new is None:
         return new

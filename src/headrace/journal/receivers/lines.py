@@ -14,12 +14,12 @@ from headrace.journal.receivers.settings import TcpSettings
 from headrace.journal.records import Records
 
 _MOST_AT_ONCE: Final = 16_384
-"""Maximum number of lines that are converted to records at once, because a record of an empty line
-takes 24 times the memory of the line."""
+"""Maximum number of lines that are converted to records at once. The limit is necessary because the
+record of an empty line takes 24 times the memory of the line."""
 
 _SYSLOG: Final = re.compile(b"([1-9][0-9]{0,8} )?<[0-9]{1,3}>")
 _HEAD_BYTES: Final = 15
-"""Number of a sender's first bytes that show whether it sends syslog messages."""
+"""Number of bytes at the start of a connection that show whether its sender uses syslog."""
 
 _NO_PROXY: Final = (
     "a header of the PROXY protocol",
@@ -42,12 +42,12 @@ _NO_HTTP: Final = "an HTTP request", "send it to `headrace receive http`"
 class SenderLines:
     """Splitter that divides a sender's bytes into complete lines, and keeps the unfinished line.
 
-    The records, and the first rejected record, do not depend on how the bytes are divided among
-    calls of `add`. The unfinished lines of all senders share one memory limit.
+    The result is the same however the bytes are divided among calls of `add`. The unfinished lines
+    of all senders share one memory limit.
 
-    A syslog sender is refused if its first message begins with the message's length, or a message
-    ends with NUL, because the receiver would split the messages in the wrong places. HTTP, TLS and
-    PROXY headers are recognized by their first bytes and refused too.
+    Syslog messages that begin with their length or end with NUL are refused, because they would be
+    split in the wrong places. HTTP, TLS and PROXY headers are recognized by their first bytes and
+    refused too.
     """
 
     def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
@@ -59,7 +59,7 @@ class SenderLines:
         self._taken = 0
         self._has_memory = True
         self._head: bytes | None = b""
-        """First bytes of the sender, at most 15; None once its protocol is known."""
+        """First bytes of the connection, at most 15; None once the sender's protocol is known."""
         self._is_syslog = False
         self._counts_octets = False
         self._ends_with_nul = False
@@ -116,7 +116,7 @@ class SenderLines:
             start = end
 
     def cut_off(self) -> ReceiverError:
-        """Return the error for a sender that ends its connection within a line."""
+        """Return the error for a sender that closed its connection before the end of a line."""
         return ReceiverError(
             rf"{self.next_name} has no end, and was not stored; end every line with \n."
         )
@@ -183,10 +183,10 @@ class SenderLines:
     def _checked(
         self, whole: bytes, records: Records, error: ReceiverError | None
     ) -> tuple[Records, ReceiverError | None]:
-        """Check JSON and ids, and cut off the records from the first malformed line on.
+        """Check JSON and ids of lines, and drop the records from the first malformed line on.
 
-        Return the records before this line, with their ids if ``id_field`` is set, and the error of
-        the first rejected line, or None.
+        Return the remaining records, with ids if ``id_field`` is set, and the error of the first
+        rejected line, or None.
         """
         ids: list[str] = []
         try:

@@ -13,7 +13,7 @@ from headrace.journal.records import SCHEMA, Records
 
 _RECORD_BYTES: Final = 40
 """Memory of a record in addition to its own bytes: column offsets and timestamp (bytes). Without
-this charge, empty records would be unlimited.
+this amount, the number of empty records in memory would be unlimited.
 """
 
 
@@ -29,7 +29,7 @@ def memory_bytes(records: Records) -> int:
 
 
 class MemoryBudget:
-    """Budget of ``max_bytes`` of memory, granted in the order of requests; for one event loop."""
+    """Memory limit of ``max_bytes``, granted in the order of requests; for one event loop."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -70,7 +70,7 @@ class MemoryBudget:
             raise
 
     def release(self, reserved_bytes: int) -> None:
-        """Release granted memory, all or a part of it."""
+        """Release ``reserved_bytes`` of the granted memory."""
         self._reserved_bytes -= reserved_bytes
         self._grant()
 
@@ -95,12 +95,12 @@ _SWITCH_S: Final = 0.0002
 def warm_up() -> None:
     """Load the modules that the first record needs, and tune the interpreter for a receiver.
 
-    Arrow imports pandas for its first array, which takes 0.1 s. A full garbage collection takes as
-    long, because it visits the objects of all modules while all threads wait. Objects that exist
-    before the first record live as long as the process, so they are frozen (`gc.freeze`). The
-    thread switch interval becomes 0.2 ms, a 25th of the default, so that the event loop runs while
-    threads parse. These changes affect the whole process, so call this only in a process that runs
-    nothing but a receiver.
+    Arrow imports pandas for its first array, which takes 0.1 s. A full garbage collection also
+    takes 0.1 s, in which all threads wait, because it visits the objects of all modules. Objects
+    that exist before the first record live as long as the process, so they are frozen
+    (`gc.freeze`). The thread switch interval becomes 0.2 ms, a 25th of the default, so that the
+    event loop runs while threads parse. These changes affect the whole process, so call this only
+    in a process that runs nothing but a receiver.
     """
     records = Records.of([b"{}"], timestamp_ms=0)
     block = encode(records, journal_id=_SAMPLE_ID, writer=_SAMPLE_ID, lane=0, first=0)

@@ -9,7 +9,7 @@ _KEY: Final = "headrace"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Command-line option of a settings field; the field's first docstring sentence is its help.
+    """Command-line option of a settings field. Its help is the field's first docstring sentence.
 
     Attributes:
         name: Name of the option, such as ``--port``; None for a key of the settings file.
@@ -17,7 +17,7 @@ class Option:
             takes a file that contains the secret, unless ``instead`` is set.
         instead: Name of another field that the option sets instead of this field. If the other
             field is set, ``variable`` is ignored.
-        sample: Valid value for checks of a settings file, which need a value for a required field.
+        sample: Valid value, used when a settings file is checked without the command's options.
         pattern: Default that the command uses for a missing key, with ``{journal}`` for the
             journal's name and ``{lane}`` for the lane.
     """

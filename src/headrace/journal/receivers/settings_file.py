@@ -1,7 +1,7 @@
 """Settings file of ``headrace receive``: a TOML file that all receivers can share.
 
-Its keys are the fields of the settings classes that are not command-line options. The class is the
-only source of a key: the field has the type and the default, the field's first sentence in the
+Each key is a field of a settings class that is not a command-line option. The class defines
+everything about the key: the field has the type and the default, the field's first sentence in the
 docstring has the unit and the range, and ``__post_init__`` checks the value. Keys for all receivers
 come first. Keys for one kind of receiver are in its section, such as ``[http]``. Every receiver
 checks the whole file.
@@ -29,7 +29,7 @@ from headrace.journal.receivers.settings import IntakeSettings
 from headrace.journal.receivers.shared_rate import ReceiverLimits
 
 SHARED: Final = ""
-"""Name in `KEYS` of the keys that come before all sections, and apply to all receivers."""
+"""Section name in `KEYS` for the keys before all sections, which apply to all receivers."""
 
 _PARTS: Final[Mapping[str, tuple[type, ...]]] = {
     SHARED: (IntakeSettings, ReceiverLimits, CapSettings, Hosting),
@@ -118,7 +118,7 @@ _OPTIONS: Final = dict(
 """Names of the command-line options, by the name of the settings field."""
 
 KEYS: Final[Mapping[str, Mapping[str, Key]]] = {part: _keys(part) for part in _PARTS}
-"""Keys of the settings file, by section and name; ``SHARED`` has the keys before all sections."""
+"""Keys of the settings file, by section and name. Keys of ``SHARED`` precede all sections."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,14 @@ POLL_S: Final = 0.5
 receivers within a second."""
 
 _HEARTBEAT_S: Final = 0.9
-"""A poll sends a new heartbeat if the last heartbeat is at least this old (s)."""
+"""A poll sends a heartbeat if the last heartbeat was sent at least this long ago (s)."""
 
 DEREGISTER_S: Final = 2.0
 """Time for which an ending receiver waits to deregister from an unresponsive ledger (s)."""
 
 _LOGGED_CHANGE: Final = 1.25
-"""Factor by which a receiver's even share must change before the share is logged again, because
-shares may change every second."""
+"""The share is logged again when `RateShare.even_per_s` has changed by this factor. Shares may
+change every second, so smaller changes are not logged."""
 
 _METER_S: Final = 5.0
 """Length of the window over which a rate is measured (s). In a shorter window, the rate would jump
@@ -121,7 +121,7 @@ class RateMeter:
         self._seen: deque[tuple[float, int]] = deque()
 
     def rate_per_s(self, now_s: float, count: int) -> float:
-        """Record the current time and count, and return the rate (1/s); 0 at the first call."""
+        """Add the count at the time ``now_s``, and return the rate (1/s); 0 at the first call."""
         while len(self._seen) > 1 and self._seen[1][0] <= now_s - _METER_S:
             self._seen.popleft()
         self._seen.append((now_s, count))

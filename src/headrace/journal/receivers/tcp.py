@@ -22,7 +22,7 @@ from headrace.journal.receivers.memory_budget import MemoryBudget
 from headrace.journal.receivers.settings import TcpSettings
 
 _FEW_BYTES: Final = 4 * 1024
-"""Maximum size of one read from a sender, while the lines of many senders wait (bytes)."""
+"""Maximum size of one read from a sender (bytes) while the lines of many senders wait."""
 
 
 class SharedBySenders:
@@ -61,7 +61,7 @@ class SharedBySenders:
 
     @property
     def buffer(self) -> memoryview:
-        """Buffer for the next read, shared by all connections, because each read copies its bytes.
+        """Buffer for the next read of any connection; each read copies its bytes out of the buffer.
 
         It has only 4 KiB while the lines of many senders wait.
         """
@@ -210,7 +210,7 @@ class LineSender(SenderProtocol):
         self._shared.taking -= 1
 
     def _watch(self) -> None:
-        """Start the time limit of an unfinished line, or of the sender's first line.
+        """Start the time limit of the unfinished line, or of the sender's first line.
 
         Between lines a sender may be silent for any time.
         """
@@ -254,7 +254,7 @@ class LineSender(SenderProtocol):
         return rest
 
     async def _submit(self, whole: bytes) -> None:
-        """Submit lines in portions, so that portions are acknowledged while later lines wait."""
+        """Submit lines in portions, to acknowledge the first portions while later lines wait."""
         for chunk in self._lines.parts_of(whole):
             await self._submit_some(chunk)
 

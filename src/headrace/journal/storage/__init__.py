@@ -35,8 +35,8 @@ class Appending(Protocol):
         """Append bytes and make them durable.
 
         Raise FileExistsError if another writer has appended to the file, and OSError if the bytes
-        are not durable. After any error, the file stays closed: a sync that follows a failed sync
-        may report success although bytes are lost.
+        are not durable. Any error closes the file: after a failed sync, the next sync may report
+        success although bytes are lost.
         """
 
     def close(self) -> None:
@@ -47,12 +47,12 @@ class Storage(Protocol):
     """Files of a journal in folders; the folder ``""`` is the root.
 
     Paths are relative to the root. Every method may raise ``OSError``. Callers distinguish only the
-    subclasses of OSError that a method names.
+    subclasses of OSError that the method's docstring names.
     """
 
     appends: bool
-    """Whether files can be appended to. If not, each segment is written by one ``put``, with one
-    frame."""
+    """Whether files can be appended to. If not, each segment has one frame and is written by one
+    ``put``."""
 
     @property
     def url(self) -> str:
@@ -100,7 +100,7 @@ class Storage(Protocol):
         raise OSError(f"the storage does not support appending to {path} at position {size}")
 
     def settled(self, path: str) -> bytes:
-        """Read a whole file from the disk, not from caches; no writer may have the file open."""
+        """Read a whole file from the disk, not from caches. No writer may have the file open."""
         return bytes(self.read(path).to_pybytes())
 
     def set_aside(self, path: str, to: str) -> None:
@@ -113,7 +113,7 @@ class Storage(Protocol):
         """Remove files of a folder durably, in the order of ``names``; ignore missing files."""
 
     def making(self) -> AbstractContextManager[None]:
-        """Lock the journal against other processes that create it. Default: no lock."""
+        """Lock the journal while this process creates it. Default: no lock."""
         return nullcontext()
 
     def lock(self, folder: str) -> ExitStack:

@@ -1,9 +1,9 @@
 """Storage of a journal in a local or mounted directory.
 
 An append is one ``writev`` and one ``fdatasync`` of a segment, after which the new bytes are
-durable. A reader may see the bytes before the sync. If a batch were planned with them, a power
-failure could lose records of the planned batch. So a reader syncs a segment before it plans with
-its frames, and a listing syncs the directory.
+durable. A reader may see the bytes before the sync. If a batch were planned with these bytes, a
+power failure could lose records of the batch. So a reader syncs a segment before it plans with its
+frames, and a listing syncs the directory.
 """
 
 import errno
@@ -79,7 +79,7 @@ class Disk:
         return size
 
     def close(self, descriptor: int) -> None:
-        """Close a descriptor, which is closed even if the call fails."""
+        """Close a descriptor. It is closed even if an error is raised."""
         os.close(descriptor)
 
     def link(self, path: Path, to: Path) -> None:
@@ -203,7 +203,7 @@ class LocalStorage(Storage):
         return entries
 
     def read(self, path: str, at: int = 0, size: int | None = None) -> pa.Buffer:
-        """Read bytes of a file with ``preadv``; mapping a truncated file would raise SIGBUS."""
+        """Read bytes of a file with ``preadv``. A mapped file would raise SIGBUS once truncated."""
         with (self._root / path).open("rb", buffering=0) as file:
             left = max(0, os.fstat(file.fileno()).st_size - at)
             data = bytearray(left if size is None else min(size, left))
@@ -336,7 +336,7 @@ class AppendedFile:
         """Append bytes and sync the file.
 
         Raise FileExistsError if another writer has changed the file, and OSError if the bytes are
-        not durable or the file has lost its name. Any error closes the file.
+        not durable or the file no longer has its name. Any error closes the file.
         """
         if (descriptor := self._descriptor) is None:
             raise OSError(errno.EBADF, "the file is closed")
@@ -360,7 +360,7 @@ class AppendedFile:
             )
 
     def _check_name(self, size: int) -> None:
-        """Raise if the file was removed, moved away or replaced: nobody will find its new bytes.
+        """Raise OSError if the file was removed, renamed or replaced, so its new bytes are lost.
 
         Sizes are compared, because not every mounted file system has stable inode numbers.
         """

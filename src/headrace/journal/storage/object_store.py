@@ -1,8 +1,8 @@
 """Storage of a journal under a prefix of a bucket in S3 (or compatible), Google Cloud or Azure.
 
 A file is written by one conditional put, which fails if the name is taken. The put is atomic, and
-durable once the store responds. No lock is needed: if two writers write the same offset, the second
-writer finds the name taken and stops. So no crash can leave a lock behind.
+durable once the store responds. No lock is needed, and none can remain after a crash: if two
+writers write the same offset, the second writer finds the name taken and stops.
 """
 
 from collections.abc import Iterator, Sequence
@@ -150,5 +150,5 @@ def _as_os_errors() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error's message, without the request's headers after it."""
+    """Return the first line of an error's message; later lines have the request's headers."""
     return str(error).strip().split("\n")[0]

@@ -31,7 +31,7 @@ PORTS: Final = {"webhdfs": 9870, "swebhdfs": 9871}
 """Default port of a NameNode's HTTP server, by URL scheme."""
 
 TIMEOUT_S: Final = 60
-"""Timeout for the response to a request, and for each wait for more bytes of a file (s)."""
+"""Timeout for the first byte of a response, and for each further wait for bytes (s)."""
 
 _SYNCED: Final = "CREATE,SYNC_BLOCK"
 """Create flags that sync each HDFS block to disk when it is closed. The setting
@@ -168,8 +168,8 @@ def _write(files: Any, path: str, data: bytes) -> None:
 def _rename(files: Any, path: str, to: str) -> None:
     """Rename a file, and check HDFS's result, which fsspec ignores.
 
-    HDFS gives no reason for a failed rename. Raise FileExistsError if a file ``to`` exists, or else
-    FileNotFoundError, because ``path`` must be missing.
+    HDFS gives no reason for a failed rename. Raise FileExistsError if a file ``to`` exists.
+    Otherwise ``path`` must be missing: raise FileNotFoundError.
     """
     answer = files._call("RENAME", method="put", path=path, destination=to).json()
     if answer["boolean"] is not True:
@@ -252,7 +252,7 @@ def _server(error: Any) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the operating system's message for the first cause of an error."""
+    """Return the message of the first error of the operating system among an error's causes."""
     at: BaseException | None = error
     while at is not None:
         if isinstance(at, OSError) and at.strerror:

@@ -30,7 +30,7 @@ _PIECE_BYTES: Final = 64 * 1024
 
 _COMPRESSED_BYTES: Final = 1024
 """Number of compressed bytes that are decompressed before other tasks may run. The number is small,
-because 1024 bytes can already contain 50 empty gzip members."""
+because even 1024 bytes can contain 50 empty gzip members, which take time."""
 
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
@@ -258,7 +258,7 @@ class RequestFormat:
         return Records(batch)
 
     def _check_key(self, key: str, count: int) -> None:
-        """Raise HttpRejection if the key's copies, one per record, are larger than a body may be.
+        """Raise HttpRejection if ``count`` copies of the key, one per record, are too large.
 
         The limit for all copies together is ``max_decompressed_bytes``.
         """

@@ -1,10 +1,10 @@
 """HTTP/1.1 connections of a receiver: parsing, answering, and limits of time and memory.
 
 The package httptools parses requests with the parser llhttp. httptools does not report where in its
-input a request ends, so the parser must never get bytes of two requests at once. If a body has a
-declared length, the parser gets the bytes up to the end of the body. Of headers and chunked bodies,
-it gets the bytes up to the next empty line. If a sender sends further requests before it has the
-answer (pipelining), up to 32 KiB of these requests wait unparsed.
+input a request ends, so the parser must never get bytes of two requests at once. The parser gets a
+body with a declared length up to the end of the body. It gets headers and chunked bodies up to the
+next empty line. If a sender sends further requests before it has the answer (pipelining), up to 32
+KiB of these requests wait unparsed.
 """
 
 import asyncio
@@ -94,7 +94,8 @@ class HttpServer:
         self.idle_s = idle_s
         self.is_secured = self.is_stopping = False
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """Read buffer that all connections share, because each read copies its bytes at once."""
+        """Read buffer of all connections. They can share it, because each read copies its bytes at
+        once."""
         self.open: set[HttpConnection] = set()
         self.running: set[asyncio.Task[None]] = set()
 
@@ -176,7 +177,7 @@ class HttpConnection(SenderProtocol):
     setting ``header_s`` limits the time for a request's headers. It also limits the time for the
     rest of a body if the request was answered early, for instance because of an unknown path. Late
     headers are answered with status 408. If no request has begun, the connection is closed without
-    an answer, because the client would take an answer for the answer to its next request.
+    an answer, because the client would mistake the answer for a reply to its next request.
     """
 
     _transport: asyncio.Transport
@@ -234,10 +235,10 @@ class HttpConnection(SenderProtocol):
         self._parse()
 
     def eof_received(self) -> bool:
-        """Return whether to keep the connection open, after the sender has closed its half.
+        """Return whether to keep the connection open after the sender has closed its half.
 
-        It stays open until a complete request is answered: senders of a single request, such as
-        `nc -N`, close their half after the request.
+        If the receiver has a complete request, the connection stays open for the answer. Senders
+        such as `nc -N` close their half after a single request.
         """
         self._has_ended = True
         if self._server.is_secured:  # TLS connections cannot be half-closed
@@ -421,7 +422,7 @@ class HttpConnection(SenderProtocol):
         self._pace()
 
     def _pace(self) -> None:
-        """Pause reading while bytes wait to be parsed or handled, or the sender reads no answers.
+        """Pause reading if bytes wait to be parsed or handled, or the sender reads no answers.
 
         Otherwise resume reading.
         """
@@ -511,7 +512,7 @@ class HttpConnection(SenderProtocol):
     def _await_more(self) -> None:
         """Start the time limit for the sender's next bytes.
 
-        When it expires, answer incomplete headers with status 408, and close the connection.
+        When the time is over, close the connection. If headers are incomplete, answer 408 first.
         """
         if self._request is not None:
             awaited = _Awaited.BODY

@@ -48,7 +48,7 @@ Headers: TypeAlias = dict[bytes, list[bytes]]
 
 
 class SenderGoneError(Exception):
-    """Error that the rest of a request's body will not arrive.
+    """Error for a request whose body will not arrive completely.
 
     The sender has closed the connection, or has sent bytes that are not HTTP.
     """
@@ -105,9 +105,9 @@ def json_answer(value: Any, status: int = 200) -> HttpAnswer:
 class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of ours
     """Exception that rejects a request with an error answer.
 
-    The answer has this status and these headers. Its body is JSON with a sentence that names the
-    fault and the remedy, without secrets. ``kind`` is the label under which the rejection is
-    counted. Default: ``HTTP`` and the status.
+    The answer has ``status`` and ``headers``. Its body is JSON with a sentence that names the fault
+    and the remedy, without secrets. ``kind`` is the label under which the rejection is counted.
+    Default: ``HTTP`` and the status.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class HttpRequest:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so many bytes of the body wait for the handler that reading must pause."""
+        """Whether reading must pause, because too many bytes of the body wait for the handler."""
         return self._waiting_bytes >= READ_BYTES
 
     async def read(self) -> bytes:
@@ -299,7 +299,8 @@ _CHECKS: Final[tuple[tuple[_Check, HttpRejection], ...]] = (
     ),
 )
 """Checks of a request's HTTP version and headers that RFC 9112 requires and llhttp does not make.
-Each check is a function that returns whether a request is wrong, with the rejection for it."""
+Each entry has a function that returns whether a request is wrong, and the rejection of such a
+request."""
 
 
 def refusal(version: str, headers: Headers) -> HttpRejection | None:
@@ -311,7 +312,7 @@ def refusal(version: str, headers: Headers) -> HttpRejection | None:
 
 
 def too_long(settings: HttpSettings) -> HttpRejection:
-    """Return the rejection of a request with too long headers, or too long text between chunks."""
+    """Return the rejection for headers that are too long, or too much text between chunks."""
     return HttpRejection(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
         f"The headers have more than the {settings.max_header_bytes} bytes allowed; send fewer or"

@@ -29,15 +29,15 @@ from headrace.journal.receivers.settings import HttpSettings
 from headrace.journal.records import Records
 
 _LARGE_BYTES: Final = 64 * 1024
-"""Minimum size of a body that is parsed in a thread, so that other senders do not wait (bytes)."""
+"""A body of at least this size (bytes) is parsed in a thread, so that other senders do not wait."""
 
 _PARSED_AT_ONCE: Final = 2
-"""Number of large bodies that are parsed at the same time. Parsing a body takes as much memory as
-the body itself, in addition to the body."""
+"""Maximum number of large bodies that are parsed at the same time. While a body is parsed, it takes
+twice its size in memory."""
 
 
 _MANY_PARTS: Final = 256
-"""Minimum number of record separators for which even a small body is parsed in a thread."""
+"""A body with at least this many record separators is parsed in a thread, even if it is small."""
 
 
 class HttpReceiver(ListeningReceiver[HttpSettings]):
@@ -116,7 +116,7 @@ _USAGE: Final = (
 
 
 def routes(intake: Intake, settings: HttpSettings, access: Access, bodies: MemoryBudget) -> Routes:
-    """Return the request handlers of `HttpReceiver`; ``bodies`` is the memory for all bodies."""
+    """Return the request handlers of `HttpReceiver`; all bodies share the memory of ``bodies``."""
     parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
 
     async def take(request: HttpRequest) -> HttpAnswer:

@@ -30,8 +30,9 @@ _ANSWER_S: Final = 10.0
 """Time limit for the broker's answer to a request, and for the last acknowledgements (s)."""
 
 _PERMANENT: Final = frozenset({0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C})
-"""Reason codes of the broker after which a retry cannot succeed: wrong protocol version, client id,
-user or password, authorization or authentication method, or a banned client.
+"""Reason codes with which the broker refuses a client for good, so that no retry can succeed: wrong
+protocol version, client id, user or password, authorization or authentication method, or a banned
+client.
 """
 
 _MAX_ARRIVED_BYTES: Final = 32 * 2**20
@@ -46,8 +47,8 @@ class MqttConnection:
     The broker sends at most ``receive_maximum`` unacknowledged messages with QoS 1. Brokers do not
     limit messages with QoS 0, so this class applies the same limit to them. It stops reading the
     socket while ``receive_maximum`` messages are unacknowledged, or messages of
-    ``max_arrived_bytes`` wait for `next`. A message larger than ``max_arrived_bytes`` is not read,
-    ends the connection, and stays in the broker. After the end of a connection, the broker repeats
+    ``max_arrived_bytes`` wait for `next`. A message larger than ``max_arrived_bytes`` is not read
+    and stays in the broker; the connection ends. After the end of a connection, the broker repeats
     unacknowledged messages over the next connection. Use a connection in one event loop only; a
     separate thread does its network traffic.
     """
@@ -231,7 +232,7 @@ class MqttConnection:
         self._loop.call_soon_threadsafe(self._arrive, message)
 
     def _fits(self, message: MqttMessage) -> bool:
-        """Whether a message and the messages that wait for `next` fit into ``max_arrived_bytes``.
+        """Whether a message still fits into ``max_arrived_bytes``, with the messages that wait.
 
         If no message waits, a message of any size fits.
         """
@@ -286,7 +287,7 @@ class _Client(Client):
         self._max_packet_bytes = max_packet_bytes
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        """Read up to ``bufsize`` bytes, the number of bytes that are missing from a packet.
+        """Read up to ``bufsize`` bytes: paho-mqtt passes the number of bytes missing from a packet.
 
         Raises ReceiverError for a packet that is too large.
         """

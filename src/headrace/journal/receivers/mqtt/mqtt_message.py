@@ -10,8 +10,8 @@ from headrace.journal.records import Headers
 MESSAGE_ID: Final = "headrace-message-id"
 """User property in which a publisher sets a message id, so that a repeated message is stored once.
 
-An invalid id (`is_message_id`) is ignored, and so are several different ids. The message may then
-be stored twice. A rejection would not help, because the broker would repeat the message for ever.
+An invalid id (see `is_message_id`) is ignored, as are several different ids. A repeated message may
+then be stored twice. If the receiver rejected the message, the broker would repeat it for ever.
 """
 
 MOST_PROPERTIES: Final = 1_000
@@ -30,7 +30,7 @@ _SUBSCRIPTION: Final = 0x0B
 
 
 class Packet(NamedTuple):
-    """Packet id (``mid``) and QoS of a message, with which the message is acknowledged.
+    """Packet id (``mid``) and QoS of a message; both are needed to acknowledge the message.
 
     The packet id is valid for one connection only.
     """
@@ -69,7 +69,7 @@ class MqttMessage:
 
     @property
     def message_id(self) -> str | None:
-        """Message id from the user property; None without exactly one valid id."""
+        """Message id from the user property; None if there is no valid id, or several ids."""
         ids = self._ids
         return ids[0] if len(ids) == 1 and is_message_id(ids[0]) else None
 
@@ -97,9 +97,9 @@ class MqttMessage:
 def message_of(flags: int, packet: bytes | bytearray) -> MqttMessage:
     """Parse a PUBLISH packet, and return its message.
 
-    ``flags`` are the four low bits of the packet's first byte; ``packet`` are the bytes after its
-    length. The time is linear in the size of the packet. The parser of paho-mqtt copies the rest of
-    the packet for each property, which takes a second for 5 000 properties.
+    ``flags`` are the four low bits of the packet's first byte. ``packet`` has the bytes after the
+    length field. The time is linear in the size of the packet. The parser of paho-mqtt copies the
+    rest of the packet for each property, which takes a second for 5 000 properties.
 
     Raises:
         ValueError: The packet is malformed, or has QoS 2, to which the receiver never subscribes.

@@ -59,7 +59,7 @@ class MqttReceiver:
     async def receive(self, intake: Intake) -> None:
         """Receive messages until cancelled, and reconnect whenever the connection is lost.
 
-        On cancellation wait until submitted messages are durable, and acknowledge them.
+        On cancellation, wait until the submitted messages are durable, and acknowledge them.
 
         Raises:
             OptionError: A file with certificates or a key cannot be used.
@@ -164,8 +164,8 @@ class MqttReceiver:
 
 
 _Submitted = tuple[Sequence[Packet], asyncio.Task[Receipt]]
-"""Packet ids of submitted messages, and the task of their receipt. After the receipt the messages
-are acknowledged. Only the intake keeps the payloads."""
+"""Packet ids of submitted messages, and the task whose result is their receipt. When the task is
+done, the messages are acknowledged. Only the intake keeps the payloads."""
 
 
 async def _take(

@@ -1,4 +1,4 @@
-"""Receiver that runs in a Spark task while the driver answers.
+"""Receiver that runs in a Spark task. It stops if the driver no longer answers.
 
 This module does not import Spark.
 """
@@ -72,8 +72,8 @@ def work(assignment: Assignment) -> TaskOutcome:
 
     Before this function returns, the receiver accepts no more records, makes buffered records
     durable, acknowledges them, and releases the lane. Errors are returned and not raised, because
-    Spark fails a job whose task raises errors ``spark.task.maxFailures`` times. So only dead
-    workers count for this limit, and the supervisor decides about all other restarts.
+    Spark fails a job whose task raises errors ``spark.task.maxFailures`` times. So this limit
+    counts only dead workers, and the supervisor decides about all other restarts.
     """
     warm_up()
     try:
@@ -158,7 +158,7 @@ class _Hosted:
             await self._serving
 
     async def receive(self, intake: Intake) -> None:
-        """Report that the receiver receives, and run it; called after the lane is locked."""
+        """Report to the driver that the lane is locked and the receiver starts; then run it."""
         self._receiving = True
         self._changed.set()
         await self._receiver.receive(intake)

@@ -21,7 +21,8 @@ from headrace.journal.receivers.connections import listen
 MAX_LINE_BYTES: Final = 4096
 
 REPORT_S: Final = 0.5
-"""Interval of a task's reports (s). It is also the longest delay of the driver's order to stop."""
+"""Interval of a task's reports (s). An order of the driver, such as to stop, reaches the task
+within this time."""
 
 SILENCE_S: Final = 30.0
 """Time without a line after which a task and the driver consider each other lost (s)."""
@@ -172,7 +173,7 @@ class ReportServer:
         on_report: Callable[[object, Report], Order],
         on_disconnect: Callable[[object], None],
     ) -> None:
-        """Accept tasks with this token, until `forget`.
+        """Accept tasks with this token until `forget` is called.
 
         The server's thread calls both functions with an object that identifies the connection.
         ``on_report`` takes a report, and returns the order that answers it. ``on_disconnect`` is

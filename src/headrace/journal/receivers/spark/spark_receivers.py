@@ -1,4 +1,4 @@
-"""Receivers on Spark's executors: a program starts, watches and stops them through this module.
+"""Receivers on Spark's executors: classes with which a program starts and stops them.
 
 Spark can kill a Python task, but cannot ask it to end. So each task keeps a connection to the
 driver, sends a report twice a second, and gets an order for each report: continue, stop, or wait
@@ -52,7 +52,7 @@ class SparkJobs:
         self._cancelled = False
 
     def run(self, token: str) -> TaskOutcome:
-        """Run a job with one task that has this token, and return the task's outcome."""
+        """Run a Spark job of one task with this token, and return the task's outcome."""
         assignment = replace(self._assignment, token=token)
         try:
             self._context.setJobGroup(self._group, self._description)
@@ -87,7 +87,7 @@ def _in_task(assignment: Assignment, _: Iterable[int]) -> Iterable[TaskOutcome]:
 
 
 def failure_reason(text: str) -> str:
-    r"""Return the line with the reason from the text of a Java exception.
+    r"""Return the line of a Java exception's text that has the reason of the failure.
 
     If a task raised a Python exception, this is the last line of its traceback. Otherwise it is the
     reason why Spark ended the job.
@@ -269,7 +269,7 @@ class Receivers:
     def stop(self, timeout_s: float = STOP_S) -> None:
         """Stop all receivers cleanly, within ``timeout_s`` together, and close the report port.
 
-        A receiver that has not ended by then is killed, with a warning in the log.
+        A receiver that has not ended after this time is killed, with a warning in the log.
         """
         with self._starting:
             deadline_s = time.monotonic() + timeout_s
@@ -310,8 +310,8 @@ class Receivers:
     def _slots(self) -> float:
         """Return the number of tasks that can run at the same time.
 
-        With dynamic allocation, return the number for the maximum of executors, or infinity if no
-        maximum is set.
+        With dynamic allocation, return the number of tasks on the maximum number of executors, or
+        infinity if no maximum is set.
         """
         task_cores = int(self._setting("spark.task.cpus") or 1)
         if self._setting("spark.dynamicAllocation.enabled") != "true":

@@ -20,11 +20,11 @@ BACKOFF: Final = Backoff(first_ms=1_000, most_ms=30_000)
 """Delay before a restart: 1 s, doubled with each consecutive failure, up to 30 s."""
 
 _WELL_S: Final = 60.0
-"""Time of receiving after which the next failure of a receiver counts as its first failure (s)."""
+"""Once a receiver has received for this time (s), its next failure counts as its first."""
 
 _CANCEL_S: Final = 0.5
-"""Interval at which a job is cancelled again until it ends (s), because Spark ignores the
-cancellation of a job that is still being created.
+"""Interval at which a job is cancelled until it ends (s). One cancellation is not enough, because
+Spark ignores the cancellation of a job that is still being created.
 """
 
 _TOKEN_BYTES: Final = 32
@@ -62,8 +62,7 @@ class ReceiverStatus:
         address: URL for senders, for instance of an `HttpReceiver` or a `TcpReceiver`; None while
             the receiver does not listen.
         restarts: Number of restarts since the start.
-        last_error: Error of the last failure, whether or not the receiver was restarted; None
-            without failures.
+        last_error: Error of the last failure; None without failures. It is kept after a restart.
     """
 
     lane: int
@@ -161,7 +160,7 @@ class LaneSupervisor:
         self._stopping.set()
 
     def finish(self, thread: threading.Thread, deadline_s: float) -> bool:
-        """Wait until the receiver has ended; call `stop` before.
+        """Wait until the receiver has ended. Call `stop` first.
 
         ``thread`` is the thread that executes `run`. A task that has not sent a report is killed at
         once, because it has not accepted records. Any other task is killed at ``deadline_s``, a
