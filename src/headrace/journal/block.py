@@ -196,7 +196,7 @@ def _time_bounds(times: pa.Array) -> tuple[int, int]:
 def decode(
     data: pa.Buffer, name: str, columns: Sequence[str]
 ) -> tuple[FrameHeader, pa.RecordBatch]:
-    """Decode a whole frame; return its header and its records with ``columns``.
+    """Decode a whole frame; return its header, and these ``columns`` of its records.
 
     Raise CorruptionError, with the frame's ``name``, if the frame is damaged.
     """
@@ -212,10 +212,10 @@ def decode_payload(
 ) -> pa.RecordBatch:
     """Decode a block's records; return these ``columns`` of ``records.SCHEMA``, in this order.
 
-    Three checks precede the result: the checksum, the unpacked size (`check_unpacked`), and Arrow's
-    validation of all offsets and texts. Arrow's validation is necessary because anyone who may
-    write to the journal can forge a checksum. Raise CorruptionError, with the frame's ``name``, if
-    a check fails. Columns of an uncompressed payload are views, not copies.
+    Check the checksum, the unpacked size (`check_unpacked`), and all offsets and texts (by Arrow's
+    validation). Arrow's validation is necessary because anyone who may write to the journal can
+    forge a checksum. If a check fails, raise CorruptionError with the frame's ``name``. Columns of
+    an uncompressed payload are views, not copies.
     """
     if header.count > MAX_RECORDS:
         raise damaged(name, f"its header says {header.count} records, more than {MAX_RECORDS}")
@@ -443,5 +443,5 @@ def _field(data: memoryview, table: int, place: int) -> int:
 
 
 def _target(data: memoryview, at: int) -> int:
-    """Follow the FlatBuffers offset at position ``at``; return the table's or vector's position."""
+    """Follow the FlatBuffers offset at position ``at``; return the position to which it points."""
     return at + int(_U32.unpack_from(data, at)[0])

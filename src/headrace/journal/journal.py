@@ -264,7 +264,7 @@ class Journal:
         The records have all columns of ``records.SCHEMA``.
 
         Raises:
-            JournalError: A block is damaged, or the storage fails. Chunks that were yielded before
+            JournalError: A block is damaged, or the storage fails. Chunks yielded before the error
                 are valid.
         """
         with self.lane_files(lane) as files:
@@ -399,8 +399,8 @@ def _made(storage: Storage) -> bytes:
     """Create a journal's file ``journal.json``, and return the new journal's id.
 
     If another process creates the journal at the same time, return the id from that process. An
-    existing file that is not JSON is replaced: the journal has no lanes yet, so an earlier creation
-    crashed and left the file.
+    existing file that is not JSON is replaced: a crashed creation has left it, because the journal
+    has no lanes yet.
     """
     values = {"format": FORMAT, "id": uuid.uuid4().hex, "created_ms": wall_clock_ms()}
     with storage.making():

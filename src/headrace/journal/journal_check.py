@@ -97,7 +97,7 @@ class JournalVerification:
 def verify(journal: Journal, reached: Mapping[int, int] | None = None) -> JournalVerification:
     """Read and check every block of a journal, without changing anything.
 
-    Writers, readers and pruning may run at the same time: each lane is checked as of one moment.
+    Writers, readers and pruning may run at the same time: a check uses a snapshot of each lane.
 
     Args:
         journal: The journal.

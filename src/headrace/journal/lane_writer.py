@@ -157,7 +157,7 @@ class LaneWriter:
         self.close()
 
     def _encoded(self, records: Records) -> Block:
-        """Encode records as the lane's next block; clean up after a failed append first."""
+        """Clean up after a failed append, then encode records as the lane's next block."""
         if not 1 <= records.count <= MAX_RECORDS:
             raise OptionError(
                 f"A block of {records.count} records cannot be written; append 1 to {MAX_RECORDS} "
@@ -197,7 +197,8 @@ class LaneWriter:
     def _append(self, block: Block) -> None:
         """Append a block to the last segment, or to a new segment.
 
-        After an error, try to remove the block's bytes at once, so that no reader plans with them.
+        After an error, try to remove the block's bytes at once, before a reader plans a batch with
+        them.
         """
         try:
             if self._file is None or self._size >= self._most_bytes or self._is_old():

@@ -120,7 +120,7 @@ class _Finder:
     def at(self, offset: int) -> _Run | Lost | None:
         """Return the frames from an offset on, or the declared loss that includes the offset.
 
-        Return None if neither exists.
+        Return None if no frame or declared loss includes the offset.
         """
         if self._index is None and not self._lane.storage.appends:
             try:

@@ -124,7 +124,7 @@ class Access:
 
 
 def _versions(tls: TlsFiles) -> list[tuple[int, int, int] | None]:
-    """Return a version of each TLS file, which shows whether the file has changed.
+    """Return a version of each TLS file, to detect whether the file has changed.
 
     A version is the modification time (ns), inode and size (bytes); None for a file that is missing
     or not configured.

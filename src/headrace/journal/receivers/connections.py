@@ -228,7 +228,8 @@ class Doorway:
     Args:
         new: Returns a new protocol object for a connection.
         handshake_s: Time limit of the PROXY header, and also of the TLS handshake (s).
-        failed: Called with the kind and the error message of a connection that failed to start.
+        failed: Called when a connection fails to start, with the kind of the failure and the error
+            message.
         context: Returns the TLS context for a new connection; None for no TLS.
         is_proxied: Whether each connection begins with a PROXY header. Default: off.
     """

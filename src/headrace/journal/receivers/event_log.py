@@ -17,7 +17,7 @@ def event(name: str, **values: Any) -> dict[str, dict[str, Any]]:
 
 
 def event_of(line: logging.LogRecord) -> dict[str, Any]:
-    """Return the event that `event` attached to a log line, or ``{"event": "log"}`` without one."""
+    """Return the event that `event` attached to a log line; default: ``{"event": "log"}``."""
     values: dict[str, Any] = getattr(line, _ATTRIBUTE, {"event": "log"})
     return values
 
@@ -67,7 +67,7 @@ class Rejections:
         self._last = reason
 
     def drain(self) -> RejectionCounts | None:
-        """Return the rejections since the last call, or None for none, and reset the counts."""
+        """Return and reset the rejections since the last call; None if there were none."""
         if not self._counts:
             return None
         rejected = RejectionCounts(dict(self._counts), self._last)

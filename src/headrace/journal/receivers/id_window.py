@@ -16,8 +16,8 @@ MAX_ID_CHARACTERS: Final = 200
 """Maximum length of a sender's message id (characters), because each remembered id takes memory."""
 
 _SEPARATOR: Final = "\0"
-"""Separator between a message id and its record numbers in the journal. A sender's message id may
-not contain it."""
+"""Separator in the journal's column of message ids, between an id and record numbers. A sender's
+message id may not contain it."""
 
 _SEVERAL: Final = re.compile(f"(.*){_SEPARATOR}([0-9]+){_SEPARATOR}([0-9]+)", re.DOTALL)
 

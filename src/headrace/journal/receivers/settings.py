@@ -86,8 +86,8 @@ class IntakeSettings:
         """Return the number of connections that fit into memory, at most ``max_connections``.
 
         A connection may take 80 KiB, and with TLS (``is_secured``) 256 KiB more for asyncio's
-        buffer. 195 TLS connections fit into the default memory. At least 16 connections are allowed
-        if ``max_connections`` permits.
+        buffer. 195 TLS connections fit into the default memory. But at least 16 connections are
+        allowed, unless ``max_connections`` is less.
         """
         connection_bytes = _CONNECTION_BYTES + _TLS_BYTES * is_secured
         most = self.max_memory_bytes // 4 // connection_bytes

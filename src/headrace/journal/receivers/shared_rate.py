@@ -139,9 +139,9 @@ class RateFollower:
     The gate may be declared later. ``describe`` takes the limit (records/s), and returns the
     receiver's report. ``end`` returns the end offset of the receiver's lane. ``apply`` sets the
     rate limit (records/s). ``refuse`` makes senders wait for a reason, or with None lets them
-    continue. These functions are called in the caller's thread on entry, and afterwards in the
-    follower's thread. Leaving ``with`` waits up to ``deregister_s`` (s) for an unresponsive ledger.
-    Default: 2.
+    continue. These functions are called in the caller's thread on entering ``with``, and afterwards
+    in the follower's thread. Leaving ``with`` waits up to ``deregister_s`` (s) for an unresponsive
+    ledger. Default: 2.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class RateFollower:
             self._log_limit(share, stream.rate_per_s)
 
     def _refuse_or_admit(self) -> None:
-        """Make senders wait while the gate's sink is unavailable, or let them continue.
+        """Make senders wait if the gate's sink is unavailable; otherwise let them continue.
 
         While its sink is unavailable, the gate reads no records.
         """

@@ -139,7 +139,7 @@ class LineSender(SenderProtocol):
         return not self._shared.is_secured  # TLS connections cannot be half-closed
 
     def pause_writing(self) -> None:
-        """Record that the sender does not read its answers, so that its time limit applies."""
+        """Stop sending: the sender does not read its answers, and must do so within ``line_s``."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:

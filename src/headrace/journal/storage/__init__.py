@@ -14,7 +14,7 @@ from headrace.journal.layout import PROBE
 class Entry(NamedTuple):
     """File in a folder.
 
-    ``size`` is in bytes, and ``allocated`` is the space that it takes on the disk (bytes).
+    ``size`` is the file's size, and ``allocated`` is its space on the disk (both in bytes).
     ``created_ms`` is the time of the last write (ms since the epoch).
     """
 
@@ -92,11 +92,11 @@ class Storage(Protocol):
         """
 
     def begin(self, path: str) -> Appending:
-        """Create a file and open it for appends, if `appends` is true; errors as in `put`."""
+        """Create a file and open it for appends. Requires `appends`. Errors as in `put`."""
         raise OSError(f"the storage does not support appending to {path}")
 
     def go_on(self, path: str, size: int) -> Appending:
-        """Cut a file to ``size`` bytes and open it for appends, if `appends` is true."""
+        """Cut a file to ``size`` bytes and open it for appends. Requires `appends`."""
         raise OSError(f"the storage does not support appending to {path} at position {size}")
 
     def settled(self, path: str) -> bytes:

@@ -35,12 +35,12 @@ _RETRIES: Final[Any] = {
     },
     "retry_timeout": timedelta(seconds=60),
 }
-"""Retries of a request after a 5xx response or no response, for 3 s or more. If the last retry
-fails, the append fails, and senders must send the records again."""
+"""Retries of a request that got a 5xx response or no response. All retries together take 3 s or
+more. If the last retry fails, the append fails, and senders must send the records again."""
 
 
 class ObjectStorage(Storage):
-    """Storage under ``bucket/path`` of an object store, by the URL's scheme.
+    """Storage under ``bucket/path`` of the object store that the URL's scheme names.
 
     The scheme is ``s3``, ``gs`` or ``az``; in Azure a bucket is a container. obstore takes keys,
     account, region and endpoint from environment variables (``AWS_``, ``GOOGLE_``, ``AZURE_``), or

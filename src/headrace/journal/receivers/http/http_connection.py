@@ -265,7 +265,7 @@ class HttpConnection(SenderProtocol):
         self._parse()
 
     def shutdown(self) -> None:
-        """Close the connection because the receiver stops; first answer a request in progress."""
+        """Answer the request in progress, if any, then close: the receiver stops."""
         if self._is_discarding:
             self._transport.abort()
         elif self._request is None or self._is_answered:
@@ -412,9 +412,9 @@ class HttpConnection(SenderProtocol):
             self._request.end()
 
     def _wanted(self) -> None:
-        """Continue reading the body, because the handler waits for more of it.
+        """Continue to read the body, because the handler waits for more data.
 
-        Send ``100 Continue`` first, if the sender expects it.
+        If the sender expects ``100 Continue``, send this status first.
         """
         if self._expects and not self._is_ending():
             self._expects = False

@@ -56,7 +56,7 @@ class SenderGoneError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """Answer to a request; ``headers`` are headers other than date, content type and length."""
+    """Answer to a request. ``headers`` are without date, content type and length."""
 
     status: int
     body: bytes
