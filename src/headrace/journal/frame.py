@@ -320,7 +320,7 @@ class Checked:
     """Result of checking a whole segment.
 
     Attributes:
-        frames: The valid frames before any damage.
+        frames: The valid frames before the first damage.
         torn_bytes: The number of bytes after the last valid frame.
         defect: The reason why the segment is damaged; empty if it is valid or only has a torn tail.
     """
@@ -388,7 +388,7 @@ def _defect(data: bytes, found: Frames, *, is_last: bool) -> str:
 
 
 def _were_durable(data: bytes, begin: int, place: Place) -> bool:
-    """Whether a header after position ``begin`` says that offset ``place.first`` was durable."""
+    """Whether a header at or after ``begin`` says that offset ``place.first`` was durable."""
     return any(
         later.synced > place.first and later.journal_id == place.journal_id
         for later in later_headers(data, begin)

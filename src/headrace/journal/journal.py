@@ -323,7 +323,7 @@ class Journal:
 
     @contextmanager
     def lane_files(self, lane: int) -> Iterator[Lane]:
-        """Yield the `Lane` object of a lane; convert an OSError in ``with`` to a JournalError."""
+        """Yield a `Lane`; convert an OSError in the ``with`` block to a JournalError."""
         files = Lane(self.storage, self.identity, checked_lane(lane))
         with as_journal_error(f"Lane {lane} of the journal {self.storage.url} cannot be read"):
             yield files
@@ -398,9 +398,9 @@ def _identity(storage: Storage) -> bytes:
 def _made(storage: Storage) -> bytes:
     """Create a journal's file ``journal.json``, and return the new journal's id.
 
-    If another process creates the journal at the same time, return the id from that process. An
-    existing file that is not JSON is replaced: a crashed creation has left it, because the journal
-    has no lanes yet.
+    If another process creates the journal at the same time, return the id from that process. As the
+    journal has no lanes yet, an existing file that is not JSON comes from a creation that crashed,
+    and is replaced.
     """
     values = {"format": FORMAT, "id": uuid.uuid4().hex, "created_ms": wall_clock_ms()}
     with storage.making():

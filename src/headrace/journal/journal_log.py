@@ -65,8 +65,8 @@ def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
 
     Return None if all records are older. The search is binary. It relies on ascending timestamps:
     receivers set them to the time of arrival. If a receiver's clock was set back, the result may be
-    a later offset. A search in n segments lists the lane, and reads the headers of log2(n) segments
-    and one block.
+    later than the first such offset. A search in n segments lists the lane, and reads the headers
+    of log2(n) segments and one block.
     """
     with journal.lane_files(lane) as files:
         index = files.index()

@@ -96,7 +96,7 @@ class JournalReading:
         return JournalLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange], log: Log) -> list[tuple[OffsetRange, ...]]:
-        """Return the ranges of each task. Blocks are split only if the options limit the tasks."""
+        """Return the ranges of each task. Blocks are split only if options set size or count."""
         minimum, most = self.options.min_partitions, self.options.max_records_per_partition
         chunks = ranges
         if ranges and minimum is None and most is None:

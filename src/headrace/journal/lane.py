@@ -141,7 +141,7 @@ class LaneIndex:
         return bool(self.lost) and (not self.segments or self.lost[-1] >= self.segments[-1])
 
     def segment_of(self, offset: int) -> int | None:
-        """Return the first offset of the segment that can contain an offset; None if none can."""
+        """Return the first offset of the segment that may contain an offset; None if none may."""
         place = bisect_right(self.segments, offset)
         return self.segments[place - 1] if place else None
 
@@ -215,8 +215,8 @@ class Lane:
         """Return the durable frames of the segment that begins at offset ``segment``.
 
         Headers are cached, so a process reads each header once. The payloads of frames after the
-        last header's ``synced`` are checked too, because a power failure may have stored a frame's
-        header without its payload.
+        last header's ``synced`` offset are checked too, because a power failure may have stored a
+        frame's header without its payload.
         """
         path = self.path(segment)
         if not self.storage.appends:
@@ -296,7 +296,7 @@ class Lane:
     def _checked(self, path: str, found: Frames) -> Frames:
         """Return the frames before the first frame with a damaged payload.
 
-        Frames before the last header's ``synced`` are durable, and are not checked.
+        Frames before the last header's ``synced`` offset are durable, and are not checked.
         """
         synced = int(found.rows["synced"][-1]) if len(found) else 0
         for number in range(len(found)):

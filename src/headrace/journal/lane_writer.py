@@ -281,7 +281,7 @@ class LaneWriter:
             self._begun_s = time.monotonic()
 
     def _checked(self, segment: int) -> Checked:
-        """Read and check the last segment; CorruptionError if acknowledged bytes are damaged."""
+        """Read and check the last segment. Raise CorruptionError at damaged acknowledged bytes."""
         path = self._files.path(segment)
         data = self._files.storage.settled(path)
         can_tear = self._files.storage.appends

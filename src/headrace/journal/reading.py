@@ -43,7 +43,7 @@ def check_columns(columns: Sequence[str]) -> None:
 def _as_kafka(
     batch: pa.RecordBatch, offsets: OffsetRange, columns: Sequence[str]
 ) -> pa.RecordBatch:
-    """Return records of ``offsets`` in ``columns`` of Kafka's source; keys and values are views."""
+    """Convert a batch to ``columns`` of Kafka's source, without copying keys and values."""
     count = offsets.count
 
     def column(name: str) -> pa.Array:

@@ -196,7 +196,7 @@ class Records:
         return Records(self.batch.set_column(place, SCHEMA.field("id"), column))
 
     def slice(self, start: int, until: int) -> "Records":
-        """Return a view of the records from index ``start`` to before index ``until``."""
+        """Return a view of the records from index ``start`` to index ``until - 1``."""
         return Records(self.batch.slice(start, until - start))
 
     def __len__(self) -> int:

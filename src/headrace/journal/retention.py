@@ -25,7 +25,7 @@ class KeptReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LanePruning:
-    """Result of pruning a lane: removed blocks, kept blocks, and why pruning stopped there.
+    """Result of pruning a lane: removed blocks, kept blocks, and why no more were removed.
 
     The offsets of the removed blocks begin at ``start`` and end before ``until``, the lane's new
     first offset. In a dry run, nothing is removed. ``kept`` is the reason why the first kept block

@@ -19,7 +19,7 @@ _UNNAMED: Final = "default"
 
 
 class Tokens:
-    """Tokens that authenticate senders, each with a name. Without any token, anyone may send.
+    """Tokens that authenticate senders, each with a name. If there is no token, anyone may send.
 
     A line of a token file is a name, a space and a token. A line with only a token gets the name
     ``default``. Empty lines and lines that begin with ``#`` are ignored. Logs and metrics show the

@@ -49,10 +49,10 @@ class BlockWriter:
 
     While one block is appended, the writer collects the next block. With no append in progress, the
     writer appends a block at once if a sender waits for one of its records. Otherwise the block
-    waits until it has ``block_bytes``, or its first record is ``block_interval_ms`` old. A block of
-    more than 256 KiB for which a sender waits is appended when no record has arrived for 3 ms,
-    because fewer blocks mean a higher throughput. With ``at_once`` false, a block always waits for
-    its size or interval, because the storage charges for each block. A separate thread appends.
+    waits until it has ``block_bytes``, or its first record is ``block_interval_ms`` old. But a
+    block of more than 256 KiB is appended only when no record has arrived for 3 ms, because fewer
+    blocks mean a higher throughput. With ``at_once`` false, a block always waits for its size or
+    interval, because the storage charges for each block. A separate thread appends.
 
     A failed append fails only the records of its block, and the next block is appended as usual.
     After a failure, the append thread calls ``settle``, which returns failed blocks that are stored

@@ -42,7 +42,8 @@ class Receipt:
         offsets: Offsets from the first to the last new record. If all submitted records are
             duplicates, offsets from the first to the last original. If no record is a duplicate,
             the range has no records of other senders.
-        duplicates: Number of submitted records that were already stored, by their message ids.
+        duplicates: Number of submitted records that were already stored, recognized by their
+            message ids.
     """
 
     offsets: OffsetRange
@@ -268,8 +269,8 @@ async def newest_ids(
 
     Reading goes back from the lane's end. It stops after ``max_ids`` ids, 10 000 blocks or 256 MiB,
     at a damaged block, after 10 s, or when ``stop`` is set. The timeout and a damaged block are
-    logged. A separate thread reads. It has always ended before this function ends, even after an
-    error or a cancellation.
+    logged. A separate thread reads. Even after an error or a cancellation, this function waits for
+    the end of the thread.
 
     Raises:
         JournalError: The storage fails. Without the ids, a receiver would store repeated records

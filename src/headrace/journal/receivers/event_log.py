@@ -33,7 +33,7 @@ def readable(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RejectionCounts:
-    """Number of rejections of each kind since the last log line, and the last reason."""
+    """Number of rejections of each kind since the last log line, and the newest reason."""
 
     counts: dict[str, int]
     last: str

@@ -1,4 +1,4 @@
-"""Hosting of a receiver in this process: opens its lane, applies its rate, stops it cleanly."""
+"""Run a receiver in this process: open its lane, apply its rate limit, and stop it cleanly."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ from headrace.journal.receivers.shared_rate import RateFollower, RateMeter, Rece
 from headrace.journal.storage import probe
 
 Listen = Callable[[], str]
-"""Function that opens a receiver's port, and returns the URL for senders, for the log."""
+"""Function that opens a receiver's port, and returns the URL for senders. The URL is logged."""
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
@@ -61,7 +61,8 @@ class Receiver(Protocol):
         """Receive records until cancelled, or until no more records can arrive.
 
         On cancellation the receiver accepts no more records, waits for the receipts of buffered
-        records, acknowledges these records and returns. The intake stays open until then.
+        records, acknowledges these records and returns. The intake stays open until `receive` has
+        returned.
 
         Raises:
             ReceiverError: The receiver cannot receive, for instance because its port is in use or
@@ -197,7 +198,7 @@ def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> 
 
     A signal stops the receiver cleanly: it accepts no more records, makes buffered records durable,
     acknowledges them, and releases the lane. A second Ctrl-C ends the process at once, with exit
-    status 130. As after a crash, senders then repeat unacknowledged records.
+    status 130. In this case senders repeat unacknowledged records, as after a crash.
 
     Args:
         receiver: The receiver.

@@ -173,7 +173,7 @@ class Window:
             self.size_bytes -= _bytes_of(message_id, parts)
 
     def resolve(self, of: IdRange, owner: object, offsets: OffsetRange | None) -> None:
-        """Set the offsets of the records in a range that ``owner`` was storing.
+        """Set the offsets of those records of a range that ``owner`` was storing.
 
         ``offsets`` are the offsets of the whole range. If they are None, forget these records.
         """

@@ -52,7 +52,7 @@ class Latencies:
 
     @property
     def cumulative(self) -> list[tuple[str, int]]:
-        """Upper bound (s) of each bucket as text, and the number of durations up to this bound."""
+        """For each bucket: its upper bound (s) as text, and the number of durations up to it."""
         ends = [*map(str, self._buckets_s), "+Inf"]
         return list(zip(ends, accumulate(self._counts), strict=True))
 
@@ -65,7 +65,7 @@ _CLOSED: Final = "The receiver stops and accepts no more records; send them agai
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """Refusal of records, because the memory or the rate is used up or all senders must wait.
+    """Refusal of records: the memory or the rate is used up, or all senders must wait.
 
     Attributes:
         delay_s: Estimated time until a retry can succeed (s).
@@ -281,8 +281,8 @@ class Intake:
     ) -> asyncio.Task[Receipt] | RetryAfter:
         """Submit records if their estimated wait for the rate limit is at most ``wait_s``.
 
-        Return, without waiting, the task whose result is their receipt, or `RetryAfter` if the
-        records were refused. Raises the errors of `submit`.
+        Do not wait: return the task whose result is their receipt, or `RetryAfter` if the records
+        were refused. Raises the errors of `submit`.
         """
         self._check(records)
         if (refusing := self.refusing) is not None:

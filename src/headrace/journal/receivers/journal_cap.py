@@ -28,8 +28,8 @@ at least 5 s. So measuring takes at most a 20th of the time."""
 
 
 _MOST_GROWTH: Final = 16.0
-"""Assumed storage bytes for each byte of records, before the first measurement. The value is high,
-because a block with a single record of 60 bytes takes 700 bytes."""
+"""Number of storage bytes for each byte of records that is assumed before the first measurement.
+The value is high, because a block with a single record of 60 bytes takes 700 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class JournalCap:
         self._measured_s = 0.0
         self._took_s = 0.0
         self._growth = _MOST_GROWTH
-        """Storage bytes for each byte of stored keys, values and headers, last measured."""
+        """Storage bytes for each byte of keys, values and headers, at the last measurement."""
         self._size_before: int | None = None
         self._came_before = 0
         self._reason: str | None = None

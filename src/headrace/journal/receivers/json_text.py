@@ -67,7 +67,8 @@ def values_of(body: bytes, max_values: int) -> Sequence[bytes]:
     """Return the elements of a JSON array, or any other JSON value as the only element.
 
     The elements are views of the body. If there is only one element, and it is shorter than half of
-    the body, it is copied: a view would keep the whole body in memory, and no limit would count it.
+    the body, it is copied: a view would keep the whole body in memory, outside of all memory
+    limits.
 
     Raises:
         MalformedError: The body is not one JSON value, or has an integer of over 4300 digits.
@@ -116,8 +117,8 @@ def too_many_commas(max_values: int) -> str:
 def check_lines(data: bytes, first: int = 1) -> None:
     r"""Check that each line is one JSON value. Lines end with ``\n``, optional for the last line.
 
-    ``first`` is the number of the first line, for error messages. A line of 200 bytes takes about
-    0.1 µs if all lines are objects, the usual case, and otherwise about 0.3 µs.
+    ``first`` is the number of the first line, for error messages. Checking a line of 200 bytes
+    takes about 0.1 µs if all lines are objects, and otherwise about 0.3 µs.
 
     Raises:
         MalformedError: A line is empty or not JSON; the message has the line's number.
@@ -139,7 +140,7 @@ def check_values(values: Sequence[bytes], first: int, what: str) -> None:
 
 
 def ids_of_lines(data: bytes, field: str, first: int = 1) -> list[str]:
-    """Return the message id of each line, which must be a JSON object with the id in ``field``.
+    """Return the message ids of lines. Each line must be a JSON object with its id in ``field``.
 
     ``first`` is the number of the first line, for error messages.
 
@@ -157,7 +158,7 @@ def ids_of_lines(data: bytes, field: str, first: int = 1) -> list[str]:
 
 
 def ids_of_values(values: Sequence[bytes], field: str, first: int, what: str) -> list[str]:
-    """Return the message id of each value, which must be a JSON object with the id in ``field``.
+    """Return the message ids of values. Each must be a JSON object with its id in ``field``.
 
     Error messages name a value by ``what`` and its number, counted from ``first``.
 
@@ -196,9 +197,9 @@ def _id_decoder(field: str) -> "msgspec.json.Decoder[Any]":
 def _objects(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> list[Any] | None:
     r"""Decode all lines at once, if each line is certainly one JSON object; otherwise return None.
 
-    After None, the caller checks the lines one by one. If every line begins with ``{`` and ends
-    with ``}``, no object can continue in the next line, because a comma between the braces would be
-    missing. So if there are as many objects as lines, each line is one object.
+    If the result is None, the caller checks the lines one by one. If every line begins with ``{``
+    and ends with ``}``, no object can continue in the next line, because a comma between the braces
+    would be missing. So if there are as many objects as lines, each line is one object.
     """
     count = data.count(b"\n") + (not data.endswith(b"\n"))
     begun = data.count(b"\n{") + data.startswith(b"{")

@@ -42,8 +42,8 @@ _NO_HTTP: Final = "an HTTP request", "send it to `headrace receive http`"
 class SenderLines:
     """Splitter that divides a sender's bytes into complete lines, and keeps the unfinished line.
 
-    The result is the same however the bytes are divided among calls of `add`. The unfinished lines
-    of all senders share one memory limit.
+    The result does not depend on how the bytes are divided among calls of `add`. The unfinished
+    lines of all senders share one memory limit.
 
     Syslog messages that begin with their length or end with NUL are refused, because they would be
     split in the wrong places. HTTP, TLS and PROXY headers are recognized by their first bytes and

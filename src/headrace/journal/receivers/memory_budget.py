@@ -95,12 +95,12 @@ _SWITCH_S: Final = 0.0002
 def warm_up() -> None:
     """Load the modules that the first record needs, and tune the interpreter for a receiver.
 
-    Arrow imports pandas for its first array, which takes 0.1 s. A full garbage collection also
-    takes 0.1 s, in which all threads wait, because it visits the objects of all modules. Objects
-    that exist before the first record live as long as the process, so they are frozen
-    (`gc.freeze`). The thread switch interval becomes 0.2 ms, a 25th of the default, so that the
-    event loop runs while threads parse. These changes affect the whole process, so call this only
-    in a process that runs nothing but a receiver.
+    Arrow imports pandas for its first array, which takes 0.1 s. A full garbage collection visits
+    the objects of all modules; it also takes 0.1 s, during which all threads wait. Objects that
+    exist before the first record live as long as the process, so they are frozen (`gc.freeze`). The
+    thread switch interval becomes 0.2 ms, a 25th of the default, so that the event loop runs while
+    threads parse. These changes affect the whole process, so call this only in a process that runs
+    nothing but a receiver.
     """
     records = Records.of([b"{}"], timestamp_ms=0)
     block = encode(records, journal_id=_SAMPLE_ID, writer=_SAMPLE_ID, lane=0, first=0)

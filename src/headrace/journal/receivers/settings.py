@@ -36,10 +36,10 @@ class IntakeSettings:
             the sync of each block costs throughput.
         max_memory_bytes: Memory that the receiver may use in addition to an idle receiver, whatever
             senders do (bytes in memory); at least four times ``block_bytes``. Default: 256 MiB.
-            Records that are not durable and connections may use a quarter each, HTTP bodies another
-            quarter, unfinished TCP lines a sixteenth. Remembered message ids may use 3/16, enough
-            for about 100 000 ids of 36 characters. The rest is for parsing. If too large, the
-            machine may run out of memory; if too small, senders wait during writes, or an id is
+            Records that are not durable may use a quarter, connections a quarter, HTTP bodies a
+            quarter, and unfinished TCP lines a sixteenth. Remembered message ids may use 3/16,
+            enough for about 100 000 ids of 36 characters. The rest is for parsing. If too large,
+            the machine may run out of memory; if too small, senders wait during writes, or an id is
             forgotten before its sender repeats it.
 
     Raises:

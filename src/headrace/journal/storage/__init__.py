@@ -104,7 +104,7 @@ class Storage(Protocol):
         return bytes(self.read(path).to_pybytes())
 
     def set_aside(self, path: str, to: str) -> None:
-        """Rename a file durably; a crash may leave it under both names.
+        """Rename a file durably; a crash may leave the file under its old and its new name.
 
         Raise FileExistsError if the new name is taken; in this case, nothing is changed.
         """

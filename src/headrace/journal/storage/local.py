@@ -53,7 +53,7 @@ class Disk:
         return os.fstat(descriptor).st_size
 
     def named_size(self, path: Path) -> int:
-        """Return the size of the file that has a name now (bytes)."""
+        """Return the size of the file that now has the name ``path`` (bytes)."""
         return path.stat().st_size
 
     def truncate(self, descriptor: int, size: int) -> None:
@@ -61,7 +61,7 @@ class Disk:
         os.ftruncate(descriptor, size)
 
     def write(self, descriptor: int, parts: Sequence[Part]) -> int:
-        """Write the beginning of ``parts`` to a file; return the number of written bytes."""
+        """Write as much of ``parts`` as one system call can; return the number of bytes."""
         return os.writev(descriptor, parts[:_MOST_PARTS])
 
     def sync(self, descriptor: int) -> None:
@@ -148,7 +148,7 @@ class LocalStorage(Storage):
                 break  # a process that may not list a folder has created nothing in it
 
     def create_folder(self, folder: str) -> None:
-        """Create a folder durably; sync an existing folder that a crash may have left unsynced."""
+        """Create a folder durably. An existing folder is synced too, in case a crash preceded."""
         path = self._root / folder
         self._make(path)
         self._disk.sync_folder(path.parent)
@@ -203,7 +203,7 @@ class LocalStorage(Storage):
         return entries
 
     def read(self, path: str, at: int = 0, size: int | None = None) -> pa.Buffer:
-        """Read bytes of a file with ``preadv``. A mapped file would raise SIGBUS once truncated."""
+        """Read bytes of a file with ``preadv``. A mapped file raises SIGBUS if it was truncated."""
         with (self._root / path).open("rb", buffering=0) as file:
             left = max(0, os.fstat(file.fileno()).st_size - at)
             data = bytearray(left if size is None else min(size, left))
@@ -287,7 +287,7 @@ class LocalStorage(Storage):
 
     @contextmanager
     def making(self) -> Iterator[None]:
-        """Lock the journal's directory until the block or the process ends."""
+        """Lock the journal's directory until the ``with`` block or this process ends."""
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -34,8 +34,8 @@ TIMEOUT_S: Final = 60
 """Timeout for the first byte of a response, and for each further wait for bytes (s)."""
 
 _SYNCED: Final = "CREATE,SYNC_BLOCK"
-"""Create flags that sync each HDFS block to disk when it is closed. The setting
-``dfs.datanode.synconclose`` has the same effect for a whole cluster."""
+"""Flags of the operation CREATE: each HDFS block is synced to disk when the block is closed. The
+setting ``dfs.datanode.synconclose`` has the same effect for a whole cluster."""
 
 
 class WebHdfsStorage(Storage):

@@ -22,8 +22,8 @@ from headrace.journal.receivers.settings import HttpSettings
 from headrace.journal.records import SCHEMA, Records
 
 _RETRY_S: Final = 1.0
-"""Delay after which a sender may retry a request that got no memory (s). Within about this time
-other bodies release memory."""
+"""Delay after which a sender may retry a request that got no memory (s). Other requests release
+memory within about this time."""
 
 _PIECE_BYTES: Final = 64 * 1024
 """Maximum size of a piece of decompressed data (bytes)."""
@@ -108,7 +108,7 @@ class RequestBody:
             ) from error
 
     def release(self) -> None:
-        """Discard the body and release its memory, so that it no longer counts."""
+        """Discard the body and release its memory, which no longer counts towards the limit."""
         self._data = bytearray()
         self._budget.release(self._reserved_bytes)
         self._reserved_bytes = 0

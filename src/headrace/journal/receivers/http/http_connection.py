@@ -265,7 +265,7 @@ class HttpConnection(SenderProtocol):
         self._parse()
 
     def shutdown(self) -> None:
-        """Answer the request in progress, if any, then close: the receiver stops."""
+        """The receiver stops: answer a request in progress, then close the connection."""
         if self._is_discarding:
             self._transport.abort()
         elif self._request is None or self._is_answered:

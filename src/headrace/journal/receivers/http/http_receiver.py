@@ -53,8 +53,8 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
     ========================== ================================================================
 
     The header ``Headrace-Key`` sets the key of all records in the request. With the header
-    ``Headrace-Message-Id`` it is safe to repeat an unanswered request: while its id is remembered
-    (see `IntakeSettings`), the records are stored only once. A body may be compressed
+    ``Headrace-Message-Id`` it is safe to repeat an unanswered request: its records are stored only
+    once, as long as the receiver remembers the id (see `IntakeSettings`). A body may be compressed
     (Content-Encoding gzip or deflate). JSON is stored unchanged.
 
     A successful answer is ``{"lane": 0, "first": 500, "until": 520}``, with ``"duplicates": 20``

@@ -78,7 +78,7 @@ class SparkJobs:
             self._context.cancelJobGroup(self._group)
 
     def _has_stopped(self) -> bool:
-        """Whether the Spark context is stopped, from private attributes of PySpark."""
+        """Whether the Spark context is stopped, according to private attributes of PySpark."""
         return self._context._jsc is None or self._context._jsc.sc().isStopped()
 
 
