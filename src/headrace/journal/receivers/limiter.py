@@ -18,9 +18,10 @@ class Limiter:
     """Rate limiter of records and bytes, which admits records in the order of their arrival.
 
     There is no limit until `set_rate` is called. Two token buckets
-    (`headrace.gate.control.TokenBucket`) limit the rates. After a pause, a burst of at most one
-    second's rate is admitted. A chunk of admitted records takes at most ``chunk_bytes`` of memory,
-    unless it is a single larger record. Use a limiter in one event loop only.
+    (`headrace.gate.control.TokenBucket`) limit the rates. After a pause, at most one second's
+    records and bytes are admitted at once. A chunk of admitted records takes at most
+    ``chunk_bytes`` of memory, unless it is a single larger record. Use a limiter in one event loop
+    only.
     """
 
     def __init__(self, chunk_bytes: int) -> None:

@@ -148,7 +148,7 @@ class LocalStorage(Storage):
                 break  # a process that may not list a folder has created nothing in it
 
     def create_folder(self, folder: str) -> None:
-        """Create a folder durably. An existing folder is synced too, in case a crash preceded."""
+        """Create a folder durably. Sync it even if it exists: a crash may have left it unsynced."""
         path = self._root / folder
         self._make(path)
         self._disk.sync_folder(path.parent)
