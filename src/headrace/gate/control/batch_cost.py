@@ -2,9 +2,9 @@
 
 Here a is the fixed cost, the seconds that a batch takes whatever its size (planning, the
 checkpoint, starting tasks, the sink's commit). For each source, b is the seconds that one record
-takes, and n is the number of records. The sources of a join share the duration. `BatchCost` is a
-Kalman filter of ``x = (a, b1, b2, ...)`` with the covariance P. With ``h = (1, n1, n2, ...)`` and
-noise in proportion to the duration::
+takes, and n is the number of records. In a join, T is the time of one batch with records of several
+sources. `BatchCost` is a Kalman filter of ``x = (a, b1, b2, ...)`` with the covariance P. With
+``h = (1, n1, n2, ...)`` and noise in proportion to the duration::
 
     expected   T^ = h x
     variance   S  = h P h' + R,    R = (sigma T^)^2
@@ -38,8 +38,7 @@ MOST_FIXED: Final = 0.7
 larger fraction of the interval, batches are planned longer than the interval."""
 
 _ALLOWED: Final = 1.1
-"""Largest planned time of a batch with its safety margin (`KAPPA`), as a fraction of the interval.
-"""
+"""A batch's planned time plus its safety margin (`KAPPA`) is at most this many intervals."""
 
 _LEAST_NOISE: Final = 0.02
 _FIRST_NOISE: Final = 0.1
@@ -59,12 +58,12 @@ _TINY: Final = 1e-300
 """Lower bound of a variance, which rounding could make 0 or negative."""
 
 _LEAST_WORK: Final = 0.05
-"""Least fraction of a batch's time that is attributed to records, if the filter gives a record no
-cost."""
+"""If the filter makes a record cost 0 or negative, at least this fraction of the batch's time is
+attributed to its records."""
 
 _UNTOLD: Final = 10.0
-"""Standard deviation of the record cost b, as a multiple of b, while no batch has shown how its
-time divides into a and b."""
+"""Standard deviation of the record cost b after the first batch, as a multiple of b. One batch does
+not show how its time divides into a and b."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class SourceCost:
         """Parse a cost that ``to_text`` has serialized.
 
         Raises:
-            OptionError: This version's ``to_text`` would not write this text.
+            OptionError: This version of Headrace cannot read the text.
         """
         unreadable = OptionError(
             f"The stored cost of a batch is {text!r}, which this version of Headrace cannot read,"
@@ -167,7 +166,7 @@ class BatchCost:
     def of_sources(cls, costs: Mapping[str, SourceCost]) -> "BatchCost | None":
         """Combine each source's cost from earlier runs into a model; return None without costs.
 
-        The model's fixed cost is the source's fixed cost with the smallest variance.
+        The model gets the fixed cost with the smallest variance among the sources.
         """
         if not costs:
             return None
@@ -317,8 +316,8 @@ class BatchCost:
     ) -> "BatchCost":
         """Raise record costs to above 0, and reduce a fixed cost that exceeds the batch's time.
 
-        A record cost of 0 or less is replaced by the fraction ``work`` of the batch's time, divided
-        among the sources' records.
+        The fraction ``work`` of the batch's time is divided equally among the sources. A record
+        cost of 0 or less becomes its source's time divided by its source's records.
         """
         part_s = work * time_s / len(self.sources)
         record_s = tuple(
@@ -354,9 +353,9 @@ class BatchCost:
             a + b n                       <= i + (i - a) min(0.15 (sigma - 0.03), 0.02)
             a + b n + kappa sqrt(h P h')  <= 1.1 i
 
-        The first condition lets a batch exceed the interval slightly under noise, which keeps the
-        throughput. The second condition keeps batches small while the model is uncertain. The
-        factor is 0 if the fixed cost alone is too large.
+        The first condition lets batches with noisy times take slightly longer than the interval, so
+        that noise does not lower the throughput. The second condition keeps batches small while the
+        model is uncertain. The factor is 0 if the fixed cost alone is too large.
         """
         counts = (0.0, *self._counts(parts)[1:])
         along = _times(self.covariance, counts)
@@ -384,10 +383,10 @@ class BatchCost:
     ) -> "BatchCost":
         """Return the model after a change of the job: the record costs are uncertain again.
 
-        The fixed cost keeps its value; its standard deviation is at least ``fixed_within_s``. The
-        standard deviation of a record cost becomes twice the cost, or twice the time per record in
-        the last batch (less the fixed cost) if that time is longer. A cost near 0, learned while
-        records were cheap, says little about the present cost.
+        The fixed cost keeps its value; its standard deviation becomes at least ``fixed_within_s``.
+        The standard deviation of a record cost b becomes 2 b. If the last batch, without the fixed
+        cost, took longer than b for each record, it becomes twice that time. A b near 0, learned
+        while records were cheap, says little about the present cost.
 
         Args:
             records: The records of each source in the last batch.

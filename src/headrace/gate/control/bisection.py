@@ -2,8 +2,8 @@
 
 The batch is halved until each record that fails is alone. A batch of n records with k bad records
 takes about 2·k·log2(n) runs: each bad record is on one path of a binary tree, and both halves of
-each node on the path are run. One isolation learns nothing for the next isolation, because that
-would save little: 31 runs instead of 38 with 1 bad record of 500, and 81 instead of 113 with 5.
+each node on the path are run. An isolation does not learn from earlier isolations. That would save
+little: with 1 bad record of 500 it would take 31 runs instead of 38; with 5, 81 instead of 113.
 
 The failure of a single record proves nothing, because the sink may be down or fail now and then. So
 a record that failed alone is only a suspect, and a permutation test convicts it. The suspect is run
@@ -14,9 +14,9 @@ not depend on the records, this result has a probability of at most ::
     1 / C(m + c, m)  ≤  1 / C(16, 8)  =  1 / 12 870
 
 because all orders are equally likely, and exactly one order convicts. A fixed order of runs and
-controls has no such bound: a service that answers 503 with the text of a 400 would convict good
-records. All suspects of a batch share the controls, and the bound holds for each suspect. A single
-suspect takes m = c = 8. Several suspects take more controls and fewer runs each
+controls has no such bound: a service that reports its outage (503) as a bad request (400) would
+convict good records. All suspects of a batch share the controls, and the bound holds for each
+suspect. A single suspect takes m = c = 8. Several suspects take more controls and fewer runs each
 (`TrialSize.for_suspects`): 15 suspects take 82 runs, not 128. Each control is a single record, so a
 sink that rejects every single row convicts no record.
 
@@ -77,7 +77,8 @@ _SAMPLED_FIRST: Final = 32
 three runs suffice to find that a sink is down. A smaller batch saves its controls for the test."""
 
 _SAMPLES: Final = 8
-"""A sample has at most the number of reserved records divided by this value."""
+"""A random sample of a part has at most one record in `_SAMPLES` of the part, and at most
+`_RESERVE` / `_SAMPLES` records in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +187,9 @@ class Isolated(Generic[Why]):
 
     Attributes:
         alone: The convicted single records, each with the failure that convicted it.
-        left: The deferred parts, each with a reason. They are the parts that were not run (with
-            their parent's failure, or the reason passed to `Bisection.defer`), the parts passed to
-            `Bisection.leave`, and the suspects that were not convicted.
+        left: The deferred parts, each with a reason: parts that were not run (the reason is the
+            parent's failure, or was passed to `Bisection.defer`), parts passed to
+            `Bisection.leave`, and suspects that were not convicted.
         runs: Number of handler runs.
         down: The last failure, if the circuit breaker has stopped the isolation; else None.
         has_passed: Whether any part has passed.
@@ -241,11 +242,11 @@ class _Trial(Generic[Why]):
         order: The remaining runs in reverse order: the next run is last. An entry is a suspect, or
             None for a control.
         controls: Records of this batch that are reserved as controls, with their parents' failures.
-        control: The last control that was run, until the number of passes shows whether it passed
-            with a record; else None.
+        control: The control that was run last, until the next step; else None. It counts only if
+            the number of passes has risen since.
         awaits: Whether the test waits for a run of another batch as a control.
-        failed: Number of failed controls. None if all controls belong to this batch: no control may
-            fail then.
+        failed: Number of failed controls in a test whose controls are batches of the stream. None
+            in any other test: there, a failed control makes the test void.
     """
 
     suspects: tuple[str, ...]
@@ -300,7 +301,8 @@ class Bisection(Generic[Why]):
             record in the list may have failed alone before.
         shuffle: Function that shuffles a list in place.
         can_wait: Whether runs of other batches may serve as controls.
-        final: Whether suspects are convicted without a test at the end, as in the last backfill.
+        final: Whether remaining suspects are convicted without a test when the isolation ends. This
+            is so in the last backfill.
         max_records: Largest number of offsets to run in total, and in one part. Default: no limit.
         kind: Function that returns the kind of a failure. A conviction reports a failure of the
             record's most frequent kind.
@@ -516,7 +518,7 @@ class Bisection(Generic[Why]):
         return self._runs_left() <= test.runs
 
     def _runs_left(self) -> int:
-        """Return the number of runs left in the budget, by the mean time of the runs so far."""
+        """Return how many more runs the budget allows, each with the mean time of earlier runs."""
         runs, budget = self.result.runs, self._budget
         left = budget.max_runs - runs
         if not runs or not self._elapsed_ms:
@@ -592,7 +594,7 @@ class Bisection(Generic[Why]):
         return self._next_run()
 
     def _end_test_of(self, part: str) -> None:
-        """End the current test if this part was its last control."""
+        """End the current test if this part is the control that was run last."""
         if self._trial is not None and self._trial.control == part:
             self._end_test()
 
@@ -613,8 +615,8 @@ class Bisection(Generic[Why]):
         """Return a step that runs a random sample of the parts not run yet.
 
         Returns:
-            A wait for another batch if all parts have been run; None if no other batch may serve as
-            a control.
+            If all parts have been run: a wait for another batch, or None if other batches may not
+            serve as controls.
         """
         parts = self._reserve or self._waiting[-1:]
         if sum(self._size(part) for part, _ in self._not_run()) < _SAMPLED_FIRST:
@@ -680,7 +682,10 @@ class Bisection(Generic[Why]):
         return [*reversed(self._waiting), *self._reserve, *controls]
 
     def _end(self) -> None:
-        """Defer all parts that were not run, and all suspects; the last backfill convicts them."""
+        """Defer all parts that were not run, and all suspects.
+
+        The last backfill convicts the suspects instead, unless the sink is down.
+        """
         self.result.left += self._not_run()
         for part, suspect in self._suspects.items():
             if self._final and self.result.down is None:

@@ -1,8 +1,8 @@
 """The wait of a gate for an unavailable sink: its settings and its state.
 
-The call of the batch handler waits. Spark asks the planner for the next batch only after this call
-has returned. So the gate admits nothing during the wait, over Spark Connect as well, and batches
-keep their order. The state of the wait is in the gate's row of the ledger, so a restart continues
+While the sink is unavailable, the call of the batch handler does not return, and Spark does not ask
+the planner for the next batch. So the gate admits nothing during the wait, over Spark Connect as
+well, and batches keep their order. The state of the wait is in the ledger, so a restart continues
 the wait. The batch keeps its key. So a sink that compares keys stores the batch once, even if the
 answer to an earlier commit was lost.
 """
@@ -81,7 +81,7 @@ class OutageSettings:
             )
 
     def wait_ms(self, calls: int, chance: float) -> int:
-        """Return the wait before the next call, after a number of failed calls (ms).
+        """Return the wait before the next call (ms), if ``calls`` calls have failed so far.
 
         The wait is a random fraction, from a half to 1, of ``min(retry · 2^(calls - 1),
         maxRetry)``. So a hundred gates do not call one database at the same moment. ``chance`` is a
@@ -131,7 +131,7 @@ class SinkOutage:
 
     @property
     def awaited(self) -> str:
-        """Words for the unavailable system: ``what it reads`` for a source, else ``its sink``."""
+        """The unavailable system, for messages: ``what it reads`` (a source) or ``its sink``."""
         return "what it reads" if self.error.startswith(_OF_SOURCES) else "its sink"
 
     @property
@@ -141,7 +141,7 @@ class SinkOutage:
 
     @classmethod
     def of(cls, batch: str, held: Held, error: str) -> Self:
-        """Return the outage for which a batch waits, from the wait's state and the last error."""
+        """Build the outage from the waiting batch's key, the wait's state and the last error."""
         return cls(batch, held.since_ms, held.calls, held.next_ms, error, held.is_certain)
 
     def to_text(self) -> str:

@@ -2,31 +2,31 @@
 
 **The sender** reads its input queue and sets the throttle level of the stage before it. As in
 Storm and Heron, a queue above one threshold raises the level, and a queue below a much lower
-threshold lowers the level. Between the two thresholds nothing changes. This law also computes the
-size of the change. Symbols:
+threshold lowers the level. Between the two thresholds, the level falls only by rule (5). This law
+also computes the size of each change. Symbols:
 
 - ``c``: the inflow of the queue (bytes/s), measured while the stage before has enough records;
 - ``t``: the rate of the stage, or an upper bound of it (bytes/s), see `takes_per_s`;
 - ``v``: the step; ``levels(a, b) = log(a / b) / log(1 / v)`` is the number of levels that lower the
   rate a to b;
-- ``S``: the time for which the stage has taken nothing; ``S'``: this time at the last rise,
+- ``S``: the time for which the stage has taken nothing; ``S'``: ``S`` when the level last rose.
 
 After a condition has held for a whole sensitivity interval, the level changes as follows:
 
 =========================================  ============================================
 (1) overload                               ``+ max(levels(c, DRAINING t), 0)``
-(2) overload, and the stage takes nothing  ``+ 1``, and then each time ``+ levels(S, S')``
+(2) overload, and the stage takes nothing  ``+ 1`` first, then ``+ levels(S, S')``
 (3) overload, and ``t`` is unknown         ``+ 1`` if the queue does not fall
 (4) light load                             ``- min(max(levels(t, c), 0), 1)``
 (5) no light load, and ``c < EXCESS t``    ``- levels(DRAINING t, c)``
 =========================================  ============================================
 
 While a batch of N records runs, its stage takes at most N/T, where T is the time so far. So (1)
-brings ``c`` to 0.87 of this bound (`DRAINING` times `HEADROOM`), which falls as T grows. The bound
-is lowest when the batch ends, and the level then stays. A rise also lowers ``c``
-at once to the expected inflow. So a second rise only corrects a further fall of ``t``, or a higher
-measurement of ``c``. (2) has the same effect for a stage without a measured batch. (5) reverts an
-excessive rise in one step.
+lowers ``c`` to 0.87 of this bound (`DRAINING` times `HEADROOM`). As T grows, the bound falls, and
+the level rises until the batch ends. After a rise, ``c`` is the expected inflow until the new
+inflow has been measured. So a second rise only corrects a further fall of ``t``, or a higher
+measurement of ``c``. (2) lowers ``c`` in the same way while no batch shows the stage's rate. (5)
+reverts an excessive rise in one step.
 
 **The receiver** remembers its origin, the emission rate at the first signal above level 0. The
 receiver emits at most
@@ -116,8 +116,7 @@ class ChunkRate:
     def per_s(self, time_ms: int, least_ms: int, exact: float = 0.0) -> float | None:
         """Return the rate per second over the newest chunks; None while the data does not suffice.
 
-        If the last chunk is longer ago than the mean gap between chunks, the additional time counts
-        too.
+        The time since the last chunk counts as far as it exceeds the mean gap between chunks.
 
         Args:
             time_ms: The current time (ms).
@@ -150,17 +149,17 @@ queue with the rest of its rate. A smaller fraction would empty the queue sooner
 stage idle until the next signal takes effect."""
 
 EXCESS: Final = 0.6
-"""Inflow below which the throttling is excessive, as a fraction of the stage's own rate. The gap to
-`DRAINING` allows for errors of the estimates. So throttling leaves every stage more than half of
+"""The throttling is excessive if the inflow is below this fraction of the stage's own rate. The gap
+to `DRAINING` allows for errors of the estimates. So throttling leaves every stage more than half of
 its rate."""
 
 FREE: Final = 0.1
-"""A throttle level that falls below this value becomes 0. With the default step, this level lowers
-the rate by 7 %, which is less than the error of the estimates."""
+"""A throttle level that falls below this value becomes 0. With the default step, a level of 0.1
+lowers the rate by 7 %, which is less than the error of the estimates."""
 
 LEAST_CHANGE: Final = 0.01
-"""Least change of a throttle level that causes a signal. With the default step, it is 0.7 % of the
-rate."""
+"""A smaller change of a throttle level is ignored. With the default step, a change by this value
+changes the rate by 0.7 %."""
 
 _NEARLY: Final = 0.95
 """A measured inflow counts at once if it is at least this fraction of the expected inflow."""
@@ -170,12 +169,12 @@ _SILENCE: Final = 5
 may only mean that the stage before has long batches."""
 
 _PATIENCE: Final = 30
-"""Number of sensitivity intervals for which an inflow must stay below the expected inflow before it
-counts. Until then, the stage before may lack records because its own input is throttled."""
+"""An inflow below the expected inflow counts only after it has lasted for this many sensitivity
+intervals. Until then, the stage before may lack records because its own input is throttled."""
 
 _EXACT: Final = 0.75
-"""Least precision of an inflow measurement that counts. The precision is the ratio of the lowest to
-the highest possible rate. Lower: a rate may seem half or twice its value. Higher: a measurement
+"""An inflow measurement counts only with at least this precision, which is the ratio of the lowest
+to the highest possible rate. Lower: a rate may seem half or twice its value. Higher: a measurement
 takes longer."""
 
 
@@ -199,9 +198,9 @@ class HopController:
     The numbers (1) to (5) refer to the table in the module's docstring.
 
     - Overload: at least ``overload_bytes`` have waited for the whole overload interval, and bytes
-      have arrived meanwhile. The level rises by (1), and again after each further interval. The
-      level rises by (2) if the stage has taken nothing and no running batch shows its speed, and by
-      (3) if the stage's rate is unknown.
+      have arrived meanwhile. The level rises by (1), and again after each further interval. Rule
+      (2) replaces (1) if the stage has taken nothing and no running batch shows its speed. Rule (3)
+      replaces (1) if the stage's rate is unknown.
     - Light load: batches left at most ``light_load_bytes`` for the whole light-load interval. The
       level falls by (4), and again after each further interval. The level falls by 1 if the stage's
       rate is unknown.
@@ -280,9 +279,9 @@ class HopController:
     ) -> PressureSignal | None:
         """Update the throttle level from the state of the queue. Return the signal to send.
 
-        The inflow does not depend on this level while the stage before does not run, or is
-        throttled more by another stage. Meanwhile the inflow is not measured, and a light load does
-        not lower the level.
+        If the stage before does not run, or another stage throttles it more, this level has no
+        effect on the inflow. The inflow is then not measured, and a light load does not lower the
+        level.
 
         Args:
             time_ms: The current time (ms).
@@ -355,11 +354,11 @@ class HopController:
             self._change(time_ms, self._needed(time_ms, comes, queue, interval), comes)
 
     def _is_unheard(self, time_ms: int, comes: float | None) -> bool:
-        """Whether the stage before does not seem to have applied the last signal yet.
+        """Whether the stage before seems not to have applied the last signal yet.
 
-        The signal seems not applied if the inflow is as high as without throttling, and the last
-        rise of the level is less than a lease ago. The signal may be lost, or the stage before
-        still runs an earlier batch. The signal is then repeated before the level rises again.
+        This is so if the inflow is as high as without throttling, and the level last rose less than
+        a lease ago. The signal may be lost, or the stage before may still run an earlier batch. The
+        signal is then repeated before the level rises again.
         """
         free, since_ms = self._free_per_s, time_ms - self._risen_at_ms
         is_free = self._is_confirmed and bool(comes and free and comes >= _NEARLY * free)
@@ -368,7 +367,7 @@ class HopController:
     def _needed(
         self, time_ms: int, comes: float | None, queue: InputQueue, interval: QueueInterval
     ) -> float:
-        """Return the number of levels by which an overload raises the level, by (1) to (3)."""
+        """Return by how much an overload raises the level: rule (1), (2) or (3)."""
         stands, takes = self._stands_since_ms is not None, interval.takes_per_s
         if comes and takes:
             least = self._by_standing(time_ms) if stands and not queue.is_running else 0.0
@@ -378,7 +377,7 @@ class HopController:
         return 0.0 if queue.waiting_bytes < interval.waiting_bytes else 1.0
 
     def _by_standing(self, time_ms: int) -> float:
-        """Return the number of levels by which the level rises if the stage takes nothing (2)."""
+        """Return by how much the level rises if the stage takes nothing: rule (2)."""
         since_ms = self._stands_since_ms
         if since_ms is None or self._risen_at_ms <= since_ms:
             return 1.0
@@ -403,7 +402,7 @@ class HopController:
             self._change(time_ms, -self._spare_levels(comes, interval), comes)
 
     def _spare_levels(self, comes: float | None, interval: QueueInterval) -> float:
-        """Return the number of levels by which a light load lowers the level (4)."""
+        """Return by how much a light load lowers the level: rule (4)."""
         takes = interval.takes_per_s
         if takes is None or comes == 0:
             return 1.0
@@ -412,7 +411,7 @@ class HopController:
         return min(max(self._settings.levels_between(takes, comes), 0.0), 1.0)
 
     def _look_at_excess(self, time_ms: int, queue: InputQueue) -> None:
-        """Lower the level by (5) if the inflow has been too low for a light-load interval."""
+        """Apply rule (5): lower the level if the inflow was too low for a light-load interval."""
         comes, takes = self._comes_per_s(time_ms), queue.takes_bytes_per_s
         is_light = queue.left_bytes <= self._settings.light_load_bytes
         if self._level == 0 or is_light or not comes or not takes or comes >= EXCESS * takes:
@@ -428,10 +427,10 @@ class HopController:
             self._change(time_ms, -self._settings.levels_between(justified, comes), comes)
 
     def _comes_per_s(self, time_ms: int) -> float | None:
-        """Return the inflow ``c`` (bytes/s): the measured or, after a change, the expected inflow.
+        """Return the inflow ``c`` (bytes/s): the measured inflow, or else the expected inflow.
 
-        The measured inflow counts once the change has had time to take effect. A measured inflow
-        below the expected inflow counts only after it has lasted for a while.
+        After a change of the level, the expected inflow counts until the change has had time to
+        take effect. A measured inflow below it counts only after it has lasted for a while.
         """
         interval_ms, expected = self._settings.light_load_sensitivity_ms, self._expected_per_s
         measured = self._inflow.per_s(time_ms, interval_ms, _EXACT)
@@ -464,6 +463,6 @@ class HopController:
         self._expect(time_ms, self._hoped_per_s)
 
     def _expect(self, time_ms: int, comes: float | None) -> None:
-        """Set the expected inflow, and start a new measurement when the level has taken effect."""
+        """Set the expected inflow. Restart the measurement once the level has taken effect."""
         self._expected_per_s = comes
         self._inflow.restart(time_ms + self._settings.light_load_sensitivity_ms)

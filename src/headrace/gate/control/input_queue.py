@@ -53,8 +53,8 @@ def takes_per_s(
         takes = min(b, HEADROOM * min(r, N / T))    where T > i
         takes = min(b, HEADROOM * r)                else
 
-    Spark reports a batch only at its end, and a stage that has become slow ends it late. Until the
-    batch ends, N / T is an upper bound of its speed, and falls toward its speed.
+    Spark reports a batch only at its end, so a slow batch is reported late. Until then, N / T is an
+    upper bound of the stage's speed, and falls toward the speed as T grows.
 
     Args:
         rate_per_s: The gate's rate, from its estimator and its caps (records/s); None if unknown.
@@ -108,7 +108,7 @@ class QueueInterval:
         return cls(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes, has_come)
 
     def look(self, queue: InputQueue) -> None:
-        """Add a state of the queue: note whether bytes have arrived, and the stage's rate."""
+        """Update the measurements with a new state of the queue."""
         self.has_come = self.has_come or queue.arrived_bytes != self.arrived_bytes
         if queue.takes_bytes_per_s is not None:
             self.looks += 1
