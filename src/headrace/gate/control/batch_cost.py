@@ -34,7 +34,7 @@ KAPPA: Final = 0.2
 sizes rise more slowly."""
 
 MOST_FIXED: Final = 0.7
-"""Largest fraction of a planned batch's time that the fixed cost may take. If the fixed cost is a
+"""The fixed cost takes at most this fraction of a planned batch's time. If the fixed cost is a
 larger fraction of the interval, batches are planned longer than the interval."""
 
 _ALLOWED: Final = 1.1

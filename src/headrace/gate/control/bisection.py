@@ -50,8 +50,8 @@ from headrace.core.options import require_whole
 from headrace.gate.control.parts import WHOLE, beside, halves, size
 
 ORDERS: Final = math.comb(16, 8)
-"""Least number of equally likely orders of runs in a permutation test. Failures that do not depend
-on the records convict a good record in exactly one of these orders."""
+"""A permutation test has at least this many equally likely orders of its runs. Failures that do not
+depend on the records convict a good record in exactly one of these orders."""
 
 MAX_TESTS: Final = 3
 """Largest number of tests of one suspect in one isolation."""
@@ -69,8 +69,8 @@ _FEWEST_CONTROLS: Final = 4
 _MOST_CONTROLS: Final = 22
 
 _RESERVE: Final = 64
-"""Largest number of records that are reserved for controls. A batch of 12 or more records reserves
-at most a third of its records."""
+"""At most this many records of a batch are reserved for controls. A batch of 12 or more records
+reserves at most a third of its records."""
 
 _SAMPLED_FIRST: Final = 32
 """If a batch has at least this many records, a control must pass before the batch is halved. So

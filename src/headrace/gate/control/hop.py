@@ -144,9 +144,9 @@ class ChunkRate:
 
 
 DRAINING: Final = 0.9
-"""Inflow that an overloaded stage requests, as a fraction of its own rate. The stage drains its
-queue with the rest of its rate. A smaller fraction would empty the queue sooner, but then leave the
-stage idle until the next signal takes effect."""
+"""An overloaded stage requests an inflow of this fraction of its own rate, and drains its queue
+with the rest of its rate. A smaller fraction would empty the queue sooner, but then leave the stage
+idle until the next signal takes effect."""
 
 EXCESS: Final = 0.6
 """The throttling is excessive if the inflow is below this fraction of the stage's own rate. The gap

@@ -12,7 +12,7 @@ from headrace.gate.control.pressure import (
 )
 
 HEADROOM: Final = 0.97
-"""Fraction of its estimated rate that a stage requests from the stage before it. At the full rate,
+"""A stage requests this fraction of its estimated rate from the stage before it. At the full rate,
 every batch would take its whole interval, and random delays would make the queue grow."""
 
 

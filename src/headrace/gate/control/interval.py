@@ -37,7 +37,7 @@ _BATCHES: Final = 5
 """The interval changes after this many consecutive batches whose cost calls for a change."""
 
 _LONGER: Final = 0.25
-"""A warning proposes an interval of which the fixed cost takes this fraction."""
+"""The fixed cost takes this fraction of the longer interval that a warning proposes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +138,13 @@ def too_short(
 ) -> str | None:
     """Return a warning if the fixed cost of a batch takes most of the interval; else None.
 
-    The warning proposes a longer interval, and says how many times as many records the job can
-    process with it.
+    The warning proposes a longer interval, and the factor by which the job can then process more
+    records.
 
     Args:
         interval_ms: The interval in force (ms).
         cost: The learned cost of a batch. If its fixed cost is uncertain, there is no warning.
-        least_work: Least fraction of a batch's time for work on records, which the rate law
-            ensures.
+        least_work: The rate law leaves at least this fraction of a batch's time for records.
         auto: Constraints on an ``auto`` interval; None for a fixed interval. An ``auto`` interval
             that can still become longer causes no warning.
     """

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 _AT_ONCE: Final = 0.1
-"""Longest gap between two batches that counts as no gap, as a fraction of the interval.
+"""A batch follows at once if the gap before it is at most this fraction of the interval.
 
 Some milliseconds always lie between two batches (the end of one trigger, the lookup of offsets in
-the next, a pause of the engine). The gap is longer on a slow machine, where users set longer
-intervals. After a longer gap, the second batch counts as having waited for data. Nine of ten waits
-for data are longer than this fraction.
+the next, a pause of the engine). The gap is longer on a slow machine, but users set longer
+intervals for such a machine. After a longer gap than this fraction, the batch is assumed to have
+waited for data. Nine of ten waits for data are longer.
 """
 
 
@@ -91,11 +91,11 @@ def batch_stats(
 ) -> BatchStats:
     """Return the PID estimator's input for a batch that has just ended.
 
-    The scheduling delay is the time by which the batch started later than one interval after the
-    previous start. The delay counts only if data was waiting: the previous batch left offsets
-    unread, or it took longer than the interval and this batch followed at once. Otherwise the delay
-    is 0. The delay contains no waiting time within the previous batch. A longer gap between the
-    batches, such as an operator's pause, does not count either, because no batch caused it.
+    The scheduling delay is the time between the starts of the two batches, less one interval and
+    less the time for which the previous batch waited. The delay counts only if data was waiting:
+    the previous batch left offsets unread, or it took longer than the interval and this batch
+    followed at once. Otherwise the delay is 0. A longer gap between the batches, such as an
+    operator's pause, does not count, because no batch caused it.
 
     Args:
         previous: The previous batch. None for the first batch of a run, and after a batch whose

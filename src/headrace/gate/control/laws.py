@@ -141,7 +141,7 @@ class EstimatorSettings:
         """Parse settings that ``to_text`` has serialized.
 
         Raises:
-            OptionError: This version's ``to_text`` would not write this text.
+            OptionError: This version of Headrace cannot read the text.
         """
         unreadable = OptionError(
             f"The rate estimator's settings in the ledger are {text!r}, which this version of"

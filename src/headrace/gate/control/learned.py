@@ -13,12 +13,13 @@ is suspended for 12 batches after a change: if the cost jumps at some batch size
 otherwise swing between the two sides of the jump.
 
 A single surprising batch may be an outlier. If the next batch fits the old model better, the old
-model returns, and the outlier is forgotten. Sometimes a has changed as well as b. The law assumes
-this after two or three changes in quick succession, each detected at a late batch that is smaller
-than the previous late batch. The law also assumes this if a change in one direction soon follows a
-change in the other direction, and both are larger than noise. For example, a handler begins to
-pause in each batch, whatever the batch's size. The standard deviation of a is then the lateness of
-the last batch.
+model returns, and the outlier is forgotten.
+
+A change may affect a as well as b. For example, a handler begins to pause in each batch, whatever
+the batch's size. The law assumes this in two cases. First, two or three changes are detected within
+a few batches, each at a late batch that is smaller than the previous late batch. Second, two
+changes in opposite directions are detected within a few batches, and both are larger than noise.
+The standard deviation of a then becomes the lateness of the last batch.
 
 Lasting noise (a busy disk, another process) and a drift of b make the surprises of successive
 batches alike. While the model follows b well, the surprises are independent. The more alike the
@@ -45,20 +46,22 @@ than that batch by the factor::
 
     g = min(8, max(2, 3 t / T)),    or min(8, max(2, t / T)) while the cost is not linear
 
-The cost counts as not linear after a batch with at least 4 times the records of an earlier batch
-took no longer than the earlier batch, because a line through such points predicts nothing. It also
-counts as not linear after a larger batch took 1.5 times as long as expected and as planned. The
-cost may be linear again when a batch takes 0.75 to 1.5 t, and at least twice the time of a small
-batch.
+The cost counts as not linear in two cases. First, a batch with at least 4 times the records of an
+earlier batch took no longer than the earlier batch; a line through such points predicts nothing.
+Second, a batch larger than all earlier batches took 1.5 times its expected time and 1.5 times its
+planned time. The cost counts as linear again when a batch takes 0.75 to 1.5 t, and at least twice
+the time of a small batch.
 
 So batches are small while the model is uncertain, and their growth separates a from b. If the model
-allows hardly more than the smallest rate, and a is not known to be the cause, every other batch is
-twice as large, to find the cause. After 12 batches of the same size, one batch is twice as large.
+allows hardly more than the smallest rate, the cause may be a large a or a large b. Until this is
+known, every other batch is twice as large, to find out. After 12 batches of the same size, one
+batch is twice as large.
 
 The sources of a join get equal fractions of the time. A source without a backlog gets twice the
 time that it needs, and the other sources get the rest. While the standard deviation of any source's
-b is above a tenth of b, the fractions are changed by 15 %, up and down in turns. Otherwise the
-records of two sources would always have one ratio, and their costs could not be separated.
+b is above a tenth of b, the fractions are changed by 15 %, up and down in turns. Without this
+change, the record counts of two sources would always have the same ratio, and the costs of the two
+sources could not be separated.
 """
 
 import math
@@ -71,53 +74,53 @@ from headrace.gate.control.batch_cost import MOST_FIXED, BatchCost, Records, Sou
 from headrace.gate.control.law import NO_TERMS, FinishedPart, Law, LawTerms, Options
 
 _MOST_GROWTH: Final = 8.0
-"""Largest allowed growth factor of a batch, over the largest batch since the last change."""
+"""A batch has at most this many times the records of the largest batch since the last change."""
 
 _LEAST_GROWTH: Final = 2.0
-"""Growth factor of a batch that is always allowed. Without it, the law would never recognize a cost
-that does not depend on the records."""
+"""A batch may always have this many times the records of the largest batch since the last change.
+Otherwise the law would never recognize a cost that does not depend on the records."""
 
 _MOST_LATE: Final = 3.0
-"""Largest ratio of a growing batch's time to its planned time, if the time is in proportion to the
-records. Lower: batches grow as slowly as under PID where the fixed cost is large. Higher: batches
+"""A growing batch takes at most this many times its planned time, if its time is in proportion to
+its records. Lower: with a large fixed cost, batches grow as slowly as under PID. Higher: batches
 are later."""
 
 _FLAT_GROWTH: Final = 4.0
-"""Growth factor that must show in the time of a batch. If a batch has grown by this factor and does
-not take longer, the cost is not linear. Lower: noise hides the growth."""
+"""If a batch has this many times the records of a smaller batch and does not take longer, the cost
+is not linear. Lower: noise may hide that the batch takes longer."""
 
 _FLAT: Final = (0.8, 1.02)
-"""The cost is flat if the ratio of a larger batch's time to a smaller batch's time is within these
-bounds. Below the lower bound, the smaller batch was only slow, like the first batch of a run."""
+"""A larger batch does not take longer if its time, divided by the time of the smaller batch, is
+within these bounds. Below them, the smaller batch was only slow, like the first batch of a run."""
 
 _SHOWN: Final = 0.75
-"""Least fraction of its planned time that a batch must take before the cost counts as linear again.
-"""
+"""The cost counts as linear again only after a batch that takes at least this fraction of its
+planned time."""
 
 _BENT: Final = 1.5
 """The cost is not linear if a larger batch takes more than this many times its expected time.
 Lower: noise counts. Higher: the next batch is late by the same factor."""
 
 _LIKENESS_WEIGHT: Final = 0.03
-"""Weight of the newest batch in the mean products of successive surprises."""
+"""Weight of the newest batch in the moving averages c and v, from which the drift d is computed."""
 
 _CHANCE: Final = 0.15
-"""Largest correlation of successive surprises that is attributed to chance. Lower: the rate follows
-noise. Higher: the rate follows a drift later."""
+"""A correlation of successive surprises up to this value is attributed to chance. Lower: the rate
+follows noise. Higher: the rate follows a drift later."""
 
 _SLACK: Final = 0.5
-"""Size above which a surprise adds to a sum of surprises, in standard deviations."""
+"""A surprise raises a sum of surprises only by its excess over this many standard deviations."""
 
 _CHANGE: Final = 3.0
-"""Sum of surprises that counts as a change of the job. Lower: noise counts as a change. Higher: a
-change is detected later."""
+"""The job has changed if a sum of surprises exceeds this value. Lower: noise counts as a change.
+Higher: a change is detected later."""
 
 _LATE: Final = 0.2
-"""Least lateness of a batch that suggests a change of the fixed cost, as a fraction of the
-interval. Three late batches are needed, or two that are late by the whole interval."""
+"""A batch that is late by more than this fraction of the interval suggests a change of the fixed
+cost. Three such batches prove the change, or two if the second is late by a whole interval."""
 
 _SOON: Final = 3
-"""Largest number of batches between two changes that count as related."""
+"""Two changes count as related if they are at most this many batches apart."""
 
 _SMALLER: Final = 0.85
 """A batch counts as smaller than the last late batch if it has at most this fraction of the late
@@ -128,20 +131,21 @@ _TELLING: Final = 1.5
 this many times the records of the smallest remembered batch."""
 
 _REMEMBERED: Final = 12
-"""Largest number of batches that are learned again after a change."""
+"""After a change of the job, at most this many batches are learned again."""
 
 _OUTLIER: Final = 3.0
-"""Surprise above which a batch does not change the noise, in standard deviations."""
+"""A batch with a surprise of more than this many standard deviations does not change the noise."""
 
 _MOST_OVERHEAD: Final = 0.95
 """The time for planning and the checkpoint is a lower bound of the fixed cost, but counts only up
 to this fraction of the interval and of the batch's time."""
 
 _TILT: Final = 0.15
-"""Relative change of the time fractions of a join's sources while their costs are not separated."""
+"""While the costs of a join's sources are not separated, each source's fraction of a batch's time
+is raised and lowered in turns by this ratio."""
 
 _LEAST_PART: Final = 0.05
-"""Least fraction of the time for records that a source gets, even without records."""
+"""A source gets at least this fraction of a batch's time for records, even without records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +274,8 @@ class LearnedBatches:
         self._likeness = _Likeness()
         self._last: FinishedBatch | None = None
         self._upper_bound_s: float | None = None
-        """Duration of the batch that gave the first cost (s), until the next batch has ended; else
-        None."""
+        """Duration of the first batch (s), if the first cost was learned from it and the second
+        batch has not ended; else None."""
         self._before: BatchCost | None = None
         """The model before the last batch, if that batch alone indicated a change; else None."""
         self._turn = False
@@ -280,8 +284,8 @@ class LearnedBatches:
         self._change: tuple[float, float, float] | None = None
         """The batch at the last change: its lateness (s), its records, and its duration (s)."""
         self._late: list[tuple[int, float]] = []
-        """Recent late batches at changes of the job, each smaller than the last: the number of the
-        batch in this run, and the number of its records."""
+        """Recent late batches at which a change of the job was detected, each smaller than the
+        batch before it in the list: the batch's number in this run, and its number of records."""
 
     @property
     def _interval_s(self) -> float:

@@ -18,11 +18,11 @@ phase      effect of a failed call
 =========  =====================================================================================
 WHOLE      in the stream: retries first, then HOLD. In a backfill: PARTS, if ``on_failure``
            isolates and the records may be at fault; else the batch is deferred.
-HOLD       a pause, and then the same call again. Each pause is twice as long as the last one.
-           A failure reports the sink as unavailable, or it does not. Parts are run at the 4th,
-           8th, 16th ... failure of the first kind, and at the first failure of the second kind.
-           If a part passes, the sink is reachable. The hold ends at the 7th failure of the second
-           kind. If the batch is too small for parts, it ends at the 16th of the first kind.
+HOLD       a pause, and then the same call again. Each pause is twice as long as the last pause.
+           If the failures report the sink as unavailable: parts are run at the 4th, 8th, 16th ...
+           failure; for a batch too small for parts, the hold ends at the 16th failure.
+           If the failures do not report this: parts are run at the first failure, and the hold
+           ends at the 7th failure. If a part passes, the sink is reachable.
 PARTS      the steps of `Bisection`. If no part passes, HOLD continues. If all parts are decided,
            the batch is a success, with dead letters; else the remaining parts are deferred.
 =========  =====================================================================================
@@ -245,8 +245,8 @@ class End:
 
     Attributes:
         kind: What becomes of the batch and the query.
-        failure: The reason. None for a success, and if a hold that a restart continued has ended
-            before another call.
+        failure: The reason. None for a success, and if the run ends in a hold that a restart has
+            continued, before the first call of this run.
         is_down: Whether the sink seems to be down. Failed batches are then not isolated for now.
         is_stopped: Whether the query is being stopped. A restart then continues with this batch.
         is_unknown: Whether the outcome of the last call is unknown, so that the sink may have the
@@ -278,7 +278,7 @@ class Life:
     Args:
         terms: The conditions of the run.
         progress: The progress of earlier runs.
-        why: The batch's failure in an earlier run. This failure is the reason for parts that this
+        why: The batch's failure in an earlier run. It is stored as the reason of parts that this
             run does not reach.
         held: The hold that a restart continues; None without a hold.
         in_parts: Qualified names of exception classes with which a whole batch has failed, although

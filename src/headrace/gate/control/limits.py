@@ -155,7 +155,7 @@ class OperatorActionKind(StrEnum):
 
     @property
     def is_on_failures(self) -> bool:
-        """Whether the action handles failed batches, dead letters or losses, and has an outcome."""
+        """Whether the action is on failed batches, dead letters or losses; it has an outcome."""
         return self in (
             OperatorActionKind.RETRY,
             OperatorActionKind.DROP_BATCH,
@@ -180,8 +180,9 @@ class OperatorAction:
         records_per_s: The cap that a limit sets (records/s over all partitions); None for other
             kinds.
         until_ms: The time when a limit ends by itself (ms since the epoch); None for never.
-        seen_ms: The first time when the gate's planner applied this action, or a later action that
-            replaced it (ms since the epoch). None before, and while the gate has no running query.
+        seen_ms: The time when the gate's planner first applied this action, or a later action that
+            replaced it (ms since the epoch). None until then: without a running query, a gate
+            applies no action.
         target: The checkpoint id of an ``adopt``, or a description of the failures that the action
             handles; None for other kinds.
         outcome: The outcome of an action on failures. None while the action is in progress, and if

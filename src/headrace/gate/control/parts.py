@@ -83,7 +83,7 @@ def ranges_of(planned: Sequence[OffsetRange], path: str) -> Ranges:
 
 
 def path_of(planned: Sequence[OffsetRange], topic: str, partition: int, offset: int) -> str | None:
-    """Return the part that contains only this offset; None if the batch does not contain it."""
+    """Return the part that contains only this offset; None for an offset outside of the batch."""
 
     def is_in(ranges: Ranges) -> bool:
         return any(

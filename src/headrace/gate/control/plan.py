@@ -42,7 +42,7 @@ class Plan:
         rate_per_s: The rate in force, a whole number of records/s; None without a rate.
         reason: The limit of the batch: the reason for which the most offsets are left unread. If
             two reasons leave the same number unread, the first in `Reason` counts. If no offset is
-            left unread, it is `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
+            left unread: `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
         reasons: The limit of each partition: the last law that reduced its count.
         unread: Number of offsets that are left unread for each reason. The sum is `left_over`.
         throttled_by: The downstream stage whose rate limit was in force, even if another limit was

@@ -20,8 +20,8 @@ MAX_LEASE_MS: Final = 600_000
 """The longest lease of a signal (ms). Even a forged signal cannot throttle a stage for longer."""
 
 MAX_CLOCK_AHEAD_MS: Final = 24 * 3_600_000
-"""Largest tolerated lead of a sender's clock over this machine's clock (ms). A signal with a later
-start time is refused."""
+"""A sender's clock may be ahead of this machine's clock by at most this time (ms). A signal is
+refused if its sender's start is further in the future."""
 
 
 def require_level(what: str, value: object) -> None:
@@ -254,8 +254,8 @@ class UpstreamThrottle:
     emission rate when the throttling began. The lowest limit is in force. While this stage emits
     nothing, it has no origin and no limit.
 
-    A signal is valid from its application to the end of its lease. Then its sender no longer
-    throttles this stage. If another signal of the sender arrives within one more lease, the old
+    A signal is valid from its application to the end of its lease. After the lease, its sender no
+    longer throttles this stage. If the sender's next signal arrives within one more lease, the old
     origin is used again, because this stage has not yet returned to its full emission rate.
 
     A signal that is older than the last signal of the same run is ignored. A signal of an earlier
@@ -325,7 +325,7 @@ class UpstreamThrottle:
     def rate_limit(self, time_ms: int) -> RateLimit | None:
         """Return the lowest limit on this stage's emission rate; None for no limit.
 
-        If two limits are equal, the sender whose name sorts first is returned.
+        Of equal limits, the limit of the sender whose name sorts first is returned.
         """
         limits = [
             RateLimit(

@@ -5,9 +5,9 @@ the laws of its gates are. `LearnedBatches` learns the cost of each source. ``he
 shows the costs, an ``auto`` interval depends on them, and a law may use them.
 
 The laws learn only from batches that succeeded at once. If a batch was retried, isolated, deferred
-or taken over by another process, its duration does not measure the job. The next batch then does
-not count as late, and the time of the failed batch is subtracted from the law's clock. Time spent
-waiting for a backfill is subtracted as well.
+or taken over by another process, its duration does not measure the job. The laws compute with times
+that leave out such batches, and the time spent waiting for a backfill. The batch after such a batch
+does not count as late.
 """
 
 from collections.abc import Mapping

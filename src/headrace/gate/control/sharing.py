@@ -33,34 +33,34 @@ _USES_UP: Final = 0.95
 record waits."""
 
 _SPARE: Final = 1.15
-"""Ratio of a receiver's demand to its taken rate. The ratio is above 1, so that small changes of
-the taken rate do not change the shares."""
+"""A receiver demands this many times the rate at which it took records. The factor is above 1, so
+that small changes of this rate do not change the shares."""
 
 _FALL: Final = 0.8
-"""Least ratio of a receiver's demand to its limit. The taken rate is a mean over some seconds, so a
-receiver that has just begun would otherwise demand too little."""
+"""A receiver demands at least this fraction of its limit. The rate at which it took records is a
+mean over some seconds, so a receiver that has just begun would otherwise demand too little."""
 
 _LEAST: Final = 0.1
-"""Least demand of a receiver, as a fraction of an even share. Without this minimum, an idle
+"""A receiver demands at least this fraction of an even share. Without this minimum, an idle
 receiver would get no share and could not begin."""
 
 _USUAL_INTERVALS: Final = 2.0
-"""Usual number of unread records in a lane while the query keeps up, in intervals' worth of
-arrivals: the records of one interval since the last batch was planned, and of the interval in which
-the previous batch ran."""
+"""While the query keeps up, a lane usually has as many unread records as arrive in this many
+intervals: the interval since the last batch was planned, and the interval in which the previous
+batch ran."""
 
 _FAR_INTERVALS: Final = 12.0
-"""A receiver's share is reduced the most if its lane has at least this many unread records, in
-intervals' worth of arrivals."""
+"""A receiver's share is reduced the most if its lane has at least as many unread records as arrive
+in this many intervals."""
 
 _MOST_REDUCED: Final = 0.5
-"""Largest fraction by which a receiver's share is reduced. Senders need not stop while the query is
+"""A receiver's share is reduced by at most this fraction. Senders need not stop while the query is
 down, because the journal stores the new records. A query that was down for an hour catches up in
 about two hours."""
 
 _SHORTEST_INTERVAL_MS: Final = 1_000
-"""Least interval by which `catch_up_rate` measures a backlog (ms). Shares are computed about once a
-second, and would swing with a shorter interval."""
+"""`catch_up_rate` measures a backlog in intervals of at least this length (ms). Shares are computed
+about once a second, and would swing with a shorter interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ def catch_up_rate(share_per_s: float, backlog: int, interval_ms: int) -> float:
     """Return the rate that a receiver admits while its lane has a backlog (records/s).
 
     The rate is the receiver's share, reduced by up to half. The query reads at its full rate, so it
-    catches up: the backlog above two intervals' worth shrinks by about a twentieth in each
-    interval.
+    catches up. The records of two intervals are no backlog; the rest of the backlog shrinks by
+    about a twentieth in each interval.
 
     Args:
         share_per_s: The receiver's share of the stream's rate (records/s); above 0.

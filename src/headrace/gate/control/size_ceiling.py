@@ -49,7 +49,7 @@ class SizeCeiling:
 
         Returns:
             None if the size was not the reason of the failure: a record was convicted, a part was
-            deferred, or a part failed that was not larger than a part that passed.
+            deferred, or a part that failed was not larger than every part that passed.
         """
         passed, failed = isolated.largest_passed, isolated.smallest_failed
         if not isolated.is_whole or failed is None or not 0 < passed < failed <= records:

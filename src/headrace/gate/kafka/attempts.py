@@ -75,7 +75,7 @@ def _marked(tag: str, headers: list[dict[str, Any]] | None) -> list[tuple[str, b
 
 
 class Attempts:
-    """Reader of the attempts in the stages' ledger, which the first request opens."""
+    """Reader of the attempts in the stages' ledger. The first request opens the ledger."""
 
     def __init__(self, ledger_url: str) -> None:
         self._url = ledger_url

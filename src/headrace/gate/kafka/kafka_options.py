@@ -44,7 +44,10 @@ OPTIONS: Final = (*_BOTH, *_STREAM_ONLY, *SHARED)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Topics, a pattern of topics, or partitions that a source reads, as set by ``option``."""
+    """Topics, a pattern of topics, or partitions that a source reads.
+
+    ``option`` is the name of the option that sets them.
+    """
 
     option: str
     topics: tuple[str, ...] = ()
@@ -113,7 +116,7 @@ def _commit_group(raw: Mapping[str, str]) -> str | None:
 
 
 def parse_subscription(raw: Mapping[str, str]) -> Subscription:
-    """Parse the one option of ``subscribe``, ``subscribePattern`` and ``assign`` that is set."""
+    """Parse the option that is set: ``subscribe``, ``subscribePattern`` or ``assign``."""
     chosen = [name for name in _SUBSCRIPTIONS if name in raw]
     if len(chosen) != 1:
         who = f"{' and '.join(chosen)} say" if chosen else "Nothing says"

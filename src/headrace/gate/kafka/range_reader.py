@@ -265,7 +265,7 @@ class _RangeRead:
         return Position(r.topic, r.partition, int(self._next[slot]))
 
     def _take(self, messages: list[Message]) -> Chunk | None:
-        """Return the wanted messages, or None. Move the positions and handle error events."""
+        """Return the wanted messages, or None if there are none. Handle error events."""
         events: list[tuple[Message, KafkaError]] = []
         if any(map(Message.error, messages)):
             events = [(m, error) for m in messages if (error := m.error()) is not None]

@@ -35,10 +35,9 @@ class _Message(ctypes.Structure):
 
 
 _ASK: Final = methodcaller("headers")
-"""Function that calls a message's ``headers``. For an invalid name, the client both returns an
-incomplete list and sets an exception. CPython detects this only in an indirect call like this one.
-After CPython has specialized a direct `message.headers()`, the incomplete list would crash the
-process."""
+"""Function that calls a message's ``headers`` indirectly. For an invalid name, ``headers`` returns
+an incomplete list and also sets an exception. In an indirect call, CPython detects the exception.
+In a direct call, once CPython has specialized it, the incomplete list would crash the process."""
 
 
 def headers_of(message: Message, client: ClientConfig) -> Headers:

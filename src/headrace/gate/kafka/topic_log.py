@@ -135,7 +135,7 @@ class KafkaLog:
         return self._mean_bytes
 
     def readable_until(self, latest: Positions) -> Positions:
-        """Lower each end to the start of the first attempt that is neither finished nor aborted."""
+        """Lower each end offset to the start of the first attempt that is still in progress."""
         if self._attempts is None:
             return latest
         return self._attempts.readable_until(self._ids(tp.topic for tp in latest), latest)
@@ -191,9 +191,9 @@ def _length(column: pa.Array) -> int:
 class GroupOffsets:
     """Committer of processed offsets to a consumer group, so that lag monitors can see the offsets.
 
-    The client does not join the group. A commit waits up to ``wait_s`` for the broker, which first
-    looks for the group's coordinator. A failed commit is only logged. The query never reads these
-    offsets, because its position is in its checkpoint.
+    The client does not join the group. A commit waits up to ``wait_s`` for the broker's answer; the
+    broker first looks for the group's coordinator. A failed commit is only logged. The query never
+    reads these offsets, because its position is in its checkpoint.
     """
 
     def __init__(self, client: ClientConfig, group: str, wait_s: float = 3.0) -> None:
