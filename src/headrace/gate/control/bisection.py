@@ -6,10 +6,10 @@ each node on the path are run. An isolation does not learn from earlier isolatio
 little: with 1 bad record of 500 it would take 31 runs instead of 38; with 5, 81 instead of 113.
 
 The failure of a single record proves nothing, because the sink may be down or fail now and then. So
-a record that failed alone is only a suspect, and a permutation test convicts it. The suspect is run
-m times, and c other records of the batch, the controls, are run alone, in a random order. The
-suspect is convicted if each of its runs fails and every control passes. If the sink's failures do
-not depend on the records, this result has a probability of at most ::
+a record that failed alone is only a suspect, and a permutation test convicts it. In one random
+order, the suspect is run m times, and c other records of the batch, the controls, are run alone.
+The suspect is convicted if each of its runs fails and every control passes. If the sink's failures
+do not depend on the records, this result has a probability of at most ::
 
     1 / C(m + c, m)  ≤  1 / C(16, 8)  =  1 / 12 870
 
@@ -175,7 +175,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class AwaitControl:
-    """The step that waits for the end of a run of another batch, which serves as a control."""
+    """The step that waits until another batch has been run. That run serves as a control."""
 
 
 Step = Run | AwaitControl
@@ -194,8 +194,8 @@ class Isolated(Generic[Why]):
         down: The last failure, if the circuit breaker has stopped the isolation; else None.
         has_passed: Whether any part has passed.
         largest_passed: Number of records in the largest part that passed; 0 if no part has passed.
-        smallest_failed: Number of records in the smallest part that failed, or in the whole batch;
-            None without a failure.
+        smallest_failed: Number of records in the smallest part that failed, where the whole batch
+            counts as a part; None without a failure.
     """
 
     alone: list[tuple[str, Why]] = field(default_factory=list)

@@ -16,10 +16,10 @@ A single surprising batch may be an outlier. If the next batch fits the old mode
 model returns, and the outlier is forgotten.
 
 A change may affect a as well as b. For example, a handler begins to pause in each batch, whatever
-the batch's size. The law assumes this in two cases. First, two or three changes are detected within
-a few batches, each at a late batch that is smaller than the previous late batch. Second, two
-changes in opposite directions are detected within a few batches, and both are larger than noise.
-The standard deviation of a then becomes the lateness of the last batch.
+the batch's size. In two cases, the law assumes that a has changed too. First, two or three changes
+are detected within a few batches, each at a late batch that is smaller than the previous late
+batch. Second, two changes in opposite directions are detected within a few batches, and both are
+larger than noise. The standard deviation of a then becomes the lateness of the last batch.
 
 Lasting noise (a busy disk, another process) and a drift of b make the surprises of successive
 batches alike. While the model follows b well, the surprises are independent. The more alike the

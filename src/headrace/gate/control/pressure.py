@@ -243,8 +243,8 @@ class SignalOutcome(StrEnum):
     STALE = "ignored: a newer one of the same run is known"
     """The signal is ignored, because a later signal of the same run has already arrived."""
     STALE_EPOCH = "ignored: of an earlier run of its sender"
-    """The signal is ignored, because it comes from an earlier run of its sender, and the lease of
-    the later run's signal has not ended."""
+    """The signal is ignored, because its sender has already sent a signal in a later run, and the
+    lease of that signal has not ended."""
 
 
 class UpstreamThrottle:

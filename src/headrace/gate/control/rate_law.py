@@ -8,8 +8,8 @@ partition's cap (records/s), f its floor (records), and s the batch's length (s)
     messages = max(int(s * share), f)
 
 If a share exceeds its cap, Spark discards the excess. One partition with a large backlog and a cap
-then starves all other partitions. Here, the excess is divided by lag among the partitions below
-their caps. So the numbers differ from Spark's numbers only where a cap is in force.
+then starves all other partitions. Here, the partitions below their caps share the excess in
+proportion to their lags. So the numbers differ from Spark's numbers only where a cap is in force.
 """
 
 import math

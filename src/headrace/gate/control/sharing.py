@@ -4,8 +4,8 @@ Each receiver computes all shares from the last reports of all receivers. So all
 the same shares, without messages between them. A stream's rate is R (records/s) over n receivers.
 Two functions are applied in turn:
 
-1. `fair_shares`: max-min fairness. A receiver with the taken rate t, the limit l and the maximum m
-   demands::
+1. `fair_shares`: max-min fairness. A receiver that took records at the rate t, and has the limit l
+   and the maximum m, demands::
 
        d = min(m, inf                                if records wait, or t >= 0.95 l
                   max(1.15 t, 0.8 l, 0.1 R / n)      else)

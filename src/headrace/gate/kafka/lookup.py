@@ -183,7 +183,7 @@ class Lookup:
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Return, by partition, the offset of the first record at or after a time (ms), or None."""
+        """Return each partition's first offset at or after a time (ms); None for no such record."""
         specs = {tp: OffsetSpec.for_timestamp(ms) for tp, ms in timestamps_ms.items()}
         (offsets,) = self._offsets(specs)
         return {tp: offset if offset >= 0 else None for tp, offset in offsets.items()}

@@ -79,7 +79,7 @@ class _Translation:
         return "("
 
     def _escape(self, *, in_class: bool) -> str:
-        """Translate an escape sequence. Within a class, return items of the class."""
+        """Translate an escape sequence. In a character class, return the items for the class."""
         rest = self._text[self._at :]
         if rest.startswith(r"\Q"):
             quoted, _, _ = rest[2:].partition(r"\E")
