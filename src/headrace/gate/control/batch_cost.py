@@ -385,8 +385,8 @@ class BatchCost:
 
         The fixed cost keeps its value; its standard deviation becomes at least ``fixed_within_s``.
         The standard deviation of a record cost b becomes 2 b. If the last batch, without the fixed
-        cost, took longer than b for each record, it becomes twice that time. A b near 0, learned
-        while records were cheap, says little about the present cost.
+        cost, took longer than b for each record, the standard deviation becomes twice that time: a
+        b near 0, learned while records were cheap, says little about the present cost.
 
         Args:
             records: The records of each source in the last batch.

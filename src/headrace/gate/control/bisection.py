@@ -2,8 +2,8 @@
 
 The batch is halved until each record that fails is alone. A batch of n records with k bad records
 takes about 2·k·log2(n) runs: each bad record is on one path of a binary tree, and both halves of
-each node on the path are run. An isolation does not learn from earlier isolations. That would save
-little: with 1 bad record of 500 it would take 31 runs instead of 38; with 5, 81 instead of 113.
+each node on the path are run. An isolation does not learn from earlier isolations, because this
+would save little: 31 runs instead of 38 with 1 bad record of 500, and 81 instead of 113 with 5.
 
 The failure of a single record proves nothing, because the sink may be down or fail now and then. So
 a record that failed alone is only a suspect, and a permutation test convicts it. In one random
@@ -77,8 +77,8 @@ _SAMPLED_FIRST: Final = 32
 three runs suffice to find that a sink is down. A smaller batch saves its controls for the test."""
 
 _SAMPLES: Final = 8
-"""A random sample of a part has at most one record in `_SAMPLES` of the part, and at most
-`_RESERVE` / `_SAMPLES` records in all."""
+"""A random sample of a part has at most 1 / `_SAMPLES` of the part's records (but at least one
+record), and at most `_RESERVE` / `_SAMPLES` records in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,7 +518,7 @@ class Bisection(Generic[Why]):
         return self._runs_left() <= test.runs
 
     def _runs_left(self) -> int:
-        """Return how many more runs the budget allows, each with the mean time of earlier runs."""
+        """Return how many more runs the budget allows, at the mean time of the runs so far."""
         runs, budget = self.result.runs, self._budget
         left = budget.max_runs - runs
         if not runs or not self._elapsed_ms:

@@ -33,7 +33,9 @@ class OnOutage(Enum):
 
 
 class Held(NamedTuple):
-    """The state of a batch that waits for its sink. Times are the ledger's (ms since the epoch).
+    """The state of a batch that waits for its sink.
+
+    Times are ms since the epoch, by the ledger's clock.
 
     Attributes:
         since_ms: The time of the first failed call.

@@ -116,7 +116,8 @@ class ChunkRate:
     def per_s(self, time_ms: int, least_ms: int, exact: float = 0.0) -> float | None:
         """Return the rate per second over the newest chunks; None while the data does not suffice.
 
-        The time since the last chunk counts as far as it exceeds the mean gap between chunks.
+        If no chunk has arrived for longer than the mean gap between chunks, the excess is added to
+        the time of the chunks, so that the rate falls.
 
         Args:
             time_ms: The current time (ms).
@@ -158,8 +159,8 @@ FREE: Final = 0.1
 lowers the rate by 7 %, which is less than the error of the estimates."""
 
 LEAST_CHANGE: Final = 0.01
-"""A smaller change of a throttle level is ignored. With the default step, a change by this value
-changes the rate by 0.7 %."""
+"""A change of a throttle level by less than this value is ignored. With the default step, a change
+by this value changes the rate by 0.7 %."""
 
 _NEARLY: Final = 0.95
 """A measured inflow counts at once if it is at least this fraction of the expected inflow."""
@@ -427,10 +428,11 @@ class HopController:
             self._change(time_ms, -self._settings.levels_between(justified, comes), comes)
 
     def _comes_per_s(self, time_ms: int) -> float | None:
-        """Return the inflow ``c`` (bytes/s): the measured inflow, or else the expected inflow.
+        """Return the inflow ``c`` (bytes/s): the measured or the expected inflow.
 
         After a change of the level, the expected inflow counts until the change has had time to
-        take effect. A measured inflow below it counts only after it has lasted for a while.
+        take effect. Then the measured inflow counts; if it is below the expected inflow, it counts
+        only after it has lasted for a while.
         """
         interval_ms, expected = self._settings.light_load_sensitivity_ms, self._expected_per_s
         measured = self._inflow.per_s(time_ms, interval_ms, _EXACT)

@@ -138,7 +138,7 @@ def too_short(
 ) -> str | None:
     """Return a warning if the fixed cost of a batch takes most of the interval; else None.
 
-    The warning proposes a longer interval, and the factor by which the job can then process more
+    The warning proposes a longer interval, and says by what factor the job can then process more
     records.
 
     Args:

@@ -387,18 +387,19 @@ class LearnedBatches:
             total.clear()
 
     def _is_sudden(self, surprise: float) -> bool:
-        """Whether the surprise of the last batch alone suffices for a change of the job.
+        """Whether the last batch alone proves a change of the job, by its surprise.
 
-        One surprise never suffices within 12 batches after the previous change.
+        A single batch proves nothing within 12 batches after the previous change.
         """
         is_alone = self._batches - self._changed_at > _REMEMBERED
         return is_alone and abs(surprise) - _SLACK > _CHANGE
 
     def _was_late(self, late_s: float, count: float, noise: float) -> bool:
-        """Whether changes were detected at this late batch and at larger late batches just before.
+        """Whether this late batch and the late batches just before it prove a higher fixed cost.
 
-        If so, the fixed cost has changed. Two late batches suffice if this batch is late by more
-        than the interval; otherwise three are needed.
+        They do if a change was detected at each of these batches, and each is smaller than the
+        batch before. Three batches are needed, or two if this batch is late by more than the
+        interval.
         """
         if late_s <= max(_LATE, 3 * noise) * self._interval_s:
             self._late = []
@@ -412,8 +413,8 @@ class LearnedBatches:
     def _contradicts(self, late_s: float, count: float, time_s: float, noise: float) -> bool:
         """Whether the last two changes show that more than the cost of a record has changed.
 
-        This is so if the changes are close together, one batch took longer than expected and the
-        other less, and the two batches differ much less in time than in records.
+        This is so if the changes are close together, the batch at one change was late and the batch
+        at the other change was early, and the batches differ much less in time than in records.
         """
         before, self._change = self._change, (late_s, count, time_s)
         if before is None or self._batches - self._changed_at > _SOON:

@@ -155,7 +155,10 @@ class OperatorActionKind(StrEnum):
 
     @property
     def is_on_failures(self) -> bool:
-        """Whether the action is on failed batches, dead letters or losses; it has an outcome."""
+        """Whether the action handles failed batches, dead letters or losses.
+
+        Only such an action has an outcome.
+        """
         return self in (
             OperatorActionKind.RETRY,
             OperatorActionKind.DROP_BATCH,

@@ -118,8 +118,8 @@ def catch_up_rate(share_per_s: float, backlog: int, interval_ms: int) -> float:
     """Return the rate that a receiver admits while its lane has a backlog (records/s).
 
     The rate is the receiver's share, reduced by up to half. The query reads at its full rate, so it
-    catches up. The records of two intervals are no backlog; the rest of the backlog shrinks by
-    about a twentieth in each interval.
+    catches up. The records of two intervals are usual; the rest of the backlog shrinks by about a
+    twentieth in each interval.
 
     Args:
         share_per_s: The receiver's share of the stream's rate (records/s); above 0.

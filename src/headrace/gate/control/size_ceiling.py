@@ -4,9 +4,9 @@ A batch has failed because of its size if the whole batch failed, and each of it
 p records in the largest part that passed, and f records in the smallest part that failed, the
 ceiling of the next batch is::
 
-    after such a failure      1.05 p, where p is at most half of f
-    after each good batch     1.05 times its size
-    once a batch of f passes  no ceiling
+    after such a failure               1.05 p, where p is at most half of f
+    after each batch that passes       1.05 times its size
+    after a batch of f or more passes  no ceiling
 
 So the sizes rise to the handler's limit and fall again, like the window of a TCP connection (which
 grows by a constant, not by 5 %). About one batch in fifteen fails and is run in parts. This simple
