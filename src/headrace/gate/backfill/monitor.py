@@ -1,4 +1,6 @@
-"""The failed batches of a gate in memory, warnings before Kafka deletes them, and backfill events.
+"""The failed batches of a gate, kept in memory, and the events of backfills.
+
+The module also warns before Kafka deletes the records of a failed batch.
 
 An event is an object whose text is the log line. The scheduler passes each event to ``on_event``.
 """
@@ -250,8 +252,8 @@ class Monitor:
             short: unnecessary load on the ledger. Too long: failed batches are found late.
         limit: Number of batches to keep in memory; 1 or more. Default: 1 000. If there are more
             failed batches, the monitor keeps the earliest ``limit`` batches, and up to ``limit``
-            more batches whose wait is over. Then even a large number of batches that always fail
-            cannot block other batches.
+            more batches whose wait is over. So batches that always fail cannot block other
+            batches, however many they are.
         backoff: The wait of a batch after each failed backfill. Default: `Backoff()`.
         seconds: Function that returns a monotonic time (s).
     """
@@ -284,11 +286,11 @@ class Monitor:
         return next((batch for batch in self.batches() if self._is_ready(batch, now_ms)), None)
 
     def next_asked(self) -> OpenBatch | None:
-        """Return the earliest created batch that an operator has asked to run; else None."""
+        """Return the earliest created batch that an operator has asked to run, or None."""
         return next((batch for batch in self.batches() if batch.is_asked), None)
 
     def keep_up(self) -> None:
-        """Read the failed batches from the ledger if the last read is an interval ago.
+        """Read the failed batches if the last read was at least ``interval_ms`` ago.
 
         Raises:
             LedgerError: The ledger cannot be read. The batches in memory stay.
@@ -366,8 +368,8 @@ class Monitor:
 Earliest = Mapping[TopicPartition, int]
 
 _LEFT: Final = 0.5
-"""A warning is due when the distance from the beginning of the log to a range has shrunk to this
-fraction of the first distance."""
+"""Kafka may soon delete a range if the range's distance from the beginning of the log has shrunk to
+this fraction of the distance when the batch was first seen."""
 
 
 def near_retention(
@@ -375,12 +377,12 @@ def near_retention(
 ) -> tuple[OffsetRange, ...]:
     """Return the ranges that Kafka may soon delete.
 
-    These are the ranges whose distance from the beginning of the log has halved since the batch was
-    first seen. If the log's beginning advances at the same pace, Kafka deletes these ranges before
-    the same time has passed again. Only the beginning of the log counts, because Kafka deletes not
-    only by a record's age: it also deletes whole segments by size, and on request. So while Kafka
-    deletes nothing, no range is returned, however close to the beginning the range is. If one
-    segment spans the whole distance, the ranges are gone before they are returned.
+    A range is returned if its distance from the beginning of the log has halved since the batch was
+    first seen. If Kafka continues at this pace, it deletes the range before the same time has
+    passed again. A record's age is not used, because Kafka also deletes records by size and on
+    request. While Kafka deletes nothing, no range is returned, even close to the beginning of the
+    log. Kafka deletes whole segments: if one segment spans the whole distance, the range is
+    deleted before it is returned.
 
     Args:
         ranges: The unprocessed ranges of a batch.

@@ -26,7 +26,7 @@ class Schedule(Protocol):
 
         Args:
             started_ms: The time when the scheduler started.
-            last_ms: The time when its last run began; None before the first run.
+            last_ms: The time when the last run began; None before the first run.
         """
         ...
 
@@ -52,7 +52,7 @@ class Every:
     interval_ms: int
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """Return the time one interval after the last start; ``started_ms`` before any start."""
+        """Return ``last_ms`` plus the interval; ``started_ms`` for the first run."""
         return started_ms if last_ms is None else last_ms + self.interval_ms
 
 
@@ -60,8 +60,8 @@ class Every:
 class Cron:
     """The schedule ``cron ...``: runs begin at the times of a cron expression, in local time.
 
-    When daylight saving time begins, a run in the skipped hour begins an hour later. When it ends,
-    no run begins in the repeated hour.
+    When daylight saving time begins, a run in the skipped hour begins an hour later. When daylight
+    saving time ends, no run begins in the repeated hour.
 
     Attributes:
         expression: Minute, hour, day of the month, month and day of the week, in the syntax of
@@ -71,7 +71,7 @@ class Cron:
     expression: str
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """Return the first matching time after the last run; after the start before any run."""
+        """Return the first matching time after the last run; without a run, after the start."""
         after_ms = started_ms if last_ms is None else last_ms
         after = datetime.fromtimestamp(after_ms / 1000)
         # Local time may go back, so skip matches that are not later in absolute time.
@@ -157,15 +157,15 @@ def _cron_expression(text: str, expression: str) -> str:
 
 
 ASSUMED_RATE_PER_S: Final = 100.0
-"""Assumed rate of a gate that has not learned a rate yet (records/s). It is the default of the
-smallest rate that an estimator returns."""
+"""Assumed rate of a gate that has not learned a rate yet (records/s). It equals the default
+minimum rate of the rate estimators."""
 
 _SAFETY: Final = 0.8
-"""Fraction of the live stream's unused time that a backfill run may take, because some runs take
-longer than expected."""
+"""A backfill run is planned for this fraction of the live stream's idle time, because some runs
+take longer than expected."""
 
 _SHORTEST_WINDOW: Final = 0.1
-"""Least unused time for a backfill run, as a fraction of the interval."""
+"""Shortest idle time of the live stream in which a backfill runs, as a fraction of the interval."""
 
 HALF_LIFE_MS: Final = 60_000
 """The known fixed cost of a backfill run is halved whenever this time (ms) has passed, so that one
@@ -181,8 +181,7 @@ class LiveStream:
 
     Attributes:
         rate_per_s: The rate in force (records/s); None without a rate.
-        interval_ms: The interval of the trigger; the gate's interval if the trigger has no interval
-            (ms).
+        interval_ms: The trigger's interval (ms); the gate's interval if the trigger has none.
         running: Whether a batch of the stream is running now.
         start_ms: The time of the last batch's trigger (ms since the epoch); None before the first
             batch.
@@ -225,12 +224,11 @@ def records_beside(
 
         rate · (window - fixed cost) · 0.8
 
-    The rate is the stream's rate in force; while this is unknown, the rate of the last run, or
-    `ASSUMED_RATE_PER_S` before the first run. The fixed cost is the duration of the last run, minus
-    the time for the run's records at this rate. The fixed cost is 0 before the first run has ended,
-    and halves every minute. The fixed cost does not count if the stream has been idle for more than
-    an interval, and for at least twice the fixed cost: the stream is then expected to stay idle for
-    as long again.
+    The rate is the stream's rate in force. Without a rate in force, it is the rate of the last run,
+    or `ASSUMED_RATE_PER_S` before the first run. The fixed cost is the duration of the last run,
+    minus the time for the run's records at this rate. The fixed cost is 0 before the first run has
+    ended, and halves every minute. It does not count after a long idle time: more than an interval,
+    and at least twice the fixed cost. A stream that was idle for long probably stays idle.
 
     Args:
         live: The state of the live stream.
@@ -239,9 +237,9 @@ def records_beside(
         half_life_ms: Time after which the fixed cost is halved (ms). Default: 60 000.
 
     Returns:
-        0 while a batch of the stream runs, and if the window is shorter than a tenth of the
-        interval or twice the fixed cost. Otherwise at least 1, and at most the records of one
-        interval at this rate.
+        0 while a batch of the stream runs, or if the window is shorter than a tenth of the
+        interval or shorter than twice the fixed cost. Otherwise at least 1, and at most the
+        records of one interval at this rate.
     """
     window_ms = _window_ms(live, now_ms)
     rate_per_s = _rate_per_s(live, last)
@@ -291,10 +289,9 @@ class Account:
     """A credit account of records for a backfill in another application than the live stream.
 
     The two applications share the sink, but not the cores. The account is credited with the rate
-    that the live stream does not use, up to one interval's worth. Each run is debited with its
-    records. A run is allowed only while the credit is at least half of an interval's worth, so that
-    batches are not cut into very small parts. So the live stream and the backfill together stay
-    below the gate's rate.
+    that the live stream does not use, and debited with the records of each run. So the live stream
+    and the backfill together stay below the gate's rate. A run is allowed only while the credit is
+    at least half of ``most``, so that batches are not cut into very small parts.
 
     Attributes:
         time_ms: The time of the last credit (ms since the epoch).
@@ -353,7 +350,7 @@ class BackfillBudget(Protocol):
     """Limits the number of records in the next backfill run. Only one thread uses a budget."""
 
     def records(self) -> int:
-        """Return the number of records that a backfill may run now; 0 to wait.
+        """Return the number of records that a backfill may run now; 0 if it must wait.
 
         Raises:
             LedgerError: The ledger cannot be read.

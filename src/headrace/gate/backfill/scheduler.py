@@ -53,8 +53,8 @@ class OwnerSettings:
 
     Attributes:
         owner: Unique name of this run of the application. It contains the machine, the process and
-            its start time. So after a crash, other processes on the machine need not wait for the
-            lease.
+            the process's start time. So other processes on the machine can see that a crashed owner
+            has ended, and need not wait for the end of its lease.
         lease_ms: Time for which a batch belongs to its owner without a renewal (ms). Default:
             30 000. Too short: another owner takes the batch during a pause of the process. Too
             long: after a crash of the machine, the batch waits for this time.
@@ -82,14 +82,14 @@ class Run(Protocol):
 
         Returns:
             The failure if no record was processed. The batch's row in the ledger is then unchanged.
-            None if the batch succeeded, and also if the run has stored the outcome in the row
-            itself, because it ran parts or the handler committed the batch.
+            None if the batch succeeded. None as well if the run itself has stored the outcome in
+            the row, after it ran parts or after the handler committed the batch.
         """
         ...
 
 
 class RangeSource(Protocol):
-    """The source of a gate's batches, as far as a backfill needs it. Tests implement it as well."""
+    """The methods of a gate's source that a backfill needs."""
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
         """Return the offsets in ``ranges`` that have left the log or were declared lost.
@@ -100,7 +100,7 @@ class RangeSource(Protocol):
         ...
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Return the earliest available offset of each partition in ``ranges`` that exists.
+        """Return the earliest available offset of each existing partition in ``ranges``.
 
         Raises:
             BrokerError: The brokers cannot be reached.

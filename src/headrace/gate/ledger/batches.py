@@ -2,12 +2,12 @@
 
 The gate's row has the number of batches that Spark has requested, and the query that owns the gate.
 The handler runs the newest batch of its own query if this number has changed since the handler's
-last call. The status and Spark's number of the newest batch would not suffice, because another
-checkpoint may have a batch with the same number.
+last call. The status and Spark's number of a batch do not identify the batch: a batch of another
+checkpoint may have the same status and number.
 
 The owner of a batch renews a lease in the batch's row. The owner's id contains the machine, the
-process and the process's start time. So after a crash, a process on the same machine need not wait
-for the lease to expire.
+process and the process's start time. So a process on the same machine can see that an owner has
+crashed, and need not wait for the lease to expire.
 """
 
 import json
@@ -82,8 +82,8 @@ class BatchStore(Store):
         written together. Its created time is later than the created times of the gate's earlier
         batches, even if the clock was set back. After a crash, Spark requests its last planned
         batch again. An existing ``in_progress`` or ``failed`` batch then gets one more attempt (B,
-        C), and keeps its first plan. A batch with any other status is not changed: it finished
-        before the crash (``success``), or belongs to a backfill.
+        C), and keeps its first plan. A batch with any other status is not changed: it has finished,
+        or a backfill is running it.
 
         Args:
             batch: The plan of the batch.
@@ -133,7 +133,7 @@ class BatchStore(Store):
         }
 
     def begin_checkpoint(self, start: PlannedBatch) -> None:
-        """Record the start offsets of a checkpoint, given as empty ranges.
+        """Record the start offsets of a checkpoint. ``start`` has them as empty ranges.
 
         Partitions that the checkpoint already has are not changed.
         """
@@ -189,8 +189,8 @@ class BatchStore(Store):
     ) -> Attached | None:
         """Record Spark's number of a batch and the batch's owner; return data to run the batch.
 
-        The call also counts a run of the gate's handler, so this run must be the gate's next run.
-        For a run that must wait for another run, `GateStore.next_sequence` counts the run instead.
+        The call also gives the run of the handler the gate's next sequence number. If another run
+        of the gate's handler comes first, get a new number from `GateStore.next_sequence`.
 
         Args:
             batch_key: Key of the batch.
@@ -226,7 +226,7 @@ class BatchStore(Store):
         return self._database.write(attach)
 
     def retry(self, batch_key: str, owner: str, lease_ms: int) -> bool:
-        """Count one more attempt of a batch that its owner repeats (transition B).
+        """Count one more attempt of a batch, because the owner runs the batch again (transition B).
 
         The result is False if another owner has the batch.
         """
@@ -249,8 +249,8 @@ class BatchStore(Store):
     ) -> bool:
         """Move a batch from ``in_progress`` to ``success`` (transition D).
 
-        ``records`` is the number of processed records. If it is None, a rate sample sets the
-        number.
+        ``records`` is the number of processed records. If it is None, the batch's rate sample
+        sets the number.
         """
         return self._changes(SUCCEED.statement, self._ended(batch_key, owner, records))
 
@@ -271,7 +271,7 @@ class BatchStore(Store):
         return self._changes(FAIL.statement, values)
 
     def keep_error(self, batch_key: str, error: BaseException | ErrorReport) -> bool:
-        """Store an error that was raised after the commit of a ``success`` batch."""
+        """Store an error that was raised after a batch had become ``success``."""
         values = {"batch": batch_key, **error_values(ErrorReport.of(error))}
         return self._changes(_SQL["keep_error"], values)
 
@@ -401,7 +401,7 @@ class BatchStore(Store):
         return Status.FAILED if self._changes(RELEASE.statement, values) else None
 
     def put_back(self, batch_key: str, owner: str) -> bool:
-        """Return a batch to ``failed`` after a backfill that finished some of its parts (J)."""
+        """Move a batch back to ``failed`` after a backfill has finished some of its parts (J)."""
         return self._changes(PUT_BACK.statement, self._ended(batch_key, owner, None))
 
     def mark_dead(self, batch_key: str, owner: str, error: BaseException | ErrorReport) -> bool:
@@ -411,9 +411,9 @@ class BatchStore(Store):
     def supersede(self, cover: PlannedBatch, why: str, query: str) -> list[str]:
         """Resolve the open batches of a gate that its new checkpoint reads again (transition K).
 
-        The new status of these batches is ``dead``, with ``why`` as their resolution. A batch that
-        another owner is running first fails for that owner (E, H). A batch is not changed if all
-        its open offsets are outside of ``cover``.
+        The new status of these batches is ``dead``, with ``why`` as their resolution. If another
+        owner is running a batch, that run first counts as failed (E, H). A batch is not changed if
+        all its open offsets are outside of ``cover``.
 
         Args:
             cover: Ranges that the new checkpoint reads.
@@ -458,9 +458,9 @@ class BatchStore(Store):
         """Move ``in_progress`` batches that no process runs to ``failed`` (transition E).
 
         The owner's lease of such a batch has expired, or the batch has no owner and was created
-        before ``unowned_before_ms``. A batch that was interrupted by a stop of its query, and that
-        the next start did not run, gets the error `NOT_RUN_AGAIN`; a backfill can then run the
-        batch. The batch ``but`` is not changed, because Spark runs this batch again.
+        before ``unowned_before_ms``. The batch ``but`` is not changed, because Spark runs this
+        batch again. Other batches that failed because the query was stopped get the error
+        `NOT_RUN_AGAIN`, so that backfills can run them.
 
         Returns:
             The keys of the moved batches, earliest created first.
@@ -492,11 +492,12 @@ class BatchStore(Store):
         return self._database.write(resolve_abandoned)
 
     def isolated(self, gate_name: str, since_ms: int) -> dict[str, ErrorReport]:
-        """Return, by batch key, the handler's error on the batch's newest record that failed alone.
+        """Return the handler's error on the newest bad record of each batch, by batch key.
 
-        The batches were planned at ``since_ms`` or later, and the batch with the newest failed
-        record is first. Errors have no trace. Records that the handler rejected do not count, so a
-        batch without other failed records has no entry. At most the newest 1000 records are read.
+        A bad record is a dead letter on which the handler raised an exception. Batches without a
+        bad record, and batches planned before ``since_ms``, have no entry. The batch with the
+        newest bad record is first. Errors have no trace. At most the newest 1000 bad records are
+        read.
         """
         bad = self._database.rows(
             _SQL["bad"], gate=gate_name, since_ms=since_ms, rejected=REJECTED, bad_value=BAD_VALUE
@@ -600,9 +601,9 @@ class BatchStore(Store):
     ) -> tuple[BatchRecord, ...]:
         """Return the batches of one gate or all gates that a backfill can claim, oldest first.
 
-        Such a batch is ``failed``, or ``backfilling`` with an expired lease. ``waits_ms`` lists the
-        wait after the last run of a batch with 0, 1, 2 ... failed backfills; the last item also
-        applies to higher counts. A batch whose wait has not passed is left out.
+        Such a batch is ``failed``, or ``backfilling`` with an expired lease. A batch with ``n``
+        failed backfills is left out until ``waits_ms[n]`` have passed since its last run; the last
+        item also applies to a higher ``n``. An empty list means no wait.
         """
         return self._select(
             "claimable",
@@ -652,8 +653,7 @@ class BatchStore(Store):
 def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...]:
     """Return the ranges of a batch, sorted by topic, partition and offset.
 
-    LedgerError is raised if two ranges share an offset, because its record would be processed
-    twice.
+    LedgerError is raised if two ranges share an offset: its record would be processed twice.
     """
     planned = tuple(
         range_from(row) for row in execute(connection, _SQL["ranges"], {"batch": batch_key})
@@ -667,9 +667,9 @@ def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...
 
 
 def _reads_all(cover: PlannedBatch, batch: BatchRecord, planned: Sequence[PlannedRange]) -> bool:
-    """Return True if a cover contains all open offsets of a batch, and False if none.
+    """Return whether ``cover`` contains the unprocessed offsets of a batch.
 
-    OptionError is raised if the cover contains only some of the open offsets.
+    OptionError is raised if ``cover`` contains only some of these offsets.
     """
     still_open = batch.open_ranges(planned)
     left = [

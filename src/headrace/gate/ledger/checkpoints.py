@@ -51,7 +51,7 @@ _SQL: Final = statements("history")
 def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str) -> None:
     """Add a new batch's plan to the summary of its checkpoint.
 
-    The batch must have been counted and inserted before.
+    The caller must first count the batch and insert its row.
     """
     of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": batch_key}
     for row in planned_rows(batch):
@@ -59,7 +59,7 @@ def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str) -> 
 
 
 def record_unknown(connection: Connection, batch: PlannedBatch) -> None:
-    """Add a batch without a row to its checkpoint's summary; end offsets never decrease."""
+    """Add a batch whose row was missing to its checkpoint's summary; end offsets never decrease."""
     of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": None}
     for row in planned_rows(batch):
         stands = offsets_in(execute(connection, _SQL["untils"], row | of_batch).scalar() or "{}")
@@ -84,7 +84,7 @@ def record_start(connection: Connection, batch: PlannedBatch) -> None:
 
 
 def planned_rows(batch: PlannedBatch, *, empty: bool = False) -> list[dict[str, Any]]:
-    """Return, in one row for each topic, the starts, the ends and the number of a batch's offsets.
+    """Return a row for each topic with the start offsets, end offsets and offset count of a batch.
 
     Empty ranges are left out; with ``empty``, only the empty ranges are included.
     """
@@ -114,7 +114,7 @@ def begin_again(connection: Connection, batch: PlannedBatch, batch_key: str) -> 
 
 
 def advance_position(connection: Connection, batch: PlannedBatch) -> None:
-    """Move a gate's position to the end of its checkpoint, in every topic with a known id."""
+    """Set a gate's position to the end of a batch's checkpoint, in every topic with a known id."""
     reached = {
         (planned.topic_id, planned.offsets.topic)
         for planned in batch.ranges

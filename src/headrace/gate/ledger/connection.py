@@ -59,8 +59,8 @@ def parse_url(url: str) -> URL:
 def normalize_url(url: str) -> str:
     """Return a complete ledger URL that is valid in any working directory.
 
-    The returned URL contains the password: use :func:`redact_url` for logs and errors. LedgerError
-    is raised if the URL is not a ledger URL, as by all functions of this module.
+    The returned URL contains the password: use :func:`redact_url` for logs and errors. All
+    functions of this module raise LedgerError if the URL is not a ledger URL.
     """
     return parse_url(url).render_as_string(hide_password=False)
 
@@ -159,8 +159,8 @@ class Timeouts:
     """Timeouts of a ledger's database, in seconds.
 
     Attributes:
-        retry_s: Longest wait, in each call, until an unreachable database is reachable again; 0 for
-            no wait. Default: 0.
+        retry_s: Longest time for which a call waits for an unreachable database; 0 for no wait.
+            Default: 0.
         lock_s: Longest wait for another client's transaction, if neither the URL nor the server
             sets ``lock_timeout``. The ledger's own transactions take milliseconds. Default: 10.
         connect_s: Longest wait for a PostgreSQL server to accept a connection, if the URL sets no

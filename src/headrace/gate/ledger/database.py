@@ -85,16 +85,16 @@ _FORGET: Final = "; ".join(
         "DISCARD TEMP",
     )
 )
-"""Statements that reset a PostgreSQL session, like ``DISCARD ALL``, but that can run in a
-transaction."""
+"""Statements that reset a PostgreSQL session within a transaction, where ``DISCARD ALL`` is not
+allowed."""
 
 
 class Guard:
     """Guard that prevents a borrower from ending the transaction of a lent connection.
 
-    ``commit()`` and ``rollback()`` of SQLAlchemy are refused at once. A COMMIT as an executed
-    statement, or on the driver's connection, is detected at the end: the savepoint that the guard
-    set at the beginning is gone then.
+    ``commit()`` and ``rollback()`` of SQLAlchemy are refused at once. A borrower can also execute
+    COMMIT as a statement, or commit on the driver's connection. The guard detects this at the end,
+    because the savepoint that it set at the beginning no longer exists.
     """
 
     def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
@@ -224,9 +224,9 @@ class Database:
     answer was lost.
 
     A write with ``durable=False`` is atomic and visible to all clients, but PostgreSQL answers
-    before it has synced its log. A crash of the server may lose the write, but no later durable
-    write. Use ``durable=False`` for data that the writer repeats or learns again. SQLite has no
-    such difference: every commit is synced.
+    before it has synced its log. A crash of the server may lose this write, but never a durable
+    write. Use ``durable=False`` for data that the writer repeats or learns again. SQLite ignores
+    ``durable``, and syncs every commit.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class Database:
         )
 
     def read(self, work: Callable[[Connection], _Answer]) -> _Answer:
-        """Execute reading statements, each in its own transaction; return what ``work`` returns."""
+        """Execute reading statements, each in its own transaction; return ``work``'s result."""
         return self._retrying(self._alone.connect, work)
 
     def rows(self, statement: Statement, **values: Any) -> Sequence[Row[Any]]:

@@ -1,7 +1,7 @@
 """Dead letters of the ledger: records that cannot be processed, kept until they are resolved.
 
-A batch with such records still becomes a ``success``. The processed, the rejected and the lost
-offsets of a batch together are all of its planned offsets.
+A batch with dead letters still becomes a ``success``. Each planned offset of the batch is then
+processed, rejected or lost.
 """
 
 import json
@@ -79,7 +79,7 @@ class DeadLetterStore(Store):
         }
 
     def count_bad_values(self, gate_name: str) -> int | None:
-        """Return the number of a gate's undecodable records; None if a record was processed."""
+        """Return the number of a gate's undecodable records; None if it had a decodable record."""
         values = {"gate": gate_name, "bad_value": BAD_VALUE}
 
         def count(connection: Connection) -> int | None:
@@ -92,9 +92,9 @@ class DeadLetterStore(Store):
         return self._database.read(count)
 
     def fit_counts(self, gate_name: str, limit: int) -> tuple[FitCount, ...]:
-        """Return the count of undecodable records in each of a gate's newest successful batches.
+        """Return the numbers of all and of undecodable records in a gate's successful batches.
 
-        The result has at most ``limit`` batches, newest first.
+        The result has one item for each of the newest ``limit`` batches, newest first.
         """
         rows = self._database.rows(
             _SQL["fit_counts"], gate=gate_name, bad_value=BAD_VALUE, limit=limit

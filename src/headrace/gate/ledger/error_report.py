@@ -128,8 +128,8 @@ def was_open_too_long(error: BaseException | None) -> bool:
 
 
 FAILS_AS_A_WHOLE: Final = "The batch fails as a whole, but all of its parts pass"
-"""Beginning of the message stored with a batch whose run as a whole failed, and whose parts all
-succeeded."""
+"""Beginning of the stored message of a batch that failed when run as a whole, although all of its
+parts succeeded."""
 
 
 @dataclass(frozen=True, slots=True)

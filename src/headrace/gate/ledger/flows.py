@@ -18,7 +18,7 @@ REMEMBERED_MS: Final = 24 * 3_600_000
 class StoredSignal:
     """Text of a stage: a signal or a published state. A longer text is cut to 4097 characters.
 
-    The age is measured by the database's clock. It is negative if that clock was set back.
+    ``age_ms`` is measured by the database's clock, and is negative if the clock was set back.
     """
 
     stage: str
@@ -92,11 +92,11 @@ class SignalStore(Store):
 
 DONE: Final = "done"
 SLACK_MS: Final = 60_000
-"""Time after the end of a batch's lease for which the attempt to write the batch still counts as
-running (ms), because the clocks of processes differ."""
+"""An attempt to write a batch counts as running until this time (ms) after the end of the batch's
+lease, because the clocks of processes differ."""
 
 Starts = Mapping[int, int]
-"""End offsets of a topic's partitions at the start of an attempt to write a batch, by partition."""
+"""End offset of each partition of a topic when an attempt to write a batch starts."""
 
 
 class OutputStore(Store):
@@ -140,7 +140,8 @@ class OutputStore(Store):
         """Record that an attempt has written all records of its batch to the topic.
 
         Returns:
-            True if the attempt counts; False if another process has aborted the attempt meanwhile.
+            True if readers will read the attempt's records; False if another process has aborted
+            the attempt.
         """
         values = {"topic": topic_id, "batch": batch_key, "by": attempt}
 

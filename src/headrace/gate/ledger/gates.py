@@ -36,8 +36,8 @@ class GateClaim:
     Attributes:
         owner: Id of the planner that claims the gate; a restarted planner has another id.
         driver: Id of the process that runs the query's program; None if unknown.
-        read: Id of the call of the gate's reader that made the query's input; None for a query
-            without a `Gate`.
+        read: Id of the `Gate.read` call that created the query's input; None for a query without a
+            `Gate`.
         described: Description of the query's program, for messages.
         estimator: Settings of the rate estimator, as text.
     """
@@ -51,7 +51,7 @@ class GateClaim:
     source: str
     estimator: str
     keeps_interval: bool = False
-    """Whether a stored interval is kept, as for the interval ``auto``."""
+    """Whether the gate keeps its stored interval: True for the interval ``auto``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class GateQuery:
 _SQL: Final = statements("gate")
 
 _QUERY: Final = tuple(field.name for field in fields(GateQuery))
-"""Columns of ``gate`` about the query that owns it, without their prefix ``query_``."""
+"""Columns of the table ``gate`` that describe the owning query, without the prefix ``query_``."""
 
 _THROTTLE: Final = ("throttle_per_s", "throttled_by", "throttle_level", "throttle_origin_per_s")
 _OF_OPERATORS: Final = ("at_ms", "last_action", "hold_action", "limit_action", "stop_action")
@@ -151,9 +151,9 @@ class GateStore(Store):
     ) -> GateQuery | None:
         """Make a query the owner of a gate, and declare the gate with the query's settings.
 
-        The claim succeeds if no query owns the gate, the owner has released the gate, or the
-        owner's lease has expired. It also succeeds, before the lease expires, if the owner is
-        ``gone``: an owner whose process is known to have ended.
+        The claim succeeds if no query owns the gate, or the owner's lease has expired. ``gone`` is
+        an owner whose process is known to have ended: its claim is replaced even before its lease
+        expires.
 
         Returns:
             None if the claim succeeded. Otherwise the other query that owns the gate; nothing is
@@ -228,7 +228,7 @@ class GateStore(Store):
     ) -> Mapping[str, tuple[GateQuery, bool]]:
         """Return, by gate, the newest query, and whether its lease is still in force.
 
-        Gates whose query has released the gate have no entry. ``names`` of None means all gates.
+        A gate that its newest query has released has no entry. ``names`` of None means all gates.
         """
         rows = self._database.rows(_SQL["last_queries"], names=names)
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}

@@ -45,7 +45,7 @@ class HistoryStore(Store):
         planned. ``topic_ids``, by name, distinguish a topic from a deleted topic of the same name.
 
         Raises:
-            LedgerError: The gate is not declared, or the ledger has no such batch of the gate.
+            LedgerError: The gate is not declared, or the gate has no batch with ``batch_key``.
         """
         key = {"gate": gate_name, "time_ms": self._clock(), "batch_key": batch_key or ""}
         rows = [
@@ -80,7 +80,7 @@ class HistoryStore(Store):
     def withdraw_loss(
         self, gate_name: str, tp: TopicPartition, topic_id: str | None, position: int
     ) -> None:
-        """Delete the loss that begins at ``position``, if it has no batch."""
+        """Delete the loss that begins at ``position`` and belongs to no batch."""
 
         def withdraw(connection: Connection) -> None:
             execute(connection, _LOCK, {"gate": gate_name})
@@ -153,15 +153,14 @@ class HistoryStore(Store):
     ) -> tuple[Processed, ...]:
         """Return the first offset that each gate still needs, by gate and partition.
 
-        A gate needs all batches that are neither ``success`` nor dropped, and all batches with a
+        A gate needs its unfinished batches, dead batches that were not dropped, and batches with a
         waiting dead letter. It also needs the unread offsets of its newest checkpoint. With
         ``keeps_last``, it needs its last batch too, because Spark may request that batch again
-        after a crash. Once a checkpoint has begun in a partition, new batches need no lower
-        offsets.
+        after a crash.
 
-        An offset that was returned as processed stays processed, with one exception: a query that
-        starts below it, with a new checkpoint or an old copy of a checkpoint. Gates in ``without``
-        are left out. The result is empty if no gate has read the topic or journal.
+        The gate never needs a lower offset again, with one exception: a query may start at a lower
+        offset, with a new checkpoint or an old copy of a checkpoint. Gates in ``without`` are left
+        out. The result is empty if no gate has read the topic or journal.
 
         The cost grows with the number of open and dead batches, not with the length of the history.
         """
@@ -195,7 +194,7 @@ class HistoryStore(Store):
         return highest
 
     def prune(self, before_ms: int, *, rows_at_once: int = ROWS_AT_ONCE) -> tuple[int, int]:
-        """Delete old batches and rate samples; return the number of each.
+        """Delete old batches and rate samples; return how many batches and how many samples.
 
         A batch that ended before ``before_ms`` is deleted, with its dead letters, if it is
         ``success`` or dropped, and all its dead letters are resolved. Open batches are never

@@ -123,9 +123,8 @@ class Ledger:
         Raises:
             LedgerError: The URL is not a ledger URL, the database cannot be reached or used, or the
                 database holds no ledger and ``create`` is False.
-            LedgerSchemaError: A newer Headrace has created the ledger, or another program's tables
-                are in the database. With ``create=False``, also if an older Headrace has created
-                the ledger.
+            LedgerSchemaError: A newer Headrace (with ``create=False``, a newer or an older one) has
+                created the ledger, or another program's tables are in the database.
         """
         database = Database(url, read_only=not create, timeouts=timeouts, clock=database_clock)
         return cls._prepared(database, clock, create=create)

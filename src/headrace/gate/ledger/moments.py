@@ -224,14 +224,14 @@ class MomentStore(Store):
         return tuple(points)
 
     def oldest_ms(self, gate_name: str, since_ms: int = 0) -> int | None:
-        """Return the created time of a gate's oldest batch since ``since_ms``, or None."""
+        """Return when a gate's oldest batch since ``since_ms`` was created (ms), or None."""
         oldest: int | None = self._database.scalar(
             _SQL["oldest"], gate=gate_name, since_ms=since_ms
         )
         return oldest
 
     def open_batches(self) -> OpenBatches:
-        """Return, by gate and status, the unfinished batches' number and oldest created time."""
+        """Return the count and oldest created time of unfinished batches, by gate and status."""
         rows = self._database.rows(_SQL["open_batches"])
         return {(row.gate, Status(row.status)): (row.number, row.oldest_ms) for row in rows}
 
@@ -253,17 +253,19 @@ class MomentStore(Store):
     def partitions(self) -> Sequence[Any]:
         """Return one row for each partition that a gate's newest batch reads.
 
-        The columns are the gate, the topic, the partition, the end of the batch's range, the log
-        end offset at the plan, and the topic id.
+        The columns are the gate, the topic, the partition, the end of the batch's range, the end
+        of the log when the batch was planned, and the topic id.
         """
         return self._database.rows(_SQL["partitions"])
 
     def newest_at_ms(self, gate_name: str, checkpoint_id: str, limit: int) -> int:
-        """Return the time (ms) at which a gate's next offset to read was the newest of the log.
+        """Return the time (ms) at which the log ended at the offset that a gate reads next.
 
-        The result is the time of the newest plan whose unread offsets, its lag, have all been
-        planned by now. If the checkpoint's newest ``limit`` batches contain no such plan, the
-        result is the time of the oldest of these batches, as an upper bound.
+        A batch's lag is the number of unread offsets when it was planned. If this batch and all
+        later batches have planned at least so many offsets, the gate has reached the end that the
+        log had at that time. The result is the time of the newest such batch. If the checkpoint's
+        newest ``limit`` batches contain none, it is the time of the oldest of them, as an upper
+        bound.
         """
         values = {"gate": gate_name, "checkpoint_id": checkpoint_id, "limit": limit}
         row: Any = self._database.rows(_SQL["newest_at"], **values)[0]

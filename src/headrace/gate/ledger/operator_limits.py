@@ -3,8 +3,8 @@
 Each action is a row, and a gate's row refers to its actions in force. A planner reads these
 references together with the gate's rate, and then reads the few referenced actions by key. No row
 is overwritten, so the history of actions is complete. The planner marks each action that it has
-applied. Without this mark, a drain could not report when the query can be stopped, because an
-earlier plan might still begin a batch.
+applied. A drained query can be stopped after this mark; before, an earlier plan may still begin a
+batch.
 
 All times are from the database's clock.
 """
@@ -39,8 +39,8 @@ _SQL: Final = statements("action")
 _CONTROLS: Final = statements("gate")["controls"]
 
 RESTART_LASTS_MS: Final = 86_400_000
-"""Time within which a query must start with a new checkpoint to use a `restart` (ms). An older,
-forgotten restart must not make a query read everything again after its checkpoint is lost."""
+"""Time for which a `restart` is valid (ms). A forgotten restart must not make a query read all
+records again when its checkpoint is lost much later."""
 
 _PUT_IN_FORCE: Final = {
     OperatorActionKind.PAUSE: _SQL["hold"],
@@ -142,14 +142,14 @@ class OperatorLimitStore(Store):
         return self._do(gate_name, OperatorActionKind.LIFT_CEILING, by, why)
 
     def adopt(self, gate_name: str, target: str, by: str, why: str) -> OperatorLimits:
-        """Allow a gate's next query to start with an older or another ledger's checkpoint.
+        """Allow a gate's next query to start with an older checkpoint, or one of another ledger.
 
         ``target`` is the id of the older checkpoint, or the id of the gate in the other ledger.
         """
         return self._do(gate_name, OperatorActionKind.ADOPT, by, why, target=target)
 
     def restart(self, gate_name: str, by: str, why: str) -> OperatorLimits:
-        """Let the next new checkpoint begin at ``startingOffsets``, if it starts within a day."""
+        """Let a query that starts a new checkpoint within a day begin at ``startingOffsets``."""
         return self._do(gate_name, OperatorActionKind.RESTART, by, why)
 
     def continued(self, gate_name: str, why: str) -> None:
@@ -157,14 +157,14 @@ class OperatorLimitStore(Store):
         self._do(gate_name, OperatorActionKind.CONTINUED, "headrace", why[:MOST_WHY])
 
     def new_checkpoints(self, names: Collection[str] | None = None) -> Mapping[str, str]:
-        """Return, by gate, the reason of the newest `continued` action that no start has used."""
+        """Return the reason of the newest unused `continued` action, by gate."""
         rows = self._database.rows(_SQL["continued"], names=names)
         return {row.gate: row.why for row in rows}
 
     def for_the_start(self, gate_name: str) -> tuple[OperatorAction, ...]:
-        """Return a gate's `adopt`, `restart` and `continued` actions that no start has used yet.
+        """Return a gate's `adopt`, `restart` and `continued` actions for its query's next start.
 
-        A `restart` that is older than a day is left out.
+        Actions that a start has used are left out. A `restart` older than a day is also left out.
         """
         rows = self._database.rows(
             _SQL["for_the_start"], gate=gate_name, restart_lasts_ms=RESTART_LASTS_MS

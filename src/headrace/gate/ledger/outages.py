@@ -57,29 +57,29 @@ SQLSTATES: Final = {
     "58000": "check its server's log",
     "58030": "check its server's disk",
 }
-"""Outages of PostgreSQL: the beginning of their SQLSTATEs, and the remedy of each. An error with
-any other SQLSTATE is permanent. https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+"""Remedy for each outage of PostgreSQL, by the beginning of its SQLSTATE. An error with another
+SQLSTATE is permanent. https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 
 _SQLITE_OUTAGES: Final = (
     *("SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR_READ", "SQLITE_IOERR_WRITE"),
     *("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_SHMSIZE"),  # SHMSIZE: no disk space to open a file
 )
-"""Outages of SQLite: the beginning of the names of their result codes.
+"""SQLite's result codes that are outages. Each item is the beginning of a code's name.
 https://www.sqlite.org/rescode.html"""
 
 _FULL_SERVER: Final = re.compile(
     "too many clients|too many connections|remaining connection slots|no more connections allowed"
 )
-"""Texts of PostgreSQL and PgBouncer for SQLSTATE 53300 during a login, because libpq does not
-report the SQLSTATE."""
+"""Pattern of the error texts of PostgreSQL and PgBouncer for SQLSTATE 53300. During a login, libpq
+reports the text but not the SQLSTATE."""
 
 _REFUSED_BY_A_POOLER: Final = {
     "unsupported startup parameter": SET_FOR_THE_ROLE,
     "transaction blocks not allowed": "have the pooler lend its connections for transactions or"
     " sessions, as with PgBouncer's pool_mode = transaction",
 }
-"""Permanent errors of PgBouncer: a part of their text, and the remedy of each. Their SQLSTATEs are
-also used for outages."""
+"""Remedy for each permanent error of PgBouncer, by a part of the error's text. The SQLSTATEs of
+these errors are also used for outages."""
 
 _UNKNOWN: Final = frozenset({"40003"})
 

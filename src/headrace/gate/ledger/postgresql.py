@@ -56,15 +56,15 @@ READ_COMMITTED: Final = "SET transaction_isolation = 'read committed'"
 the default."""
 
 REPEATABLE_READ: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-"""Statement for a read-only transaction in which all reads see the moment of the first
-statement."""
+"""Statement that makes a transaction read-only, and makes all its reads see the database as of the
+first statement."""
 
 DURABLE: Final = "headrace_durable"
 """Execution option of a statement in autocommit: whether its commit waits for the sync of the
 log."""
 
 _IDLE: Final = 0
-"""Status of psycopg: the connection has no open transaction, or no open pipeline."""
+"""Code of psycopg for two states of a connection: no open transaction, and no open pipeline."""
 
 _MOVED: Final = "25006"
 
@@ -170,7 +170,7 @@ def limit_locks(timeouts: Timeouts) -> str:
 
 
 def _limit_statements_alone(engine: Engine, limit: str) -> None:
-    """Apply the statement ``limit`` to each statement in autocommit, in the same round trip."""
+    """Send the statement ``limit`` with each statement in autocommit, in the same round trip."""
     driver = engine.dialect.loaded_dbapi
 
     @event.listens_for(engine, "do_execute")
@@ -298,7 +298,7 @@ def has_spoken(connection: Any) -> bool:
 
 
 def _leave_standbys(engine: Engine) -> None:
-    """Close all connections after the error of a server that has become a read-only standby."""
+    """Close all connections if an error shows that the server has become a read-only standby."""
 
     @event.listens_for(engine, "handle_error")
     def leave(context: Any) -> None:

@@ -4,10 +4,9 @@ A run is all batches of one checkpoint. Their ranges must follow each other from
 start to its end; a gap or an overlap between them is a defect. The database compares the ranges in
 window functions, and all rows are read in one snapshot.
 
-Lost offsets are rows, but nothing is written for skipped offsets: a skip between two checkpoints is
-computed from the rows of the checkpoints. The ranges that operators have accepted are rows of
-another table. So if a loss grows later, its new offsets are not accepted, and an acceptance changes
-no count of losses.
+Each loss is a row of the ledger. A skip between two checkpoints has no row: it is computed from the
+rows of the checkpoints. The ranges that operators have accepted are rows of another table. So an
+acceptance changes no count of losses. If a loss grows later, its new offsets are not accepted.
 """
 
 from collections import Counter, defaultdict
@@ -39,8 +38,8 @@ class FindingKind(StrEnum):
     OVERLAP = "overlap"
     """Two batches of one checkpoint read the range."""
     MISSING = "missing"
-    """The checkpoint planned the range before or after all of its batches in the ledger, so the
-    ledger has lost a batch."""
+    """The checkpoint has planned the range, but the range is before or after all batches of the
+    checkpoint in the ledger. So the ledger has lost a batch."""
     OPEN = "open"
     """The range is not processed yet; its batch is ``in_progress``, ``failed`` or
     ``backfilling``."""
@@ -79,7 +78,7 @@ class Finding:
             the range. None if there is no such batch, or its row was pruned.
         other: For a gap or an overlap, key of the batch that begins at the lower offset. If the
             range is skipped or read again, id of the checkpoint that begins at the lower offset.
-            None if that batch was pruned, or is not a neighbour.
+            None if that batch was pruned, or is not directly before the batch in ``batch_key``.
         error: Error of a dead, failed or rejected range, without the trace.
         topic_id: Id that distinguishes the topic from a recreated topic of the same name; None if
             unknown.
@@ -362,7 +361,7 @@ def _between(runs: Iterable[Span]) -> Iterator[Finding]:
 
 
 def _explained(findings: Iterable[Finding], unread: _Merged) -> Iterator[Finding]:
-    """Yield the findings; lost offsets in gaps, skips and missing ranges become ``lost``."""
+    """Yield the findings; lost offsets in gaps, skips and missing ranges become `LOST` findings."""
     for finding in findings:
         is_gap = finding.kind is FindingKind.GAP
         if not is_gap and finding.kind not in {FindingKind.MISSING, FindingKind.SKIPPED}:

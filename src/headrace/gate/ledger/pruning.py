@@ -41,8 +41,8 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
     """Delete one group of old batches.
 
     Returns:
-        The number of deleted batches, and the created time of the group's last batch; None if there
-        are no more batches.
+        The number of deleted batches, and the created time of the group's last batch. The time is
+        None if no old batches are left after this group.
     """
     execute(connection, statements("gate")["lock"], old)
     rows = execute(connection, _SQL["old_batches"], old).all()

@@ -107,7 +107,7 @@ class RateStore(Store):
     def history(
         self, gate_name: str, limit: int = 100, *, before_ms: int | None = None
     ) -> tuple[RateSample, ...]:
-        """Return a gate's newest rate samples, newest first; none is newer than ``before_ms``."""
+        """Return a gate's newest rate samples up to the time ``before_ms``, newest first."""
         rows = self._database.rows(_SQL["newest"], gate=gate_name, before_ms=before_ms, limit=limit)
         return tuple(RateSample(**row._asdict()) for row in rows)
 

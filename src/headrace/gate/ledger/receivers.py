@@ -86,10 +86,9 @@ class StreamRate:
         rate_per_s: The gate's rate in force (records/s); None before the first rate is learnt.
         interval_ms: The gate's interval (ms); None if the gate is not declared.
         receivers: Receivers of the gate with a recent heartbeat.
-        begun: For each lane of one journal, the end offset of the newest batch that the gate has
-            begun.
-        waits: Whether the gate holds its batch because its sink is away; receivers admit no records
-            then.
+        begun: Offset up to which the gate has planned batches, by lane of one journal.
+        waits: Whether the gate holds its batch because its sink is unavailable. Receivers admit no
+            records during this wait.
     """
 
     rate_per_s: float | None

@@ -332,8 +332,8 @@ class RateSample:
     scheduling_delay_ms: int
     processing_rate_per_s: float | None = None
     proportional: float | None = None
-    """Term of the PID law that was subtracted from the previous rate (records/s), like ``integral``
-    and ``derivative``."""
+    """Contribution of the proportional PID term to the new rate (records/s). ``integral`` and
+    ``derivative`` are contributions too."""
     integral: float | None = None
     derivative: float | None = None
     query_batch_id: int | None = None

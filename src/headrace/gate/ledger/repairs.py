@@ -55,7 +55,7 @@ class AlikeBatches:
 
 @dataclass(frozen=True, slots=True)
 class AlikeLetters:
-    """Group of a gate's waiting dead letters with one class of exception, as `AlikeBatches`."""
+    """Group of a gate's waiting dead letters whose errors have the same class."""
 
     gate: str
     error_class: str
@@ -83,8 +83,8 @@ class RepairStore(Store):
     def retry(self, gate_name: str, keys: Collection[str], by: str, why: str) -> int:
         """Make failed batches due for a backfill at once; return the number of changed batches.
 
-        The gate's own process runs these batches next, regardless of the backfill's schedule and of
-        spare rate. Batches that are not ``failed`` are not changed.
+        The gate's own process runs these batches next. The backfill's schedule and budget do not
+        delay them. Batches that are not ``failed`` are not changed.
         """
 
         def retry(connection: Connection) -> int:

@@ -100,9 +100,10 @@ def _writer(path: Path, lock_s: float) -> sqlite3.Connection:
 def _reader(path: Path, lock_s: float) -> sqlite3.Connection:
     """Open a file for reading, without writing or creating any file.
 
-    With a write-ahead log, even a reader creates files beside the database, and a later writer may
-    have no right to write them. Without a log, no other process has the database open. Then the
-    database is opened as immutable, and the user needs no write permission.
+    A normal reader of a database with a write-ahead log creates files beside the database, and a
+    later writer may have no right to write these files. If no ``-wal`` file exists, no other
+    process has the database open. The database is then opened as immutable, which creates no files
+    and needs no write permission.
     """
     mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
     return sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, timeout=lock_s)

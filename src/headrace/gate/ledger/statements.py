@@ -176,7 +176,7 @@ def execute(
     """Execute a statement for one mapping of values, or for each of several mappings.
 
     Values that the statement does not use are ignored. With ``counted``, the result has the number
-    of changed rows also for an INSERT.
+    of changed rows, even for an INSERT.
     """
     names: Iterable[str] = ()
     if isinstance(values, Mapping):

@@ -316,9 +316,9 @@ position: Final = Table(
     # A JSON object, by partition: every batch writes it, and one row is cheaper than a hundred.
     Column("until_offsets", Text, nullable=False),
 )
-"""For each topic or journal with an id: the end offsets of a gate's newest checkpoint. Rows stay
-when the batches are deleted: otherwise, the position in a partition without new records would need
-a search through all batches."""
+"""End offsets of each gate's newest checkpoint, for each topic or journal with an id. Without this
+table, the position in a partition without new records would need a search through all batches. Rows
+are kept when batches are deleted."""
 
 receiver: Final = Table(
     "receiver",
@@ -362,8 +362,8 @@ flow_secret: Final = Table(
     Column("flow", Text, primary_key=True),
     Column("secret", Text, nullable=False),
 )
-"""Secret of each flow. The flow's stages sign the texts that they store where other programs can
-write too."""
+"""Secret of each flow. With it, the flow's stages sign the texts that they store in ZooKeeper,
+where other programs can also write."""
 
 stage_state: Final = Table(
     "stage_state",
