@@ -1,1 +1,1 @@
-"""Backfills: the schedule, the budget and the scheduler by which failed batches are run again."""
+"""Backfills, which run failed batches again: their schedules, their budgets and the scheduler."""

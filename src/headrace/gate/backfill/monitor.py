@@ -38,7 +38,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Event: a backfill could not claim a batch, because another owner has it or it is resolved.
+    """Event: a batch was not claimed, because it has another owner or is already resolved.
 
     Attributes:
         batch_key: The key of the batch.
@@ -155,7 +155,7 @@ class MarkedDead:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """Event: a batch was run, but its lease expired meanwhile and another owner has it.
+    """Event: the lease of a batch expired during its run, and another owner has the batch now.
 
     Attributes:
         batch: The batch as it was claimed.
@@ -301,7 +301,8 @@ class Monitor:
     def refresh(self) -> None:
         """Read the failed batches from the ledger now.
 
-        If the gate's next checkpoint reads all records again, no batch is kept.
+        If an operator has asked that the gate's next checkpoint reads all records again, no batch
+        is kept in memory.
 
         Raises:
             LedgerError: The ledger cannot be read. The batches in memory stay.
@@ -413,7 +414,7 @@ class RetentionWatch:
         """Return the batches that need a warning now, with the ranges that may soon be deleted.
 
         Args:
-            batches: All failed batches of the gate. Batches of earlier calls are forgotten.
+            batches: All failed batches of the gate. A batch that is missing here is forgotten.
             earliest: The earliest available offset of each partition of the batches.
         """
         self._first = {

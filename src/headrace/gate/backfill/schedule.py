@@ -168,8 +168,8 @@ _SHORTEST_WINDOW: Final = 0.1
 """Shortest idle time of the live stream in which a backfill runs, as a fraction of the interval."""
 
 HALF_LIFE_MS: Final = 60_000
-"""The known fixed cost of a backfill run is halved whenever this time (ms) has passed, so that one
-slow run does not prevent all later runs."""
+"""Time (ms) in which the measured fixed cost of a backfill run is halved. So one slow run does not
+prevent all later runs."""
 
 _LOOK_BACK: Final = 10
 """Number of intervals over which the live stream's rate is measured."""
@@ -185,7 +185,7 @@ class LiveStream:
         running: Whether a batch of the stream is running now.
         start_ms: The time of the last batch's trigger (ms since the epoch); None before the first
             batch.
-        end_ms: The time when the last batch ended (ms since the epoch); None before the first end.
+        end_ms: The time when the last batch ended (ms since the epoch); None if no batch has ended.
     """
 
     rate_per_s: float | None
@@ -411,8 +411,8 @@ class InProcessBudget:
 class ExternalBudget:
     """The budget of a backfill in another application than the live stream.
 
-    The budget is an `Account`. The account is credited from the gate's rate and the stream's
-    measured rates, both in the ledger.
+    The budget is an `Account`. Its credit is computed from the gate's rate and the stream's
+    measured rates, which are both in the ledger.
     """
 
     def __init__(self, ledger: Ledger, gate_name: str, clock: WallClock) -> None:

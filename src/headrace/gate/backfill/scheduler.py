@@ -162,8 +162,9 @@ class BackfillScheduler:
         """Run failed batches as scheduled, until `close` is called.
 
         Each scheduled run continues until no batch is ready. While the ledger or Kafka is
-        unreachable, the scheduler waits, and logs a warning once. With the schedule ``manual`` it
-        runs only the batches that an operator asks for, and warns before Kafka deletes records.
+        unreachable, the scheduler waits, and logs a warning once. With the schedule ``manual``,
+        only batches that an operator asks for are run. With every schedule, the scheduler warns
+        before Kafka deletes records.
 
         Raises:
             Exception: Any error of a run that is not a `HeadraceError`.
@@ -201,7 +202,7 @@ class BackfillScheduler:
         return event
 
     def run_manually(self, batch_keys: Sequence[str]) -> None:
-        """Run batches once each, in the order of ``batch_keys``, without waits between attempts.
+        """Run each batch once, in the order of ``batch_keys``, without waits between attempts.
 
         If only a part of a batch was run, the run of the batch continues at once. A batch that
         belongs to another owner or is not ``failed`` any more is skipped.
@@ -357,7 +358,7 @@ class BackfillScheduler:
         return LeaseLost(batch)
 
     def _lose(self, batch: BatchRecord, lost: Sequence[PlannedRange]) -> None:
-        """Record ranges as lost, because they have left the source, and report the event."""
+        """Record ranges as lost, because they have left the source; report the event `Lost`."""
         ranges = tuple(planned.offsets for planned in lost)
         why = self._why_gone(batch.gate, lost)
         reason = f"it left the source before a backfill read it: {why}"

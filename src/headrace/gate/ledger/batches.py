@@ -298,7 +298,7 @@ class BatchStore(Store):
 
         At the end of the ``with``, the batch moves from ``in_progress`` (transition D) or
         ``backfilling`` (G) to ``success``. With ``progress``, the batch instead stores the progress
-        of its parts. Then ``rejected`` is called, and the returned records become dead letters. All
+        of its parts. In both cases, the records that ``rejected`` returns become dead letters. All
         of this is one transaction with the caller's writes.
 
         The caller must not commit, roll back or close the connection; savepoints (``begin_nested``)
@@ -409,7 +409,7 @@ class BatchStore(Store):
         return self._changes(MARK_DEAD.statement, self._failed(batch_key, owner, error))
 
     def supersede(self, cover: PlannedBatch, why: str, query: str) -> list[str]:
-        """Resolve the open batches of a gate that its new checkpoint reads again (transition K).
+        """Resolve a gate's open batches whose records a new checkpoint reads again (transition K).
 
         The new status of these batches is ``dead``, with ``why`` as their resolution. If another
         owner is running a batch, that run first counts as failed (E, H). A batch is not changed if
@@ -599,11 +599,11 @@ class BatchStore(Store):
     def failed(
         self, gate_name: str | None = None, limit: int = 100, *, waits_ms: Sequence[int] = ()
     ) -> tuple[BatchRecord, ...]:
-        """Return the batches of one gate or all gates that a backfill can claim, oldest first.
+        """Return the claimable batches of one gate or of all gates, oldest first.
 
-        Such a batch is ``failed``, or ``backfilling`` with an expired lease. A batch with ``n``
-        failed backfills is left out until ``waits_ms[n]`` have passed since its last run; the last
-        item also applies to a higher ``n``. An empty list means no wait.
+        A backfill can claim a ``failed`` batch, and a ``backfilling`` batch with an expired lease.
+        A batch with ``n`` failed backfills is left out until ``waits_ms[n]`` have passed since its
+        last run. The last item also applies to a higher ``n``. An empty list means no wait.
         """
         return self._select(
             "claimable",
@@ -623,7 +623,7 @@ class BatchStore(Store):
         until_ms: int | None = None,
         error_class: str | None = None,
     ) -> tuple[BatchRecord, ...]:
-        """Return the failed batches of one gate or all gates that need attention, oldest first.
+        """Return the unresolved batches of one gate or of all gates, oldest first.
 
         Such a batch is ``failed``, ``backfilling`` or ``dead``, and was not dropped. Only batches
         created at ``since_ms`` or later and before ``until_ms`` are returned. ``error_class`` is
@@ -653,7 +653,7 @@ class BatchStore(Store):
 def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...]:
     """Return the ranges of a batch, sorted by topic, partition and offset.
 
-    LedgerError is raised if two ranges share an offset: its record would be processed twice.
+    LedgerError is raised if two ranges share an offset, so that a record would be processed twice.
     """
     planned = tuple(
         range_from(row) for row in execute(connection, _SQL["ranges"], {"batch": batch_key})

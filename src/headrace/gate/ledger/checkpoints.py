@@ -59,7 +59,10 @@ def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str) -> 
 
 
 def record_unknown(connection: Connection, batch: PlannedBatch) -> None:
-    """Add a batch whose row was missing to its checkpoint's summary; end offsets never decrease."""
+    """Add a batch from `BatchStore.add_unknown` to the summary of its checkpoint.
+
+    The end offsets in the summary never decrease.
+    """
     of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": None}
     for row in planned_rows(batch):
         stands = offsets_in(execute(connection, _SQL["untils"], row | of_batch).scalar() or "{}")

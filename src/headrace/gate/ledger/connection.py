@@ -192,7 +192,7 @@ _Answer = TypeVar("_Answer")
 class OutageError(LedgerError):
     """Error of a database that cannot be reached or has cut the connection; a retry may help.
 
-    The answer was lost, so a write may have taken effect or not.
+    The database's answer was lost, so a write may or may not have taken effect.
     """
 
 

@@ -346,7 +346,7 @@ class Database:
 
         Before the transaction begins, the method waits for an unreachable database; afterwards it
         repeats nothing. An exception of the caller rolls back everything and is passed on
-        unchanged. Statements that would end the transaction are refused while it is lent;
+        unchanged. Inside of the ``with``, statements that would end the transaction are refused;
         savepoints are allowed. ``end`` is called last, within the transaction.
 
         UnknownCommitError is raised if the answer to the commit was lost. LedgerError is raised if

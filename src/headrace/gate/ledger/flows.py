@@ -11,7 +11,7 @@ from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.statements import execute, offsets_in, offsets_text, statements
 
 REMEMBERED_MS: Final = 24 * 3_600_000
-"""Age at which rows of a flow are deleted if no stage has removed or renewed them (ms)."""
+"""Age at which signals and states of stages are deleted (ms). Each write restarts the age."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,7 @@ class GateStore(Store):
         return next(iter(self.all_now(gate_name)), None)
 
     def all_now(self, gate_name: str | None = None) -> tuple[GateMoment, ...]:
-        """Return the current state of all gates or of one gate, from one statement, by name."""
+        """Return the current state of all gates, sorted by name, or of one gate."""
 
         def now(connection: Connection) -> tuple[GateMoment, ...]:
             rows = execute(connection, _SQL["gates_now"], {"gate": gate_name}).all()

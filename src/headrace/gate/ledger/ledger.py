@@ -162,7 +162,7 @@ class Ledger:
     def shorten_log(self) -> int:
         """Truncate the ``-wal`` file of a SQLite ledger; return its remaining size (bytes).
 
-        The size is 0 for PostgreSQL. Above 0, another process still needs the file.
+        The size is 0 for PostgreSQL. If it is above 0, another process still needs the file.
         """
         return self._database.shorten_log()
 

@@ -261,11 +261,11 @@ class MomentStore(Store):
     def newest_at_ms(self, gate_name: str, checkpoint_id: str, limit: int) -> int:
         """Return the time (ms) at which the log ended at the offset that a gate reads next.
 
-        A batch's lag is the number of unread offsets when it was planned. If this batch and all
-        later batches have planned at least so many offsets, the gate has reached the end that the
-        log had at that time. The result is the time of the newest such batch. If the checkpoint's
-        newest ``limit`` batches contain none, it is the time of the oldest of them, as an upper
-        bound.
+        A batch's lag is the number of unread offsets when the batch was planned. If the batch and
+        all later batches have planned at least this number of offsets, the gate has reached the end
+        that the log had at that time. The result is the time of the newest batch for which this is
+        true. If it is true for none of the checkpoint's newest ``limit`` batches, the result is the
+        time of the oldest of them, as an upper bound.
         """
         values = {"gate": gate_name, "checkpoint_id": checkpoint_id, "limit": limit}
         row: Any = self._database.rows(_SQL["newest_at"], **values)[0]

@@ -3,8 +3,8 @@
 Each action is a row, and a gate's row refers to its actions in force. A planner reads these
 references together with the gate's rate, and then reads the few referenced actions by key. No row
 is overwritten, so the history of actions is complete. The planner marks each action that it has
-applied. A drained query can be stopped after this mark; before, an earlier plan may still begin a
-batch.
+applied. A drained query can be stopped after this mark; until then, an earlier plan may still begin
+a batch.
 
 All times are from the database's clock.
 """
@@ -58,9 +58,9 @@ are only recorded."""
 class OperatorLimitStore(Store):
     """Operators' settings of gates; a setting stays in force until an operator changes it.
 
-    The gate's planner applies a setting at its next plan, also after a restart. Begun batches and
-    backfills are not affected. Each method that changes a setting adds a row, even if the setting
-    was in force already, and returns all settings in force.
+    The gate's planner applies a setting from its next plan on, even after a restart. Begun batches
+    and backfills are not affected. Each method that changes a setting adds a row, even if the
+    setting was in force already, and returns all settings in force.
 
     A method raises `LedgerError` if the gate is not declared. It raises `OptionError` if the name
     or the reason is too long, or a limit is out of its range.

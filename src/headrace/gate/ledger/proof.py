@@ -249,7 +249,7 @@ class ProofStore(Store):
 def extended(
     verification: Verification, findings: Iterable[Finding], contradictions: Iterable[str]
 ) -> Verification:
-    """Return a verification with more contradictions and more findings, sorted by severity."""
+    """Add findings and contradictions to a verification; findings stay sorted by severity."""
     return replace(
         verification,
         findings=tuple(sorted((*verification.findings, *findings), key=_severity)),

@@ -40,8 +40,8 @@ class ReceiverReport:
             receiver's start (bytes).
         buffered_bytes: Memory of the received records that are not durable yet (bytes).
         waiting_records: Number of buffered records that wait because of the rate limit.
-        refusing: Reason, in a sentence, why the receiver accepts no records whatever the rate limit
-            is; None if it accepts records.
+        refusing: Reason, in a sentence, why the receiver accepts no records, other than the rate
+            limit; None if it accepts records.
         rejected: Number of rejected requests and senders since the start, by kind, such as ``HTTP
             429``.
     """

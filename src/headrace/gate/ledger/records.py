@@ -105,7 +105,7 @@ class PlannedBatch:
     bootstrap_servers: str
     """Kafka brokers from which a backfill can read the ranges again."""
     lag: int | None = None
-    """Number of unread offsets in all partitions before this batch."""
+    """Number of unread offsets in all partitions when the batch was planned."""
     rate_per_s: float | None = None
     """Rate in force when the batch was planned (records/s); None before a rate was learnt."""
     bytes: int | None = None
@@ -293,8 +293,8 @@ class GateMoment(GateRecord):
     reported: str | None
     """Key of the batch from which the rate was learnt; None before the first report."""
     begins: int
-    """Number of times that Spark has requested a batch. A lower number than before means that an
-    older copy of the ledger was restored."""
+    """Number of times that Spark has requested a batch. If the number has decreased, an older copy
+    of the ledger was restored."""
     has_query: bool
     """Whether a query owns the gate under a lease in force."""
     rate_limit: RateLimit | None

@@ -267,7 +267,10 @@ class RepairStore(Store):
     def _written(
         self, gate_name: str, connection: Connection, row: dict[str, Any]
     ) -> tuple[int, str | None]:
-        """Insert an action's row once per call; return its id and its outcome (None if unknown)."""
+        """Insert an action's row, unless a first try of the same call has inserted it.
+
+        Return the row's id and its outcome (None if unknown).
+        """
         with self._under(gate_name):
             execute(connection, _SQL["new"], row)
         written = execute(connection, _SQL["written"], row).one()
@@ -275,7 +278,7 @@ class RepairStore(Store):
 
 
 def _listed(noun: str, names: Collection[str]) -> str:
-    """Return the first 20 names of an action's batches or letters, and the count of the rest."""
+    """Return the first 20 names of an action's batches or letters, and the number of more names."""
     if not 0 < len(names) <= MOST_AT_ONCE:
         raise OptionError(
             f"The number of batches or dead letters of this action is {len(names)}; choose from 1"

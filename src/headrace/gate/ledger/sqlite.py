@@ -110,8 +110,8 @@ def _reader(path: Path, lock_s: float) -> sqlite3.Connection:
 
 
 LOG_BYTES: Final = 4_194_304
-"""Size to which SQLite truncates a write-ahead log when no reader needs it any more (bytes); about
-the size at which SQLite copies the log into the database."""
+"""Size to which SQLite truncates a write-ahead log that no reader needs any more (bytes). A log of
+about this size is copied into the database."""
 
 
 def _configure(connection: sqlite3.Connection, _: object) -> None:

@@ -162,7 +162,7 @@ def statements(topic: str) -> Mapping[str, Statement]:
 
 
 def _lines(body: str) -> list[str]:
-    """Return a statement's lines without comments, because a colon in a comment binds a value."""
+    """Return the lines without comments: a colon in a comment would be read as a parameter."""
     return [line for line in body.splitlines() if line.strip() and not line.startswith("-- ")]
 
 

@@ -3,8 +3,8 @@
 Times are ms since the epoch. Leases are measured by the database's clock, which all processes
 share.
 
-The migrations create these tables, and a test compares both. Every query uses an index, so no query
-becomes slower as the history grows.
+A test makes sure that the migrations create exactly these tables. Every query uses an index, so no
+query becomes slower as the history grows.
 """
 
 from typing import Final
@@ -27,8 +27,8 @@ from sqlalchemy import (
 )
 
 VERSION_TABLE: Final = "headrace_version"
-"""Table with the version of the schema. It is not named as Alembic's default table, so that another
-program can use Alembic in the same database."""
+"""Table with the version of the schema. Its name is not Alembic's default, so another program can
+use Alembic in the same database."""
 
 SCHEMA_VERSION: Final = "0002"
 """Version of the newest migration; versions are compared as text."""
@@ -354,7 +354,8 @@ signal: Final = Table(
     # By the database's clock, because the clocks of the stages' machines may differ.
     Column("written_ms", BigInteger, nullable=False),
 )
-"""Newest signal of a flow's stage to the stage directly upstream, until that stage removes it."""
+"""Newest signal from each stage of a flow to the stage directly upstream. Signals are kept until
+the upstream stage removes them."""
 
 flow_secret: Final = Table(
     "flow_secret",
