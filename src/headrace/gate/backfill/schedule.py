@@ -71,7 +71,7 @@ class Cron:
     expression: str
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """Return the first matching time after the last run; without a run, after the start."""
+        """Return the first matching time after the last run; for the first run, after the start."""
         after_ms = started_ms if last_ms is None else last_ms
         after = datetime.fromtimestamp(after_ms / 1000)
         # Local time may go back, so skip matches that are not later in absolute time.

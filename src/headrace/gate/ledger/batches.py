@@ -202,8 +202,8 @@ class BatchStore(Store):
                 lease expires.
 
         Returns:
-            The row and the ranges of the batch, and the number of the run. None, with nothing
-            changed, if the batch is not ``in_progress`` or has another owner.
+            The row and the ranges of the batch, and the sequence number of the run. None, with
+            nothing changed, if the batch is not ``in_progress`` or has another owner.
         """
         values = {
             "batch": batch_key,
@@ -413,7 +413,7 @@ class BatchStore(Store):
 
         The new status of these batches is ``dead``, with ``why`` as their resolution. If another
         owner is running a batch, that run first counts as failed (E, H). A batch is not changed if
-        all its open offsets are outside of ``cover``.
+        all its unprocessed offsets are outside of ``cover``.
 
         Args:
             cover: Ranges that the new checkpoint reads.
@@ -425,8 +425,8 @@ class BatchStore(Store):
 
         Raises:
             GateInUseError: Another query owns the gate; nothing is changed.
-            OptionError: ``cover`` contains some open offsets of a batch but not all, so a backfill
-                would process the covered offsets twice. Nothing is changed.
+            OptionError: ``cover`` contains some unprocessed offsets of a batch but not all, so a
+                backfill would process some offsets a second time. Nothing is changed.
         """
 
         def supersede(connection: Connection) -> list[str]:

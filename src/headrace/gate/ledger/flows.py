@@ -140,8 +140,8 @@ class OutputStore(Store):
         """Record that an attempt has written all records of its batch to the topic.
 
         Returns:
-            True if readers will read the attempt's records; False if another process has aborted
-            the attempt.
+            True if readers will read the attempt's records. False if another process has aborted
+            the attempt, or the batch is already ``success`` or ``dead``.
         """
         values = {"topic": topic_id, "batch": batch_key, "by": attempt}
 

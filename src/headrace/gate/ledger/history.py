@@ -158,7 +158,7 @@ class HistoryStore(Store):
         ``keeps_last``, it needs its last batch too, because Spark may request that batch again
         after a crash.
 
-        The gate never needs a lower offset again, with one exception: a query may start at a lower
+        A gate never needs a lower offset again, with one exception: a query may start at a lower
         offset, with a new checkpoint or an old copy of a checkpoint. Gates in ``without`` are left
         out. The result is empty if no gate has read the topic or journal.
 
@@ -196,11 +196,10 @@ class HistoryStore(Store):
     def prune(self, before_ms: int, *, rows_at_once: int = ROWS_AT_ONCE) -> tuple[int, int]:
         """Delete old batches and rate samples; return how many batches and how many samples.
 
-        A batch that ended before ``before_ms`` is deleted, with its dead letters, if it is
-        ``success`` or dropped, and all its dead letters are resolved. Open batches are never
-        deleted. A gate's newest batch is kept: if Spark repeated a deleted batch after a crash, the
-        batch would be processed twice. A batch that overlaps with another batch of its checkpoint
-        is kept too, as evidence of the overlap.
+        A batch is deleted, with its dead letters, if it ended before ``before_ms``, is ``success``
+        or dropped, and has no waiting dead letter. A gate's newest batch is kept: if Spark repeated
+        a deleted batch after a crash, the batch would be processed twice. A batch that overlaps
+        with another batch of its checkpoint is kept too, as evidence of the overlap.
 
         Losses and the ranges of deleted batches are kept. Each transaction is short, so that no
         batch waits for the pruning. If the answer to a transaction is lost in an outage, its

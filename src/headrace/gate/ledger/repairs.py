@@ -278,7 +278,7 @@ class RepairStore(Store):
 
 
 def _listed(noun: str, names: Collection[str]) -> str:
-    """Return the first 20 names of an action's batches or letters, and the number of more names."""
+    """Return the first 20 names of an action's batches or letters, and how many more there are."""
     if not 0 < len(names) <= MOST_AT_ONCE:
         raise OptionError(
             f"The number of batches or dead letters of this action is {len(names)}; choose from 1"
