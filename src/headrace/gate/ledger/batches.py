@@ -342,7 +342,7 @@ class BatchStore(Store):
         the next part as running. Finished parts are merged where possible.
 
         Returns:
-            True if the batch still belongs to the owner. False if not; nothing is changed then.
+            True if the batch still belongs to the owner. False, with nothing changed, if not.
         """
 
         def keep(connection: Connection) -> bool:

@@ -161,8 +161,9 @@ class Timeouts:
     Attributes:
         retry_s: Longest time for which a call waits for an unreachable database; 0 for no wait.
             Default: 0.
-        lock_s: Longest wait for another client's transaction, if neither the URL nor the server
-            sets ``lock_timeout``. The ledger's own transactions take milliseconds. Default: 10.
+        lock_s: Longest wait for another client's transaction. A ``lock_timeout`` of the URL or of
+            the server takes precedence. The ledger's own transactions take milliseconds. Default:
+            10.
         connect_s: Longest wait for a PostgreSQL server to accept a connection, if the URL sets no
             ``connect_timeout``. Default: 5.
         clock: Clock that measures the waits; tests replace it.

@@ -216,8 +216,8 @@ class Database:
     """A SQLite file or a PostgreSQL database that several processes share.
 
     Methods can be called from any thread. Every error of the database becomes a
-    :class:`LedgerError` whose message names the database. Neither the message nor its causes
-    contain a secret of the URL.
+    :class:`LedgerError` whose message names the database. The message and the error's causes
+    contain no secret of the URL.
 
     `read`, `alone`, `change` and `write` wait while the database cannot be reached, and then repeat
     their statements. The first execution of a repeated statement may have taken effect, if only its

@@ -47,9 +47,9 @@ class RootCause(NamedTuple):
 def root_cause(error_class: str, text: str) -> RootCause | None:
     r"""Extract the root cause from the text of an exception of PySpark or Py4J.
 
-    The result is the Python worker's exception if the text has one, else the last of Java's causes.
-    The result is None if the exception's class does not wrap other exceptions, or the text has no
-    cause.
+    The result is the Python worker's exception. For a text without a Python exception, it is the
+    last of Java's causes. The result is None if the exception's class does not wrap other
+    exceptions, or the text has no cause.
 
     >>> text = "An error occurred while calling o1.save.\n: a.B: no\n\tat x\nCaused by: c.D: full\n"
     >>> root_cause("py4j.protocol.Py4JJavaError", text)

@@ -163,10 +163,10 @@ class OutputStore(Store):
         return {key for key in keys if self._database.rows(_SQL["done"], topic=topic_id, batch=key)}
 
     def unfinished(self, topic_id: str) -> tuple[Starts, ...]:
-        """Return the start offsets of the attempts that are neither finished nor aborted.
+        """Return the start offsets of the attempts that are still running.
 
-        This first aborts the attempts of batches that no process is running. A batch counts as
-        running until `SLACK_MS` after the end of its lease. An aborted attempt stays aborted.
+        Attempts of batches that no process is running are aborted first. A batch counts as running
+        until `SLACK_MS` after the end of its lease. An aborted attempt stays aborted.
         """
         values = {"topic": topic_id, "lately_ms": self._clock() - SLACK_MS}
 

@@ -181,7 +181,7 @@ class Ledger:
 
 
 def _prepare(database: Database) -> None:
-    """Create or upgrade the tables; other processes wait meanwhile.
+    """Create or upgrade the tables; other processes wait until this is done.
 
     LedgerError is raised if the database cannot be read or written, and LedgerSchemaError if a
     newer Headrace or another program created the tables.

@@ -215,9 +215,9 @@ class ProofStore(Store):
     def verify(self, gate_name: str) -> Verification:
         """Check every offset that a gate has planned; return its spans and findings.
 
-        Read permission on the database is enough. The gate may run meanwhile, because all rows are
-        read in one snapshot. Memory grows with the number of spans and findings, not with the
-        number of batches.
+        Read permission on the database is enough. The gate may run during the check, because all
+        rows are read in one snapshot. Memory grows with the number of spans and findings, not with
+        the number of batches.
 
         Raises:
             LedgerError: The ledger cannot be read.
