@@ -201,11 +201,11 @@ class Choice:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether the batches are filtered by status, or by the time of their plan."""
+        """Whether ``--status``, ``--since`` or ``--until`` filters the batches."""
         return any(value is not None for value in (self.status, self.since_ms, self.until_ms))
 
     def includes(self, batch: BatchRecord) -> bool:
-        """Whether a failed batch has the selected status, and was planned in the selected time."""
+        """Whether a failed batch has the selected status and was planned in the time range."""
         return (
             self.status in {None, batch.status}
             and (self.since_ms is None or batch.created_time_ms >= self.since_ms)
@@ -280,17 +280,17 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
 
 
 class Work(NamedTuple):
-    """Source options and handler of each gate whose batches are run, and the ledger's URL."""
+    """Everything that a backfill needs to run batches: source options, handlers, and the ledger."""
 
     options: Callable[[str], dict[str, str]]
-    """Returns the source options that a flow declares for a gate; empty with ``--handler``."""
+    """Returns the source options of a gate as its flow declares them; empty with ``--handler``."""
     handler: Callable[[str], "Handler"]
     ledger: str
     """URL of the ledger: the flow's own, or the value of ``--ledger``."""
 
 
 def work_of(handler: str | None, transform: str | None, flow: str | None, ledger: str) -> Work:
-    """Return the options and the handler for ``--handler`` and ``--transform``, or for ``--flow``.
+    """Return source options, handlers and the ledger's URL for ``--handler`` or ``--flow``.
 
     Raise OptionError unless exactly one of ``--handler`` and ``--flow`` is given.
     """
@@ -377,9 +377,9 @@ def _print_plan(
 def plan_table(
     batches: Sequence[BatchRecord], gone_of: Mapping[str, Sequence[OffsetRange]]
 ) -> Table:
-    """Return a table of the batches that would be run.
+    """Return a table of the batches that a backfill would run.
 
-    ``gone_of`` has, by batch key, the ranges whose records have left the source.
+    ``gone_of`` maps each batch key to the ranges whose records are no longer in the source.
     """
 
     def still_there(batch: BatchRecord) -> str:

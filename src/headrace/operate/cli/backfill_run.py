@@ -104,7 +104,7 @@ class ManualBackfill:
         ]
 
     def run(self) -> None:
-        """Run the batches until they are done, or `stop` is called.
+        """Run the batches until each batch was run once, or `stop` is called.
 
         A second Ctrl-C releases the current batch and raises KeyboardInterrupt. After a
         LedgerError the current batch may stay claimed until its lease expires.
@@ -218,7 +218,7 @@ class Outcome(IntEnum):
     """The batch was not run, because another process runs it."""
     FAILED = 2
     DEAD = 3
-    """The batch or record is dead. Records that have left the source count as dead too."""
+    """The batch or record is dead. A record that is no longer in the source counts as dead too."""
     NOT_RUN = 4
     """The backfill ended before the batch began."""
 
@@ -240,7 +240,7 @@ _WORDS: Final = {
 class Tally:
     """Counts the outcomes of the selected batches from the events of the backfill.
 
-    If a batch is run in parts, each record counts by the outcome of its part.
+    If a batch is run in parts, the outcome of a part counts for the records of this part only.
     """
 
     def __init__(self, ledger: Ledger, chosen: Sequence[BatchRecord]) -> None:
@@ -304,8 +304,8 @@ class Tally:
 def progress_view(records: int, *, as_json: bool) -> "ProgressLines":
     """Return a view that prints a backfill's progress.
 
-    With ``as_json``, the view prints JSON objects. Otherwise it draws a bar on a terminal, and
-    prints lines elsewhere. ``records`` is the number of records that fill the bar.
+    With ``as_json``, the view prints JSON objects. Otherwise it draws a bar on a terminal, or
+    prints lines if there is no terminal. The bar is full at ``records`` processed records.
     """
     if as_json:
         return ProgressJson()
@@ -325,7 +325,7 @@ class ProgressLines:
         typer.echo(words, err=True)
 
     def end(self, tally: "Tally") -> None:
-        """Print the numbers of batches and records by outcome. Call it after the ``with`` block."""
+        """Print the numbers of batches and records by outcome, after the view was closed."""
         typer.echo(summary(tally))
 
     def __enter__(self) -> Self:

@@ -67,10 +67,10 @@ def _sql(shop: sqlalchemy.Engine, statement: str, **values: object) -> list[Any]
 
 
 def handle(folder: Path, shop: sqlalchemy.Engine, df: Any, batch: Any) -> None:
-    """Handle a batch of either query: write its orders into the SQLite file.
+    """Write the orders of a batch into the SQLite file. Both queries use this handler.
 
-    With a gate, write each batch once, and reject bad orders. Without a gate, ``batch`` is None,
-    and a bad order raises ValueError.
+    In the query with a gate, write each batch once, and reject bad orders. In the query without a
+    gate, ``batch`` is None; raise ValueError for a bad order.
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -149,8 +149,8 @@ def _open_topic(servers: str) -> tuple[Append, dict[str, str]]:
 class Demo:
     """State of a running demo.
 
-    ``sending_s`` is the monotonic time (s) up to which orders were sent; None while no orders are
-    sent.
+    ``sending_s`` is the monotonic time (s) up to which the demo has sent the orders that were due;
+    None while the demo sends no orders.
     """
 
     folder: Path
@@ -349,9 +349,10 @@ def demo(
 
 
 def prepare(cleanup: ExitStack, ledger: str | None, pace: float, *, broker: bool) -> Demo:
-    """Open a demo's ledger, its SQLite file, and its journal or broker, in a temporary folder.
+    """Create a temporary folder. Open the demo's ledger, SQLite file, and journal or broker in it.
 
-    ``cleanup`` closes them, stops the driver and deletes the folder.
+    When ``cleanup`` closes, the ledger and the journal or broker are closed, the driver is stopped,
+    and the folder is deleted.
     """
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="headrace-demo-")))
     url = ledger or f"sqlite:///{folder}/headrace.db"

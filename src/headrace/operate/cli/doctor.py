@@ -34,8 +34,8 @@ CONNECT_S: Final = 5.0
 """Time limit for a connection to a broker's listener (s)."""
 
 LONG_LOG_BYTES: Final = 8_000_000
-"""Size of a SQLite ledger's write-ahead log (bytes) above which `check_ledger` warns, because
-a reader probably holds an old snapshot."""
+"""`check_ledger` warns if the write-ahead log of a SQLite ledger is larger than this (bytes),
+because a program probably reads an old snapshot of the ledger."""
 
 SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 
@@ -169,10 +169,11 @@ def check_pandas(found: str | None) -> Check:
 
 
 def check_delta(found: str, bounds: str, spark: str | None) -> Check:
-    """Check that the installed Delta Lake, of version ``found``, supports the installed pyspark.
+    """Check that the installed version of Delta Lake supports the installed version of pyspark.
 
-    ``bounds`` are the versions of pyspark that Delta Lake declares, such as ``<=4.2.0,>=4.0.1``.
-    ``spark`` is the version of pyspark; None if it is not installed.
+    ``found`` is the version of Delta Lake, and ``spark`` the version of pyspark; None if pyspark is
+    not installed. ``bounds`` are the versions of pyspark that Delta Lake supports, such as
+    ``<=4.2.0,>=4.0.1``.
     """
     if spark is None or _is_within(spark, bounds):
         return Check("delta-spark", Level.OK, found)
@@ -181,9 +182,9 @@ def check_delta(found: str, bounds: str, spark: str | None) -> Check:
 
 
 def check_spark_defaults(file: Path | None) -> Check:
-    """Check that ``spark-defaults.conf`` sets `SOCKETS` to true, which saves 40 ms in each task.
+    """Check that ``spark-defaults.conf`` sets the option `SOCKETS` to true.
 
-    ``file`` is None if the file does not exist.
+    With this option, each Spark task takes 40 ms less. ``file`` is None if the file does not exist.
     """
     text = file.read_text(errors="replace") if file else ""
     values = re.findall(rf"^\s*{re.escape(SOCKETS)}[\s=:]+(\S+)", text, re.MULTILINE)
@@ -268,7 +269,8 @@ def check_listeners(
 def _problem(check: str, error: HeadraceError) -> Check:
     """Return the `Check` of level ``problem`` for an error.
 
-    The text after the error's first semicolon outside parentheses becomes the advice.
+    The error's text is split at its first semicolon outside parentheses: the text after it is the
+    advice.
     """
     problem, *advice = re.split(r"; (?![^(]*\))", str(error).rstrip("."), maxsplit=1)
     return Check(check, Level.PROBLEM, problem, "".join(advice))

@@ -33,8 +33,8 @@ class ExitStatus(IntEnum):
 
 
 _AGAIN_S: Final = 0.02
-"""Time after which a signal that was lost in a finalizer is raised again (s). Most finalizers end
-sooner; in a longer finalizer the signal is lost and raised once more."""
+"""A signal that was lost in a finalizer is raised again after this time (s). Most finalizers end
+sooner. If a finalizer takes longer, the signal is lost again, and is raised once more."""
 
 ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
 """Signals that `leave` handles, so that they end a command in good order."""
@@ -53,10 +53,10 @@ def leave(number: int, _frame: object) -> NoReturn:
 
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Raise a signal again whenever its exception is lost in a finalizer, until it has an effect.
+    """Raise a signal again if its exception was lost in a finalizer, until it has an effect.
 
-    Python ignores exceptions in finalizers, so Ctrl-C would be lost there. Use this context in the
-    main thread only; it uses SIGALRM and the interval timer ITIMER_REAL.
+    Python ignores exceptions in finalizers, so a signal during a finalizer would have no effect.
+    Use this context in the main thread only; it uses SIGALRM and the interval timer ITIMER_REAL.
     """
     lost: int | None = None
 

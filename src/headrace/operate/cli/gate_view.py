@@ -28,14 +28,14 @@ from headrace.operate.status.trends import Trend
 from headrace.operate.status.words import SHORT
 
 BATCHES: Final = 6
-"""Largest number of a gate's batches that are shown, each with a bar for its duration."""
+"""The view shows at most this many batches of a gate, each with a bar for its duration."""
 
 PARTITIONS: Final = 8
-"""Largest number of rows for a gate's partitions. If there are more partitions, the last row
-combines the others."""
+"""The table of a gate's partitions has at most this many rows. If there are more partitions, the
+last row is the sum of the partitions that have no row."""
 
 NEEDS: Final = 5
-"""Largest number of a gate's needs (problems) that are shown; the last line counts the others."""
+"""The view shows at most this many needs (problems) of a gate. A last line counts further needs."""
 
 WIDE: Final = 100
 """Smallest width of a terminal on which an overview has all columns (characters)."""
@@ -94,10 +94,10 @@ def _panel(snapshot: GateSnapshot, width: int) -> Panel:
 
 
 def needs_view(needs: Sequence[Need], most: int) -> RenderableType:
-    """Return a view of needs (problems): a sentence for each, and the command that acts on it.
+    """Return a view of needs (problems): a sentence and a command for each need.
 
-    If there are more needs than ``most``, needs of one kind share a sentence, and the view shows
-    ``most`` sentences.
+    If there are more than ``most`` needs, all needs of one kind share a sentence, and the view
+    shows at most ``most`` sentences.
     """
     if len(needs) <= most:
         return Group(*(line for need in needs for line in _need(need)))
@@ -311,8 +311,8 @@ def _has_ended(snapshot: GateSnapshot) -> bool:
 def _partitions(snapshot: GateSnapshot) -> Table:
     """Return a table of the last batch's partitions, with bars for their lags.
 
-    After the end of the query, the table has the number of records that the batch left in each
-    partition, instead of the lag.
+    If the query has ended, the table shows the number of records that the batch left in each
+    partition, instead of the partition's lag.
     """
     partitions = snapshot.partitions
     ended = _has_ended(snapshot)

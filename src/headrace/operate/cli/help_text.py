@@ -12,7 +12,7 @@ from typing import Any, Final
 NARROWEST, WIDEST = 40, 100
 
 _NAMES_WIDTH: Final = 28
-"""Up to this length (characters), the name of an option or command has its help on the same line.
+"""Largest length (characters) of the name of an option or command whose help is on the same line.
 The help of a longer name begins on the next line."""
 
 
@@ -23,8 +23,9 @@ def help_text(
     groups: Mapping[str, Mapping[str, str]] | None = None,
     examples: Sequence[str] = (),
 ) -> str:
-    """Return the help of a typer command, whose class has no public name.
+    """Return the help of a typer command.
 
+    ``command`` and ``context`` are Any, because their classes have no public names.
     ``groups`` maps a group's title to the help of each subcommand, by the subcommand's name.
     Default: one group with the command's own subcommands and their short help.
     """

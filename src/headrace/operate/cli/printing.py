@@ -35,7 +35,7 @@ def batch_number(number: int | None) -> str:
 
 
 def fitting(facts: Iterable[str], width: int) -> str:
-    """Join as many facts as fit into ``width`` characters, at least the first; cut no fact."""
+    """Join as many whole facts as fit into ``width`` characters, but at least the first fact."""
     shown = ""
     for fact in map(printable, facts):
         longer = f"{shown} · {fact}" if shown else fact
@@ -192,7 +192,7 @@ def if_more(found: int, limit: int, which: str) -> list[Text]:
 
 
 def flat(record: Any) -> dict[str, Any]:
-    """Return a dataclass's fields for JSON; the fields of ``offsets`` are at the top level too."""
+    """Return a dataclass's fields for JSON; replace the field ``offsets`` by its own fields."""
     values = asdict(record)
     return {**values.pop("offsets"), **values}
 
@@ -275,9 +275,9 @@ Watch = Annotated[
 def show_or_watch(draw: Callable[[int | None], RenderableType | None], *, watch: bool) -> None:
     """Print the result of ``draw`` once, or with ``watch`` every second.
 
-    With ``watch`` on a terminal, each result replaces the preceding result, and ``draw`` takes the
-    terminal's height (lines), into which the result has to fit. Otherwise ``draw`` takes None.
-    ``draw`` returns None if it has already printed JSON.
+    With ``watch`` on a terminal, each result replaces the preceding result. ``draw`` is then called
+    with the terminal's height (lines), and its result has to fit into this height. Otherwise
+    ``draw`` is called with None. ``draw`` returns None if it has already printed JSON.
     """
     console = Console()
     if watch and console.is_terminal:

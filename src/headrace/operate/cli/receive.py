@@ -46,15 +46,16 @@ Settings = TypeVar("Settings")
 
 
 class OptionValues(dict[str, Any]):
-    """Values of the command line's options, by the names of the settings' fields.
+    """Values of the command line's options. The keys are names of fields of the settings.
 
-    Call `complete` to add the fields that the command line does not have.
+    Call `complete` to add the fields for which there is no option.
     """
 
     def complete(self, kind: type) -> None:
-        """Add secrets from files or environment variables, and names made from journal and lane.
+        """Add the values of fields that are secrets, or that contain the journal's name and lane.
 
-        ``kind`` is the settings' dataclass, whose fields say where each value comes from.
+        Secrets come from files or environment variables. ``kind`` is the dataclass of the settings;
+        each of its fields declares where its value comes from.
         """
         for item, _, _ in described_fields(kind):
             given_by = option_of(item)
@@ -84,11 +85,11 @@ class OptionValues(dict[str, Any]):
 
 
 def options_from(*kinds: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds options for settings to a command.
+    """Return a decorator that adds options to a command.
 
-    The fields of the dataclasses ``kinds``, and of nested dataclasses, declare the options
-    (`option`). The command takes their `OptionValues` as its first argument. A parameter of the
-    command replaces an option of the same name.
+    Each field of the dataclasses ``kinds``, and of dataclasses nested in them, can declare an
+    option with `option`. The command takes the options' values, as `OptionValues`, as its first
+    argument. A parameter of the command replaces an option of the same name.
     """
     made = [parameter for kind in kinds for parameter in _parameters(kind)]
 
@@ -128,9 +129,9 @@ def _parameters(kind: type) -> Iterator[inspect.Parameter]:
 
 
 def _secret_file(name: str, given_by: Option) -> inspect.Parameter:
-    """Return the option that names the file with a secret.
+    """Return an option for the path of a file with the secret ``name``.
 
-    A secret is not an option itself, because other users can read command lines.
+    No option takes the secret itself, because other users of the machine can read command lines.
     """
     text = f"A file with the {name}; or set {given_by.variable}."
     option = typer.Option(given_by.name, metavar="FILE", help=text)
@@ -214,7 +215,7 @@ for _name, (_, _settings) in RECEIVERS.items():
 
 
 def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hosting:
-    """Return the destination and rate limits of the records.
+    """Return the settings of a receiver's journal, lane and rate limits.
 
     Raise OptionError if the command line has ``--ledger`` without ``--gate``, because the ledger
     would not be used.
@@ -240,7 +241,7 @@ def _listen(receiver: Listener, given: OptionValues) -> str:
 
 
 def _warn_of_others(host_name: str, given: OptionValues) -> None:
-    """Log a warning if others on the network can send records, or read tokens and records."""
+    """Log a warning if any client on the network can send records, or read tokens and records."""
     if "token_file" not in given:  # senders of this kind have no token
         _LOG.warning(
             "Every client that can reach %s can send records; let only senders reach it.", host_name

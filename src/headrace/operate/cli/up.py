@@ -67,7 +67,7 @@ def up(
 def _start(cleanup: ExitStack, topics: list[str], left_out: set[Service]) -> dict[str, Any]:
     """Start the services that are not in ``left_out``. Return the values for ``--json``.
 
-    ``kafka`` is the broker's address; None if Kafka is left out.
+    The value ``kafka`` is the broker's address, or None if Kafka is left out.
     """
     from headrace.operate.local.servers import local_postgresql, start_kafka  # noqa: PLC0415
 

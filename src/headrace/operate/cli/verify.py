@@ -55,7 +55,7 @@ _EXIT_STATUS: Final = {
 _WORST: Final = (Verdict.BROKEN, Verdict.SKIPPED, Verdict.OPEN)
 
 SPANS: Final = 20
-"""Number of spans (ranges of offsets) above which only spans with unprocessed offsets have a
+"""If there are more spans (ranges of offsets) than this, only spans with unprocessed offsets have a
 line."""
 
 _COUNTS: Final = ("processed", "open", "dead", "lost", "missing")

@@ -87,15 +87,16 @@ PAGES: Final[tuple[tuple[str, Callable[[Site, str, Query], Page]], ...]] = (
     ("/actions", actions_page),
     ("/", overview_page),
 )
-"""Function of each page, by the page's path. A path that ends with ``/`` is followed by a name."""
+"""Paths of the pages, each with the function that returns the page. A path that ends with ``/`` is
+followed by a name, which the function receives."""
 
 
 _MOST_OUTCOMES: Final = 100
-"""Largest number of outcomes of actions that are kept for the pages that show them."""
+"""The server keeps the outcomes of at most this many actions, to show them on the next page."""
 
 
 class _AnyPath(PathConvertor):
-    """Path in a route that may contain line ends, because names of gates may contain them."""
+    """Route parameter for a path with any characters, line ends included, as in gates' names."""
 
     regex = "(?s:.*)"
 
@@ -231,9 +232,9 @@ class Dashboard:
         return Response(data, media_type=_STATIC[name], headers=headers)
 
     def _reader_only(self, request: Request) -> Response | None:
-        """Return the sign-in page for a client that may not read; None for a client that may read.
+        """Return the sign-in page if the client may not read pages; None if it may.
 
-        Raise RefusedError for a client that may not read and does not accept HTML.
+        Raise RefusedError if the client may not read pages and does not accept HTML.
         """
         if self.settings.is_local or self._session(request) is not None:
             return None
@@ -364,7 +365,7 @@ def _own_path(target: str) -> str:
 
 
 STOP_S: Final = 2
-"""Time for which the server waits for unfinished responses when it stops (s)."""
+"""When the server stops, it waits at most this long for unfinished responses (s)."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -440,7 +441,7 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Stop the server in good order on SIGTERM and Ctrl-C.
 
-        Uvicorn's own method raises the signal once more after the stop, which would end the command
+        Uvicorn's own method raises the signal once more after the stop. The command would then end
         with a traceback or by the signal.
         """
         before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}

@@ -12,7 +12,7 @@ from headrace.operate.dashboard.pages import NotFoundError, Page, Query, Site, w
 from headrace.operate.status.actions import RetryQueue, is_queued
 
 MOST_BYTES: Final = 20_000
-"""Longest value that a form can edit (bytes). URL-encoded, each byte may take three."""
+"""A form can edit values up to this length (bytes). URL encoding may triple the length."""
 
 _KEPT: Final = "\n\t"
 
@@ -20,9 +20,9 @@ _KEPT: Final = "\n\t"
 def correctable(value: bytes | None) -> str | None:
     r"""Return the text of a value that a form can edit; None for any other value.
 
-    Such a value is UTF-8, at most `MOST_BYTES` long, and has only visible characters that a browser
-    leaves as they are. Its lines all end with LF or all with CR LF, because a browser sends all
-    line ends alike.
+    A form can edit a value if it is UTF-8, is at most `MOST_BYTES` long, and has only printable
+    characters, tabs and line ends. All its lines must end with LF, or all with CR LF, because a
+    browser changes all line ends to one kind.
 
     >>> correctable(b'{"a": "12,50"}'), correctable(b"a\r\nb"), correctable(b"\xff")
     ('{"a": "12,50"}', 'a\nb', None)
@@ -60,7 +60,7 @@ def _ends_with_crlf(text: str) -> bool:
 
 
 GROUPS: Final = 100
-"""Largest number of groups of batches on a page, and of groups of dead letters."""
+"""A page shows at most this many groups of batches, and as many groups of dead letters."""
 
 MOST_ALIKE: Final = 1_000
 """A form acts on at most this many batches or dead letters, the oldest first."""
@@ -73,7 +73,10 @@ PARTS: Final = 200
 
 
 def failures_page(site: Site, _name: str, query: Query) -> Page:
-    """Return the page of failures grouped by reason, of all gates or of ``gate``."""
+    """Return the page of failures, grouped by reason.
+
+    ``gate`` in ``query`` names a gate. Without it, the page has the failures of all gates.
+    """
     gate = query.get("gate") or None
     skip = whole_number(query.get("skip", "")) or 0
 
@@ -97,9 +100,10 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def _revision(gate: str | None = None) -> Revision:
-    """Return a revision for a page about ``gate``, or about all gates for None.
+    """Return a function whose result changes when a page about ``gate`` may have changed.
 
-    The revision changes with each action of an operator, and with each change of these gates.
+    The result changes with each action of an operator and with each change of the gate. If ``gate``
+    is None, the result changes with each change of each gate.
     """
 
     def revision(fleet: Fleet) -> object:
@@ -127,7 +131,10 @@ def letters_alike(ledger: Ledger, gate: str, error: str) -> list[DeadLetterRecor
 
 
 def group_page(site: Site, _name: str, query: Query) -> Page:
-    """Return the page of equal failures: batches (``what=batch``) or records (``what=letter``)."""
+    """Return the page of a group of equal failures.
+
+    With ``what=letter`` in ``query``, they are dead letters; otherwise they are batches.
+    """
     gate, error = query.get("gate", ""), query.get("error", "")
     kind = "letter" if query.get("what") == "letter" else "batch"
     begin = whole_number(query.get("after", "")) or 0
@@ -192,7 +199,10 @@ def _alike(site: Site, template: str, messages: Sequence[str], values: Mapping[s
 
 
 def batch_page(site: Site, name: str, query: Query) -> Page:
-    """Return the page of a batch, without the first ``skip`` ranges and dead letters."""
+    """Return the page of the batch whose key is ``name``.
+
+    ``skip`` in ``query`` is the number of ranges and of dead letters that are left out.
+    """
     skip = whole_number(query.get("skip", "")) or 0
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:

@@ -36,14 +36,15 @@ SPANS: Final[Mapping[str, int | None]] = {
     "7 d": 604_800_000,
     "all": None,
 }
-"""Lengths (ms) of the time spans up to now that a gate's charts offer; None: the whole ledger."""
+"""Time spans that a viewer can choose for a gate's charts: name and length (ms), counted back from
+now. None stands for the whole history in the ledger."""
 
 SPAN: Final = "15 min"
 """Default time span of a gate's charts, a key of `SPANS`."""
 
 POINTS: Final = 900
-"""Largest number of points in a chart. The time range is divided into this many periods, and the
-batches of one period share a point."""
+"""A chart has at most this many points. The time range is divided into this many periods, and the
+batches of a period are combined into one point."""
 
 SHORTEST_MS: Final = 60_000
 """Shortest time range of the charts (ms), for a gate that has just begun."""
@@ -52,8 +53,8 @@ SHORTEST_RANGE_MS: Final = 1_000
 """Shortest time range that a page's address can name (ms)."""
 
 CLOCKS_APART_MS: Final = 60_000
-"""Time (ms) by which charts up to now reach beyond now, because a planner's clock may be ahead of
-this machine's clock."""
+"""A chart that ends now has batches up to this time (ms) after now, because a planner's clock may
+be ahead of this machine's clock."""
 
 
 def named_range(query: Query) -> tuple[int, int] | None:
@@ -73,13 +74,13 @@ def chart_range(
 ) -> tuple[int, int]:
     """Return the time range of the charts (ms since the epoch).
 
-    ``query`` names the range with ``from`` and ``until``, or names a span up to now. A span begins
-    with the first batch in it, so that a gate that is three minutes old fills its charts. A span
-    ends with the last batch if more than half of the charts would be empty, as after the end of a
-    query.
+    ``query`` names the range with ``from`` and ``until``, or names a span of `SPANS`. The range of
+    a span begins with the first batch in the span, so that a gate that is three minutes old fills
+    its charts. The range ends now. If more than half of the charts would then be empty, as after
+    the end of a query, it ends with the last batch.
 
-    ``oldest_ms`` takes a time and returns the time of the first plan since then. ``newest_ms`` is
-    the time of the last plan. Both are None if there is no plan.
+    ``oldest_ms`` takes a time, and returns the time at which the first batch after it was planned.
+    ``newest_ms`` is the time at which the last batch was planned. Both are None without a batch.
     """
     named = named_range(query)
     if named is not None:
@@ -173,7 +174,7 @@ def _failures(points: Sequence[SeriesPoint], apart_ms: int) -> list[dict[str, An
 
 
 ROWS: Final = 100
-"""Largest number of batches on the page of batches, or of partitions on the page of partitions."""
+"""Largest number of rows on the page of a gate's batches, and on the page of its partitions."""
 
 
 def batches_page(site: Site, _name: str, query: Query) -> Page:
@@ -214,7 +215,7 @@ def batches_page(site: Site, _name: str, query: Query) -> Page:
 def partitions_page(site: Site, _name: str, query: Query) -> Page:
     """Return the page of the partitions of a gate's newest batch.
 
-    Partitions in which the batch left the most records come first.
+    Partitions are sorted by the number of records that the batch did not admit, largest first.
     """
     gate = query.get("gate", "")
     skip = whole_number(query.get("skip", "")) or 0
@@ -233,7 +234,7 @@ def partitions_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def by_lag(partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
-    """Return partitions sorted by the records that the batch left in them, most first."""
+    """Sort partitions by the number of records that the batch did not admit, largest first."""
 
     def order(each: PartitionSnapshot) -> tuple[int, int, str, int]:
         return -(each.left or 0), -each.admitted, each.topic, each.partition
@@ -250,7 +251,7 @@ def _page(key: str, title: str, gate: str, look: Any) -> Page:
 BATCHES: Final = 20
 ACTIONS: Final = 5
 WORST: Final = 8
-"""Number of partitions with a row below the heat map: those with the largest lags."""
+"""The table below the heat map shows this many partitions, the ones with the largest lags."""
 
 MOST_CELLS: Final = 2_000
 """Largest number of partitions that the heat map shows."""
@@ -356,9 +357,10 @@ def beyond_state(snapshot: GateSnapshot) -> str:
 
 
 def cells_of(partitions: Sequence[PartitionSnapshot]) -> list[tuple[PartitionSnapshot, int]]:
-    """Return partitions, sorted by topic and number, each with a shade for the heat map.
+    """Return partitions, sorted by topic and number, each with its shade in the heat map.
 
-    The shade grows with the records that the batch left in the partition; 0 means no records.
+    The more records of the partition the batch did not admit, the higher is the shade. Shade 0
+    means that no records are left.
     """
     largest = max((cell.left or 0 for cell in partitions), default=0)
     ordered = sorted(partitions, key=lambda cell: (cell.topic, cell.partition))[:MOST_CELLS]

@@ -33,13 +33,13 @@ from headrace.operate.dashboard.fleet import Fleet
 Answer = TypeVar("Answer")
 
 TRY_AGAIN_S: Final = 1.0
-"""Shortest time between a failed attempt to open the ledger and the next attempt (s)."""
+"""If the ledger cannot be opened, it is opened again after this time at the earliest (s)."""
 
 
 class LedgerLink:
-    """Opens the ledger for reading when it is needed, and again after it was unreachable.
+    """Opens the ledger for reading at the first use, and again after an error.
 
-    Until a first gated query creates the ledger, pages read an empty ledger instead. Methods may be
+    Until a gated query has created the ledger, an empty ledger takes its place. Methods may be
     called from any thread.
     """
 
@@ -77,7 +77,7 @@ class LedgerLink:
 
     @contextmanager
     def writing(self) -> Iterator[Ledger]:
-        """Return a context with the ledger open for writing; never create or migrate a ledger."""
+        """Open the ledger for writing during the context, without creating or migrating it."""
         with Ledger.join(self.url) as ledger:
             yield ledger
 
@@ -94,7 +94,7 @@ class LedgerLink:
             return
 
     def close(self) -> None:
-        """Close the ledger, and delete the empty ledger that stood in for it."""
+        """Close the ledger. Delete the empty ledger that was used until the ledger existed."""
         with self._lock:
             ledgers, self._opened, self._empty = (self._opened, self._empty), None, None
             folder, self._folder = self._folder, None
@@ -163,11 +163,11 @@ ROUND_S: Final = 0.5
 """Shortest interval between two rounds (s). A round reads the ledger and updates the pages."""
 
 REST: Final = 19
-"""Rest after a round, as a multiple of the round's processor time."""
+"""After a round, the server rests for the round's processor time multiplied by this number."""
 
 REFRESH_S: Final = 5.0
-"""Interval after which an unchanged page is rendered again (s), because ages change and gates fall
-silent."""
+"""A page is rendered again after this time (s) even if the ledger has not changed, because the
+ages that the page shows change, and a gate may have fallen silent."""
 
 KEPT_S: Final = 60.0
 """Time for which a page's state is kept after its last viewer has left (s), in case a viewer
@@ -188,8 +188,8 @@ class View:
 
     Attributes:
         regions: HTML of each region, by the identifier of the region's HTML element.
-        orders: Order of the elements of each list, by the list's identifier. Each element is a
-            region, given by its identifier.
+        orders: For each list, by its identifier: the identifiers of the regions in the list, in
+            order.
     """
 
     regions: Mapping[str, str]
@@ -204,7 +204,7 @@ Revision = Callable[[Fleet], object]
 
 
 class Channel:
-    """A page that is viewed, with its regions and the version in which each region changed last."""
+    """A viewed page. For each region, it has the HTML and the page's version at its last change."""
 
     def __init__(self, look: Look, revision: Revision) -> None:
         self.look: Final = look
@@ -246,7 +246,7 @@ class Channel:
             self.version = version
 
     def since(self, version: int) -> str | None:
-        """Return the regions and orders that changed after a version, as JSON; None if none did."""
+        """Return what has changed since a version of the page, as JSON; None if nothing changed."""
         if version >= self.version:
             return None
         regions = {name: html for name, (at, html) in self._regions.items() if at > version}

@@ -47,7 +47,7 @@ _COLUMNS: Final = [
     for column, beside in zip_longest(GATE_COLUMNS, GATE_COLUMNS[1:])
     if not column.is_beside
 ]
-"""Columns of the page, each with the column that shares its cells, or with None."""
+"""Columns of the page. Each is paired with the column whose text is in the same cells, or None."""
 
 COLUMNS_CSS: Final = (
     "@media (min-width: 761px) { table.gates tr { grid-template-columns: "
@@ -63,7 +63,7 @@ class Choice:
 
     Attributes:
         sort: Name of the order.
-        q: Text in the names of the gates, in upper or lower case; empty for all gates.
+        q: Text that a gate's name must contain, ignoring case; empty for all gates.
         state: State of the gates; empty for every state.
         need: Kind of need that the gates have; empty for all gates.
     """
@@ -160,7 +160,7 @@ def _group_view(group: NeedGroup) -> dict[str, object]:
 
 
 class _Rows:
-    """Keeps the rendered row of each gate; renders a row again only if its gate has changed."""
+    """Keeps the HTML of each gate's row, and renders a row again only if the gate has changed."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -185,7 +185,7 @@ class _Rows:
 
 
 def _look_alike(one: GateSnapshot, other: GateSnapshot) -> bool:
-    """Whether two snapshots are equal apart from their times, the ages of their lags, and needs."""
+    """Whether two snapshots are equal. Times, ages of lags, and needs are not compared."""
     if one is other:
         return True
     return _ageless(one) == _ageless(other)
@@ -197,7 +197,7 @@ def _ageless(snapshot: GateSnapshot) -> GateSnapshot:
 
 ACTIONS: Final = 100
 SPAN_COUNTS: Final = ("processed", "pruned", "open", "dead", "lost", "missing")
-"""Names of the counts of a span's offsets, one count for each outcome."""
+"""Outcomes of the offsets of a span (range of offsets). The page shows a count for each."""
 
 SPANS: Final = 500
 """Largest number of spans on a page."""
@@ -274,9 +274,10 @@ def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
 
 
 def actions_page(site: Site, _name: str, query: Query) -> Page:
-    """Return the page of operators' actions on all gates, or on ``gate``, the newest first.
+    """Return the page of operators' actions, the newest first.
 
-    ``before`` is the number of the last action of the preceding page.
+    In ``query``, ``gate`` names a gate; without it, the page has the actions on all gates.
+    ``before`` is the number of the last action on the preceding page.
     """
     gate = query.get("gate") or None
     before = whole_number(query.get("before", ""))
@@ -337,7 +338,7 @@ def _over_since_ms(ledger: Ledger, gate_name: str) -> int | None:
 
 
 def layers_of(stages: Sequence[StageSnapshot]) -> list[list[StageSnapshot]]:
-    """Return a flow's stages in layers; each stage is below all of its upstream stages."""
+    """Arrange a flow's stages in layers, so that a stage comes after all its upstream stages."""
     depth = {stage.stage: 0 for stage in stages}
     for _ in stages:  # as often as the longest chain has stages, and no longer in a circle
         for stage in stages:
