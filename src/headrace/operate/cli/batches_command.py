@@ -121,9 +121,9 @@ def batches(listing: opt.Listing, *, word: GateOrKey = None, status: Statuses = 
 def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str | BatchRecord:
     """Return the gate whose name is ``word``, or else the batch whose key begins with ``word``.
 
-    A key's prefix has 4 to 32 hexadecimal digits. ``is_gate`` says that other options require a
-    gate. Raise OptionError if nothing matches, if a gate and a batch match without ``is_gate``, or
-    if only a batch matches with ``is_gate``.
+    For a batch, ``word`` has 4 to 32 hexadecimal digits. With ``is_gate``, it must be a gate,
+    because other options require a gate. Raise OptionError if nothing matches. Without ``is_gate``,
+    raise it too if a gate and a batch match.
     """
     digits = word.strip().lower()
     keys = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.flow import RunningFlow
 
 MOST_CHARACTERS: Final = 2000
-"""Maximum number of characters that the command's error quotes from a query's error."""
+"""The command's error quotes at most this many characters of a query's error."""
 
 flow = typer.Typer(
     help="List and run flows: stages in a chain.", no_args_is_help=True, add_completion=False

@@ -38,7 +38,7 @@ NEEDS: Final = 5
 """The view shows at most this many needs (problems) of a gate. A last line counts further needs."""
 
 WIDE: Final = 100
-"""Smallest width of a terminal on which an overview has all columns (characters)."""
+"""An overview has all columns on a terminal of at least this width (characters)."""
 
 _URGENT: Final = {
     Urgency.NOW: "bold red",

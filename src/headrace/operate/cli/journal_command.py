@@ -33,7 +33,7 @@ from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.status import words
 
 FINDINGS: Final = 100
-"""Largest number of findings that are shown, one line each; the last line counts the others."""
+"""The view shows at most this many findings, a line each. A last line counts the other findings."""
 
 _STYLES: Final = {
     **dict.fromkeys(DEFECTS, "bold red"),

@@ -298,9 +298,9 @@ class Listing:
 
 
 def secret_of(file: Path | None, option: str, variable: str) -> str | None:
-    """Return the secret in ``file``, or if that is None, in an environment variable.
+    """Return the secret in ``file``, or in an environment variable if ``file`` is None.
 
-    Return None if the variable is not set either.
+    Return None if the variable is not set.
     """
     return os.environ.get(variable) if file is None else _text_of(file, option).strip()
 

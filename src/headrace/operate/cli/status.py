@@ -26,7 +26,7 @@ from headrace.operate.status.sources import Sources
 from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs, stages_of
 
 NEEDS: Final = 20
-"""Largest number of needs (problems) that are shown; the last line counts the others."""
+"""The view shows at most this many needs (problems). A last line counts further needs."""
 
 FEWEST_GATES: Final = 3
 """Number of gates that are shown even if the terminal has too few lines for them."""

@@ -183,12 +183,12 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def region_id(*names: str) -> str:
-    """Return an HTML identifier for a region whose names may contain any characters."""
+    """Return a region's HTML identifier, made from names that may contain any characters."""
     return "r" + sha256("\0".join(names).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def path(*parts: object) -> str:
-    """Return the path of a page whose segments may contain any characters.
+    """Return a page's path, made from segments that may contain any characters.
 
     >>> path("gate", "a/b?c")
     '/gate/a%2Fb%3Fc'

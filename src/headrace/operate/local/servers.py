@@ -44,7 +44,8 @@ exec "$@" </dev/null 3<&-
 class ServerProcess:
     """Process of a server; use it in one thread at a time.
 
-    If the calling process is killed, the server is killed too, and its folder is deleted.
+    If the calling process is killed, the server is killed too, and the folder of `serve` is
+    deleted.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class ServerProcess:
     def serve(self, folder: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start the server with this command, and return its process.
 
-        Its output is appended to ``server.log`` in ``folder``.
+        The server's output is appended to ``server.log`` in ``folder``.
         """
         with (folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -160,8 +161,8 @@ SETTINGS = {
 class KafkaBroker(ServerProcess):
     """Kafka broker and its controller in one Java process, on free ports of this machine.
 
-    `close` stops the broker and deletes its data, and so does the end of the calling process. Until
-    then a stopped broker can be started again, with the same data and address.
+    After `stop` the broker can be started again, with the same data and address. `close` and the
+    end of the calling process stop the broker and delete its data.
     """
 
     java_options: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # starts fast

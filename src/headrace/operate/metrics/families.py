@@ -32,7 +32,7 @@ Labels = dict[str, str]
 
 
 class Family(Metric):
-    """Metric family: all metrics with one name. A counter family's name is without ``_total``."""
+    """Metric family: all samples with one name. A counter's family has no ``_total`` in its name."""
 
     def add(self, labels: Labels, value: float) -> None:
         """Add a sample with these labels to a family of gauges or counters."""
@@ -55,20 +55,20 @@ class Family(Metric):
 
 
 def gauge(name: str, text: str) -> Family:
-    """Return a new family of gauges; ``name`` is without the prefix, ``text`` is its help text."""
+    """Return a new family of gauges, named ``headrace_`` and ``name``; ``text`` is its help."""
     return Family(PREFIX + name, text, "gauge")
 
 
 def counter(name: str, text: str) -> Family:
     """Return a new family of counters, whose samples get the suffix ``_total``.
 
-    ``name`` is without the prefix, ``text`` is the help text.
+    The family's name is ``headrace_`` and ``name``; ``text`` is its help.
     """
     return Family(PREFIX + name, text, "counter")
 
 
 def histogram(name: str, text: str) -> Family:
-    """Return a new family of histograms; ``name`` is without the prefix, ``text`` its help text."""
+    """Return a new family of histograms, named ``headrace_`` and ``name``; ``text`` is its help."""
     return Family(PREFIX + name, text, "histogram")
 
 
@@ -86,7 +86,7 @@ class _Collected:
 
 
 def render(families: Iterable[Family], *, openmetrics: bool) -> bytes:
-    """Return the text of all families with samples, in OpenMetrics' or else Prometheus' format."""
+    """Return the text of all families that have samples, in the format of `exposition`."""
     write = openmetrics_text if openmetrics else prometheus_client
     text: bytes = write.generate_latest(_Collected(list(families)))
     return text
@@ -144,10 +144,10 @@ class Totals:
     def _counts(
         self, ledger: Ledger, gates: Sequence[GateMoment], open_batches: OpenBatches
     ) -> dict[str, Counts]:
-        """Count the batches that were planned or unfinished since the last scrape.
+        """Count the batches that may have changed since the last scrape.
 
-        Return, by gate, the counts of the batches that may still change. Add the counts of the
-        other batches to the sums of their gates.
+        Return the counts of the batches that may still change, by gate. Add the counts of the
+        batches that cannot change any more to the sums of their gates.
         """
         oldest_open: dict[str, int] = {}
         for (name, _), (_, since_ms) in open_batches.items():

@@ -15,7 +15,7 @@ from headrace.operate.status.sources import SourceAnswer
 from headrace.operate.status.stages import BOTTLENECK, stages_of
 
 CONSUMER_LAG = "kafka_consumergroup_lag"
-"""Name of the lag metric of danielqsj's kafka_exporter, with the gate as the consumer group."""
+"""Lag metric of danielqsj's kafka_exporter. The gate takes the place of the consumer group."""
 
 
 def partition_families(
@@ -100,10 +100,9 @@ def fact_families(
 def open_families(
     gates: Sequence[GateMoment], open_batches: OpenBatches, letters: Mapping[str, int], now_ms: int
 ) -> list[Family]:
-    """Return the families with the numbers of each gate's unfinished batches and dead letters.
+    """Return the families of unfinished batches, of unresolved dead letters, and of an age.
 
-    Resolved dead letters do not count. A third family has the age of the gate's oldest failed batch
-    (s), which is 0 for a gate without one.
+    The age (s) is the age of a gate's oldest failed batch, or 0 if the gate has no failed batch.
     """
     number = gauge("batches_open", "Batches that are not finished, by status.")
     unresolved = gauge("dead_letters_unresolved", "Dead letters that are not resolved yet.")
@@ -126,8 +125,8 @@ class MetricsMemory:
     It is not thread-safe, so scrapes that share it must not overlap.
 
     Attributes:
-        lags: Source of the gates' lags. Default: a `LagWatch` that computes lags from the ledger
-            and asks no source.
+        lags: Computes the gates' lags. Default: a `LagWatch` that reads the ledger and asks no
+            source.
         totals: Totals of the gates' batches.
     """
 
@@ -158,7 +157,7 @@ def exposition(
         per_partition: Whether to include the lag of each partition. Default: off.
         kafka_exporter_names: Whether to include the lag of each Kafka partition also as
             ``kafka_consumergroup_lag``. Default: off.
-        wait_s: Time to wait for sources that were not asked before (s). Default: 0, so the
+        wait_s: Time to wait for sources that are asked for the first time (s). Default: 0; the
             next scrape has their answers.
         clock: Function that returns the time (ms since the epoch).
     """

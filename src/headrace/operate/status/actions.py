@@ -254,7 +254,7 @@ class FlowDrain:
 
     ``upstream`` maps each gate to the gates directly before it, and lists the gates in topological
     order. ``waiting`` returns the number of records in a gate's source; while it returns None (not
-    known), the stage is not drained. ``drain`` puts a gate's drain in force.
+    known), the stage is not drained. ``drain`` starts the drain of a gate.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class FlowDrain:
         self._asked: set[str] = set()
 
     def step(self) -> Iterator[DrainState]:
-        """Drain each stage that is ready. Yield the progress of each stage, in order."""
+        """Start the drains that can start now. Yield the progress of each stage, in order."""
         drained: set[str] = set()
         for gate, before in self._upstream.items():
             state = drain_state(self._ledger, gate)

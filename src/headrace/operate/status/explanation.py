@@ -24,10 +24,10 @@ from headrace.operate.status import words as out
 from headrace.operate.status.trends import batch_cost_of, law_of, settings_of
 
 _LOOKED_BACK: Final = 20
-"""The rate learnt before a batch is searched for in at most this many preceding rate samples."""
+"""To find the rate that was learnt before a batch, at most this many rate samples are read."""
 
 _ACTIONS: Final = 1_000
-"""The limits in force are searched for in at most this many of operators' newest actions."""
+"""To find the operator limits at a batch's plan, at most this many newest actions are read."""
 
 _MEANINGS: Final[Mapping[str, str]] = {
     Reason.RATE: "their shares of the rate",
@@ -47,7 +47,7 @@ _CLAUSES: Final = (Reason.LIMITED, Reason.THROTTLED)
 
 @dataclass(frozen=True, slots=True)
 class Limiting:
-    """Partitions limited for one reason: the reason, their number, and the records left over."""
+    """A reason that limited partitions, the number of these partitions, and their records left."""
 
     reason: str
     partitions: int
@@ -111,9 +111,9 @@ class Explanation:
 
 
 def explain(ledger: Ledger, gate: GateRecord, number: int | None = None) -> Explanation | None:
-    """Explain the gate's newest batch, or the newest batch with a number in Spark.
+    """Explain the gate's newest batch, or the newest batch whose number in Spark is ``number``.
 
-    Return None if there is no such batch.
+    Return None if the gate has no such batch.
     """
     batch = ledger.batches.live(gate.name, number)
     if batch is None:

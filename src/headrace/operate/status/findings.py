@@ -44,10 +44,10 @@ _GONE: Final = (
 
 
 def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], int]:
-    """Return the numbers of offsets that will not be processed.
+    """Count the offsets that will not be processed.
 
-    They are the numbers by kind of finding, and the number of offsets whose loss was accepted. An
-    accepted offset does not count under its kind.
+    Return the counts by kind of finding, and the count of offsets whose loss an operator has
+    accepted. The counts by kind do not include accepted offsets.
     """
     counts: Counter[FindingKind] = Counter()
     accepted = 0
@@ -62,7 +62,7 @@ def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], i
 def finding_sentences(findings: Sequence[Finding]) -> Iterator[tuple[FindingKind, str]]:
     """Yield sentences about findings, in the order of the findings, each with the finding's kind.
 
-    After `SENTENCES` sentences about one kind, a last sentence counts the others.
+    After `SENTENCES` sentences about one kind, a last sentence counts further findings of the kind.
     """
     for kind, same in groupby(findings, key=lambda finding: finding.kind):
         by_batch: dict[object, list[Finding]] = defaultdict(list)

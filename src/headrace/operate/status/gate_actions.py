@@ -23,8 +23,8 @@ class Command:
         summary: The command's line in ``headrace --help``.
         help: Help of the command itself, printed with ``--help``.
         example: Example of a command line, at the end of the help.
-        all_stages: Whether the command acts on all stages of a flow. Default: False; the command
-            acts on the first stages, because pausing these stages pauses all.
+        all_stages: Whether the command acts on all stages of a flow. Default: False, it acts on the
+            first stages only. If these are paused, no records reach the other stages.
     """
 
     group: str
@@ -80,9 +80,9 @@ class GateAction:
     """An action of an operator on a gate.
 
     Attributes:
-        effect: Writes the action into the ledger, given the gate, the author and the reason, and
-            returns the operator limits in force after that. None if the effect needs fields of the
-            form; then `dashboard.action_forms` has the effect.
+        effect: Function of ledger, gate, author and reason that writes the action into the ledger
+            and returns the operator limits then in force. None if `dashboard.action_forms`
+            performs the action, because it needs fields of the form.
         done: Effect of the action, in words that follow the gate's name. Default: None, which
             describes the operator limits in force.
         also: Returns a further effect on the gate, in words that follow ``done``; empty if there is
@@ -270,8 +270,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
 FORMS_CSS: Final = (
     ", ".join(f"main:has(.no-{name}) .do-{name}" for name in FORMS) + " { display: none; }\n"
 )
-"""Style sheet that hides the forms of actions that would change nothing now. For each such action,
-the live region of the gate's state has the class ``no-`` and the action's name."""
+"""Style sheet that hides the forms of actions that would change nothing now. If ``pause`` would
+change nothing, for example, the live region of the gate's state has the class ``no-pause``."""
 
 
 def impossible_actions(limits: "OperatorLimits", gate: "GateSnapshot") -> list[str]:

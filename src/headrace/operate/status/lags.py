@@ -2,8 +2,8 @@
 
 Only the source knows the timestamp of the oldest waiting record. The source is asked if the ledger
 shows a lag of a minute or more. Commands, pages and metrics share the source's answers, so they
-show the same age. An answer's age is used for a minute even if batches follow: it is then an upper
-bound.
+show the same age of the oldest record. The age in an answer is used for a minute. If the gate plans
+a batch in this minute, the age is an upper bound.
 """
 
 import math
@@ -30,8 +30,8 @@ WINDOW_MS: Final = 300_000
 """Time over which `Lags` measures how fast a gate's lag falls (ms)."""
 
 KEPT_MS: Final = 60_000
-"""Time for which an answer of the source gives the age of the oldest record, even if batches have
-followed (ms)."""
+"""The age of the oldest record in a source's answer is used for this time (ms), even if the gate
+has planned batches since the answer."""
 
 OLD_S: Final = 60.0
 """The source is asked for age and retention if the ledger shows a lag of at least this time (s)."""
@@ -47,13 +47,13 @@ class GateLag:
         records: Number of records that no batch has begun. For a gate without a running query, it
             is 0 only if the source answered recently, because the ledger does not see new records.
         seconds: Age of the oldest waiting record (s), from its timestamp if the source was asked;
-            else the time since the gate's position was last the end of the log.
+            else the time since the gate had last read the whole log.
         age_s: Age of the figures: time since the newest batch's plan, or since the source's answer
             (s).
         drain_s: Time until no record waits, at the pace of the last 5 minutes (s); infinite if the
             lag does not fall.
         retention_left_s: Time until the source deletes a record that no batch has begun (s).
-        source_records: ``records`` as the source reported it; None if it was not asked.
+        source_records: ``records`` as the source reported them; None if the source was not asked.
     """
 
     records: int | None = None
@@ -66,16 +66,16 @@ class GateLag:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A gate's position and the end of its source, at the plan of a batch.
+    """A gate's position after a batch, and the end of the source when the batch was planned.
 
     Both are sums over all partitions, in offsets since the first batch of the checkpoint.
     """
 
     time_ms: int
     position: int
-    """The gate's position at the end of the batch."""
+    """The gate's position after the batch."""
     latest: int
-    """The end of the source at the batch's plan."""
+    """The end of the source when the batch was planned."""
 
 
 @dataclass(slots=True)
@@ -83,8 +83,8 @@ class _Run:
     checkpoint_id: str | None
     points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
     newest_at: tuple[int, int] | None = None
-    """Last time at which the gate had read the whole log, and the time at which the ledger was
-    searched for it (both in ms since the epoch); None before the first search."""
+    """Two times (ms since the epoch): when the gate had last read the whole log, and when the
+    ledger was searched for this time. None before the first search."""
 
 
 class Lags:
@@ -216,7 +216,10 @@ class LagWatch:
     def of(
         self, ledger: Ledger, gates: Sequence[GateMoment], now_ms: int, *, wait_s: float = 0
     ) -> dict[str, GateLag]:
-        """Return the lag of each gate, by name. Wait ``wait_s`` for sources not asked before."""
+        """Return the lag of each gate, by name.
+
+        Wait up to ``wait_s`` seconds for sources that are asked for the first time.
+        """
         with self._looking:
             lags = self._lags.of(ledger, gates, self.answers(), now_ms)
             if self._sources is None:
@@ -248,9 +251,9 @@ def may_be_more(gate: GateMoment, answer: SourceAnswer | None, now_ms: int) -> b
 
 
 def _points(gate: GateMoment, batches: Sequence[BatchRecord]) -> list[_Point]:
-    """Return a point for each batch of the gate's checkpoint before the newest batch, oldest first.
+    """Return a point for each batch of the gate's checkpoint except the newest, oldest first.
 
-    The points' positions are counted back from the position of the newest batch.
+    The positions are computed backwards from the gate's position after the newest batch.
     """
     own = [row for row in batches if row.checkpoint_id == gate.checkpoint_id]
     position = (gate.position or 0) - (gate.planned or 0)

@@ -42,9 +42,9 @@ class LetterSender:
     def send(self, records: Sequence[DeadLetterRecord]) -> None:
         """Send dead letters, and resolve the letters that the brokers acknowledge.
 
-        Raise OptionError before anything is sent if ``change`` fails. Raise BrokerError if a broker
-        refuses a letter, and OptionError if the options do not fit some brokers; letters that were
-        acknowledged before the error are resolved.
+        If ``change`` fails, raise OptionError and send nothing. Raise BrokerError if a broker
+        refuses a letter, and OptionError if the options do not suit some brokers. In these two
+        cases, the letters that brokers have acknowledged are resolved nevertheless.
         """
         chosen = [(record, self._edited(record)) for record in records]
         gates = {record.batch_key: record.gate for record in records}
@@ -107,7 +107,7 @@ class LetterSender:
         return refused
 
     def outcome(self) -> str:
-        """Return a phrase: how many letters were sent, and how many left to another process."""
+        """Return a phrase with the numbers of letters sent, and of letters `taken` by others."""
         sentence = f"{words.plural(self.sent, 'dead letter')} sent"
         if self.taken:
             they = "it" if self.taken == 1 else "them"

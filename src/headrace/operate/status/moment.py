@@ -32,8 +32,8 @@ OVERVIEW: Final = 12
 """Default number of newest batches per gate when several gates are read."""
 
 _MANY: Final = 500
-"""For more gates than this, the rows of all gates are read, because a filter by name would cost
-more."""
+"""For more than this many gates, the rows of all gates are read, because a filter by name would
+cost more."""
 
 
 def read_histories(
@@ -89,7 +89,7 @@ def read_histories(
 
 
 def _with_their_query(ledger: Ledger, histories: list[GateHistory]) -> list[GateHistory]:
-    """Return histories with `waits_with` set for batches that wait for another gate's sink."""
+    """Set `waits_with` in the histories of gates that wait for the sink of another gate."""
     drivers = {history.gate.name: _driver_without_handler(history) for history in histories}
     if not any(drivers.values()):
         return histories
@@ -108,10 +108,10 @@ def _with_their_query(ledger: Ledger, histories: list[GateHistory]) -> list[Gate
 
 
 def _driver_without_handler(history: GateHistory) -> str | None:
-    """Return the driver of a gate's query if the newest batch waits for another gate's handler.
+    """Return the driver of a gate's query if its newest batch waits for another gate's handler.
 
-    A query has one handler, which belongs to one of the query's gates. Only that gate's row in the
-    ledger has the query's checkpoint. Return None if the batch does not wait.
+    Return None if the batch does not wait. If a query has several gates, its handler belongs to one
+    gate, and only the row of this gate has the query's checkpoint.
     """
     query, newest = history.query, next(iter(history.batches), None)
     if query is None or query.checkpoint is not None or newest is None:

@@ -19,10 +19,10 @@ from headrace.operate.status.states import WHY, GateState, Need, ReceiverState, 
 from headrace.operate.status.trends import Trend
 
 RETENTION_IS_NEAR_S: Final = 3_600.0
-"""Remaining time (s) below which the deletion of an unread record is a need (problem)."""
+"""If retention deletes an unread record within this time (s), the gate has a need (problem)."""
 
 HANGS: Final = 10
-"""Number of intervals after which a running batch counts as hanging."""
+"""A batch that has run for more than this many intervals counts as hanging."""
 
 SHORTEST_HANGS_MS: Final = 60_000
 
@@ -31,7 +31,8 @@ BY_OPERATORS: Final = {GateState.PAUSED, GateState.LIMITED}
 
 
 _REFUSALS: Final = tuple(f"({refusal.__name__})" for refusal in (OptionError, GateInUseError))
-"""Endings of the errors with which Headrace refuses a query. Such an error may name a command."""
+"""If Headrace refused to run a query, the query's error ends with one of these texts. The error may
+name a command."""
 
 
 Facts = Iterator[tuple[str, int]]
@@ -105,9 +106,9 @@ def _of_its_state(snapshot: GateSnapshot) -> Iterator[Need]:
 
 
 def _command_of(error: str | None) -> str | None:
-    """Return the command that an error names if Headrace refused the query; None for other errors.
+    """Return the command that the error of a refused query names; None without a command.
 
-    A handler's error is not searched for a command, because its message may quote a record.
+    Other errors are not searched for a command, because a handler's error may quote a record.
     """
     if error is None or not error.rstrip(".").endswith(_REFUSALS):
         return None
@@ -260,7 +261,7 @@ _RANKS: Final = {state: rank for rank, state in enumerate(GateState)}
 
 
 def urgency_of(snapshot: GateSnapshot) -> tuple[int, int, int, str]:
-    """Return a gate's sort key, the most urgent gate first: by needs, then state, then lag."""
+    """Return a sort key that puts urgent gates first: by their needs, then states, then lags."""
     needed = min((need.urgency for need in snapshot.needs), default=Urgency.FINE)
     return needed, _RANKS[snapshot.state], -(records_waiting(snapshot)), snapshot.gate
 
@@ -317,7 +318,7 @@ def _waits_in(snapshot: GateSnapshot) -> str:
 
 
 def batch_name(batch: "BatchSnapshot | None") -> str:
-    """Return a batch's name for a sentence: its number in Spark, or without a number its key."""
+    """Return a batch's name for a sentence: its number in Spark, or its key if it has no number."""
     if batch is None:
         return "no batch"
     return f"batch {batch.key[:8]}" if batch.id is None else f"batch {batch.id}"

@@ -26,10 +26,10 @@ from headrace.operate.status.words import (
 )
 
 MANY: Final = 10
-"""Number of isolated batches above which a gate's snapshot has advice about bad records."""
+"""If more batches than this were isolated, the gate's snapshot has advice about bad records."""
 
 _REASON_LENGTH: Final = 70
-"""Maximum number of characters that a sentence quotes from an exception's message."""
+"""A sentence quotes at most this many characters of an exception's message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class QuerySnapshot:
-    """A gate's running query, or its last query if that ended without a report."""
+    """A gate's running query, or its last query if this query ended without reporting its end."""
 
     program: str
     """Process and machine of the query."""
@@ -148,12 +148,12 @@ class QuerySnapshot:
     since_ms: int
     """Time at which the query claimed the gate (ms since the epoch)."""
     ended_ms: int | None = None
-    """Time of the last sign of life of a query that ended without a report (ms since the epoch);
-    None while the query runs."""
+    """If the query ended without reporting its end, the time of its last sign of life (ms since the
+    epoch). None while the query runs."""
 
     @classmethod
     def of(cls, history: GateHistory) -> Self | None:
-        """Return the running query, or the last query if it ended without a report; else None."""
+        """Return the running query; or the last query, if it did not report its end; or None."""
         query = history.query or history.gone
         if query is None:
             return None
@@ -168,7 +168,7 @@ class IsolatingSnapshot:
     Attributes:
         batch_key: Key of the batch.
         records: Number of the batch's offsets.
-        runs: Number of calls of the handler with a part of the batch so far.
+        runs: Number of times that the handler has been called with a part of the batch.
         left: Number of the batch's offsets that are not done.
     """
 
@@ -185,15 +185,15 @@ class IsolatingSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class IsolatedSnapshot:
-    """Summary of the isolated batches among a gate's last batches.
+    """Summary of the batches that were isolated (run in parts) among a gate's last batches.
 
-    The handler raised either on single records, or only on whole batches, while their parts pass.
+    The handler raised either on single records, or on whole batches but not on their parts.
     """
 
     batches: int
     """Number of isolated batches."""
     of: int
-    """Number of last batches among which the isolated batches were counted."""
+    """Number of the last batches that were examined, isolated or not."""
     error: str
     """The handler's last error: the beginning of its message, and its class."""
 

@@ -73,11 +73,11 @@ class Moment:
         sample: The newest rate sample: Spark's report of a batch.
         run: The batches of the newest checkpoint.
         lag_now: Lag as the source reports it now, for a gate that plans no batch; else None.
-        outage: Outage of the sink that the newest batch waits for; None without one.
+        outage: Outage of the sink that the newest batch waits for; None if it does not wait.
         is_over: Whether the newest batch is a success and no batch follows it.
-        moves: Whether records move. They do not while a sink is away, or after the query's end.
+        moves: Whether the gate processes records: no sink is away, and the query has not ended.
         measured: Change of the lag over the last batches.
-        change: ``measured``; None while no records move.
+        change: ``measured`` if `moves`, else None.
         cost: Learnt cost of a batch; None if the gate has not learnt it.
     """
 
@@ -120,7 +120,7 @@ class Moment:
 
     @property
     def drains(self) -> bool:
-        """Whether the gate can drain its lag: records move, and no operator has paused the gate."""
+        """Whether the gate's lag can fall: `moves` is true, and no operator has paused the gate."""
         limits = self.history.operator_limits
         return self.moves and (limits is None or limits.closed_by is None)
 
@@ -131,7 +131,7 @@ class Moment:
         return self.newest.reason if self.newest else None
 
     def waiting(self) -> int | None:
-        """Return the lag at the newest batch's plan, or the lag after that batch if `is_over`."""
+        """Return the lag before the newest batch, or the lag after this batch if `is_over`."""
         if self.is_over:
             return waiting_behind(self.history, self.lag_now)
         return self.newest.lag if self.newest else None

@@ -31,9 +31,10 @@ class SourceAccess(NamedTuple):
 def source_access(
     ledger: Ledger, gate_of: Mapping[str, str], options: Mapping[str, str]
 ) -> dict[str, SourceAccess]:
-    """Return the access to each batch's records, by batch key; ``gate_of`` maps keys to gates.
+    """Return the access to each batch's records in the source, by batch key.
 
-    The source's address comes from ``options``, or else from the ledger.
+    ``gate_of`` maps batch keys to gates. The source's address comes from ``options``, or else from
+    the ledger.
     """
     source_of = {gate.name: gate.source for gate in ledger.gates.all()}
     addresses = {
@@ -47,7 +48,8 @@ def source_access(
 
 
 _Place = tuple[TopicPartition, str]
-"""A partition, and the record in it: ``next`` (to read), or ``first`` (in the log)."""
+"""A partition, and a name for one of its records: ``next`` is the next record to read, and
+``first`` is the log's first record."""
 
 ASK_AGAIN_S: Final = 10.0
 """Shortest interval between two requests for the same gate (s)."""
@@ -134,7 +136,7 @@ class Sources:
     """Asks the sources of gates in threads, and keeps each gate's newest answer.
 
     A source that does not answer, because it is unreachable or requires secrets, is asked again
-    later. ``with_times`` says whether next records are read for their timestamps.
+    later. With ``with_times``, timestamps of records are read from the sources too.
     """
 
     def __init__(self, *, with_times: bool = True) -> None:
@@ -195,7 +197,7 @@ class Sources:
 def _answer(
     source: str, servers: str | None, begun: list[PlannedRange], *, with_times: bool
 ) -> SourceAnswer | None:
-    """Ask a source about the begun ranges; return None if it has none of their partitions."""
+    """Ask a source about the partitions of ``begun``; return None if it has no such partition."""
     asked_ms = wall_clock_ms()
     connector = connector_of(source)
     options = connector.located({}, servers)
@@ -259,7 +261,7 @@ def _times(
 
 
 def begun_ranges(ledger: Ledger, history: GateHistory) -> list[PlannedRange]:
-    """Return the furthest range that was begun in each partition of the newest batch's topics."""
+    """For each partition of the newest batch's topics, return the begun range that ends last."""
     ranges = {planned.offsets.topic_partition: planned for planned in history.ranges}
     for topic, topic_id in {
         (planned.offsets.topic, planned.topic_id) for planned in history.ranges

@@ -13,7 +13,7 @@ BOTTLENECK: Final = "bottleneck"
 """State of a stage that throttles other stages and is not throttled itself."""
 
 WINDOW_MS: Final = 60_000
-"""Shares of busy, throttled and idle time are measured over this time (ms) up to now."""
+"""The shares of busy, throttled and idle time are shares of the last minute (ms)."""
 
 MOST_BATCHES: Final = 200
 """A stage's busy time is computed from at most this many batches. If the batches are short, they
@@ -59,13 +59,13 @@ class StageSnapshot:
 
     @property
     def in_force_per_s(self) -> float | None:
-        """Lower of learnt rate and rate limit (records/s): the rate in force; None if both are."""
+        """Lower of the learnt rate and the rate limit (records/s); None if both are None."""
         rates = [rate for rate in (self.rate_per_s, self.rate_limit_per_s) if rate is not None]
         return min(rates, default=None)
 
     @property
     def throttled(self) -> float:
-        """Fraction of the time without a batch if another stage throttles this stage, else 0."""
+        """Fraction of the time in which no batch ran; 0 if no other stage throttles this stage."""
         return 0.0 if self.throttled_by is None else 1 - self.busy
 
     @property
@@ -111,7 +111,7 @@ def _stages(
 def _as_felt(state: StageState, rate_per_s: float | None) -> StageState:
     """Return a stage's state, without its throttle if the throttle has no effect.
 
-    It has none if the rate that the stage's gate has learnt is below the throttle's rate.
+    The throttle has no effect if the gate's learnt rate is below the throttle's rate.
     """
     limit = state.rate_limit_per_s
     if limit is None or rate_per_s is None or limit <= rate_per_s:

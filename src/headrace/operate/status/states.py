@@ -1,8 +1,8 @@
 """States of gates and receivers, each declared once, and the needs (problems) of operators.
 
-A query is dead if its lease or its process has ended before the query left its gate. A stopped
-query has left its gate, so it is not dead. The query of a killed program does not leave its gate,
-even though Spark's JVM then ends the planner in order.
+A query is dead if its lease or its process has ended before the query released its gate. A stopped
+query has released its gate, so it is not dead. If a program is killed, its query does not release
+the gate, even though Spark's JVM still stops the planner in order.
 """
 
 import shlex
@@ -41,7 +41,7 @@ HISTORY: Final = 60
 """Default number of newest batches that a snapshot covers."""
 
 SILENCE: Final = 3
-"""Number of intervals without a new batch after which a gate counts as silent."""
+"""A gate counts as silent after this many intervals without a new batch."""
 
 SHORTEST_SILENCE_MS: Final = 10_000
 
@@ -67,29 +67,29 @@ class GateHistory:
     """The newest batch that is being isolated, that is, run in parts to find bad records; None
     without one."""
     isolated: Mapping[str, ErrorReport] = field(default_factory=dict)
-    """Errors that the handler raised on single records of isolated batches, by batch key, newest
-    first. They cover the time since the oldest batch in ``batches``."""
+    """Isolated batches since the oldest batch in ``batches``, newest first: the batch key, and the
+    error that the handler raised on a single record."""
     fit_counts: tuple[FitCount, ...] = ()
     """Counts of all records and of undecodable values in the newest successful batches, as far as
     the ledger keeps these counts."""
     operator_limits: OperatorLimits | None = None
     new_checkpoint: str | None = None
-    """Position from which the running query continued, in words, if it began a new checkpoint; else
-    None."""
+    """If the running query began a new checkpoint, the position from which it continued, in words.
+    Else None."""
     look_back: int = HISTORY
     """Number of batches that were requested. If ``batches`` has fewer, it has all batches of the
     gate."""
     waits_with: str | None = None
-    """Another gate of the same query whose sink is away, if the newest batch waits for that sink;
-    else None."""
+    """If the newest batch waits for the sink of another gate of the same query, the name of that
+    gate. Else None."""
     failed_error: str | None = None
-    """Error of the newest batch that waits for a backfill, if ``batches`` does not have that batch;
-    else None."""
+    """Error of the newest failed batch, if this batch is older than all of ``batches``; else
+    None."""
 
     def ended_by(self, how: QueryEnd) -> str | None:
-        """Return the author or the error that ended the last query, if it ended as ``how`` says.
+        """Return the operator or the error that ended the last query, if ``how`` is its end.
 
-        Return None if the query ended in another way, or while a query runs.
+        Return None if the query ended in another way, or if a query runs.
         """
         if self.query is not None:
             return None
@@ -170,7 +170,7 @@ def silence_ms(interval_ms: int) -> int:
 
 
 OVERDUE: Final = 3
-"""Number of intervals after which a running batch is overdue."""
+"""A batch is overdue after it has run for this many intervals."""
 
 SHORTEST_OVERDUE_MS: Final = 5_000
 
@@ -369,7 +369,7 @@ def gate_state(
 
 
 def _warm_batches(history: GateHistory) -> list[BatchRecord]:
-    """Return the query's batches without its first batch, whose lag grew before the query ran."""
+    """Return the running query's batches, except the first, whose lag grew before the query ran."""
     query, run = history.query, newest_run(history.batches)
     if query is not None:
         return [batch for batch in run if batch.created_time_ms >= query.since_ms][:-1]
@@ -411,7 +411,7 @@ def waits_for(history: GateHistory) -> SinkOutage | None:
 
 
 def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
-    """Return FINISHED or STOPPED after a reported end of the last query; None otherwise."""
+    """Return FINISHED or STOPPED if the last query reported its end or was stopped; else None."""
     if history.query is not None or (history.gate.ended is None and history.stop is None):
         return None
     is_finished = history.gate.ended == QueryEnd.FINISHED and not waiting
@@ -457,8 +457,8 @@ def has_ended(history: GateHistory) -> bool:
 def waiting_behind(history: GateHistory, lag_now: int | None) -> int | None:
     """Return the number of records that wait after the newest batch.
 
-    The number is ``lag_now`` if it is known, else it comes from the batch's plan. Return None if
-    the batch left no records, and no query has looked for new records since.
+    This is ``lag_now`` if known, else the number of records that the batch left. Return None if the
+    batch left no records and no query runs, because new records may then wait.
     """
     if lag_now is not None:
         return lag_now

@@ -33,10 +33,10 @@ _LONG: Final = 1.5
 """A batch that takes at least this multiple of the interval takes too long."""
 
 _ROOM: Final = 1.2
-"""Length of a proposed interval, as a multiple of a batch's usual duration."""
+"""Advice proposes an interval of this multiple of a batch's usual duration."""
 
 _SURE: Final = 0.2
-"""Largest relative standard deviation with which the cost of a batch counts as known."""
+"""The cost of a batch counts as known if its relative standard deviation is at most this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def diagnose(found: Measured) -> str | None:
     """Return a sentence with the cause of a low rate and a remedy; None if no cause is found.
 
     Let a be the time of a batch without records, b the time of a record, and i the interval. Then
-    no interval carries more than 1/b records/s, and this interval carries (i - a) / (b · i). If all
-    batches had one size, a and b cannot be told apart, and the sentence says so.
+    the gate can process (i - a) / (b · i) records/s, and at most 1/b records/s if the interval is
+    very long. If all batches had one size, a and b are not known, and the sentence says so.
     """
     if found.is_throttled:
         return None
@@ -126,7 +126,7 @@ def _too_long(found: Measured) -> str | None:
 
 
 def _is_slow(found: Measured) -> bool:
-    """Whether the rate is at its lowest, and batches fill the interval even so."""
+    """Whether the rate is at its minimum and the batches still fill the interval."""
     if found.rate_per_s is None or found.rate_per_s > found.settings.min_rate:
         return False
     if len(found.took_ms) < BATCHES or any(rate != found.rate_per_s for rate in found.rates_per_s):
@@ -149,7 +149,7 @@ WINDOW: Final = 6
 of an odd size, and still shows within seconds that a job slows down."""
 
 STEADY: Final = 0.02
-"""Largest change of the lag that counts as steady, as a fraction of the throughput."""
+"""A lag is steady if it changes by at most this fraction of the throughput."""
 
 
 class Trend(StrEnum):
@@ -169,7 +169,7 @@ class LagChange:
             make it fall too.
         arrival_rate_per_s: Rate at which records arrive at the source (records/s).
         throughput_per_s: Rate at which records are admitted (records/s).
-        lag: The lag at the later plan, before its batch.
+        lag: The lag before the later batch.
         left_over: Number of records that the later batch did not admit.
     """
 
@@ -225,9 +225,10 @@ def newest_run(batches: Sequence[BatchRecord]) -> list[BatchRecord]:
 
 
 def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
-    """Return the direction in which the time to drain has changed since half a `WINDOW` ago.
+    """Return whether the time until no record waits is falling, steady or rising.
 
-    ``batches`` are of one checkpoint, newest first. Return None if the direction is not known.
+    The time is compared with its value `WINDOW` / 2 batches earlier. ``batches`` are of one
+    checkpoint, newest first. Return None if not known.
     """
     now, before = LagChange.of(batches), LagChange.of(batches[WINDOW // 2 :])
     if now is None or before is None or now.drain_s is before.drain_s is None:
@@ -273,7 +274,7 @@ def _cost_in(text: str) -> SourceCost | None:
 
 
 def settings_of(gate: GateRecord) -> EstimatorSettings | None:
-    """Return the settings of a gate's law in force; None if another version wrote them."""
+    """Return the settings of a gate's law; None if another version of Headrace wrote them."""
     try:
         return EstimatorSettings.from_text(gate.estimator)
     except OptionError:
@@ -281,7 +282,7 @@ def settings_of(gate: GateRecord) -> EstimatorSettings | None:
 
 
 def law_of(gate: GateRecord) -> str | None:
-    """Return the name of a gate's law in force; None if another version wrote it."""
+    """Return the name of a gate's law; None if another version of Headrace wrote its settings."""
     settings = settings_of(gate)
     return None if settings is None else settings.name
 
@@ -322,7 +323,7 @@ def _low_rate(
 
 
 def _too_small_batches(gate: GateRecord, batches: Sequence[BatchRecord]) -> str | None:
-    """Return advice if the ceiling limited the newest batch below its rate; else None."""
+    """Return advice if the ceiling of the batch size limited the newest batch; else None."""
     ceiling = known_ceiling(gate.size_ceiling)
     newest = batches[0] if batches else None
     if ceiling is None or newest is None or not newest.reason.startswith(Reason.CEILING):
