@@ -32,7 +32,7 @@ Labels = dict[str, str]
 
 
 class Family(Metric):
-    """Metric family: all samples with one name. A counter's family has no ``_total`` in its name."""
+    """Metric family: all samples with one name. The name of a counter family lacks ``_total``."""
 
     def add(self, labels: Labels, value: float) -> None:
         """Add a sample with these labels to a family of gauges or counters."""
