@@ -104,7 +104,7 @@ class ManualBackfill:
         ]
 
     def run(self) -> None:
-        """Run the batches until each batch was run once, or `stop` is called.
+        """Run the batches, each once, until the last batch has ended or `stop` is called.
 
         A second Ctrl-C releases the current batch and raises KeyboardInterrupt. After a
         LedgerError the current batch may stay claimed until its lease expires.
@@ -325,7 +325,7 @@ class ProgressLines:
         typer.echo(words, err=True)
 
     def end(self, tally: "Tally") -> None:
-        """Print the numbers of batches and records by outcome, after the view was closed."""
+        """Print the numbers of batches and records by outcome. Leave the view's context first."""
         typer.echo(summary(tally))
 
     def __enter__(self) -> Self:

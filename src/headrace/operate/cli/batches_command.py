@@ -215,8 +215,8 @@ def batches_view(
 ) -> Table:
     """Return a table with one line for each batch.
 
-    ``losses`` has lost ranges, ``rejected`` has numbers of rejected records, and ``reported_ms``
-    has durations as Spark reported them (ms), each by batch key.
+    By batch key, ``losses`` has the lost ranges, ``rejected`` the number of rejected records, and
+    ``reported_ms`` the duration that Spark reported (ms).
     """
 
     def remark(batch: BatchRecord) -> RenderableType:

@@ -269,8 +269,7 @@ def check_listeners(
 def _problem(check: str, error: HeadraceError) -> Check:
     """Return the `Check` of level ``problem`` for an error.
 
-    The error's text is split at its first semicolon outside parentheses: the text after it is the
-    advice.
+    The advice is the error's text after its first semicolon outside parentheses.
     """
     problem, *advice = re.split(r"; (?![^(]*\))", str(error).rstrip("."), maxsplit=1)
     return Check(check, Level.PROBLEM, problem, "".join(advice))

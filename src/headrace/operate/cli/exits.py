@@ -53,7 +53,7 @@ def leave(number: int, _frame: object) -> NoReturn:
 
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Raise a signal again if its exception was lost in a finalizer, until it has an effect.
+    """Raise a signal again until it has an effect, if its exception was lost in a finalizer.
 
     Python ignores exceptions in finalizers, so a signal during a finalizer would have no effect.
     Use this context in the main thread only; it uses SIGALRM and the interval timer ITIMER_REAL.

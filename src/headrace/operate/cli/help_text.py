@@ -12,8 +12,8 @@ from typing import Any, Final
 NARROWEST, WIDEST = 40, 100
 
 _NAMES_WIDTH: Final = 28
-"""Largest length (characters) of the name of an option or command whose help is on the same line.
-The help of a longer name begins on the next line."""
+"""If the name of an option or command is longer than this (characters), its help begins on the next
+line."""
 
 
 def help_text(

@@ -55,8 +55,8 @@ _EXIT_STATUS: Final = {
 _WORST: Final = (Verdict.BROKEN, Verdict.SKIPPED, Verdict.OPEN)
 
 SPANS: Final = 20
-"""If there are more spans (ranges of offsets) than this, only spans with unprocessed offsets have a
-line."""
+"""If there are more spans (ranges of offsets) than this, only spans with unprocessed offsets are
+listed."""
 
 _COUNTS: Final = ("processed", "open", "dead", "lost", "missing")
 

@@ -53,8 +53,8 @@ SHORTEST_RANGE_MS: Final = 1_000
 """Shortest time range that a page's address can name (ms)."""
 
 CLOCKS_APART_MS: Final = 60_000
-"""A chart that ends now has batches up to this time (ms) after now, because a planner's clock may
-be ahead of this machine's clock."""
+"""A chart that ends now includes batches that were planned up to this time (ms) after now, because
+a planner's clock may be ahead of this machine's clock."""
 
 
 def named_range(query: Query) -> tuple[int, int] | None:

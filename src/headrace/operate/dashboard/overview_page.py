@@ -47,7 +47,7 @@ _COLUMNS: Final = [
     for column, beside in zip_longest(GATE_COLUMNS, GATE_COLUMNS[1:])
     if not column.is_beside
 ]
-"""Columns of the page. Each is paired with the column whose text is in the same cells, or None."""
+"""Columns of the page. Each is paired with the column that shares its cells, or with None."""
 
 COLUMNS_CSS: Final = (
     "@media (min-width: 761px) { table.gates tr { grid-template-columns: "

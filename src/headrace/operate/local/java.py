@@ -23,7 +23,7 @@ from headrace.errors import SetupError
 def cache_folder(name: str) -> Path:
     """Return a folder in the cache, and create it if it is missing.
 
-    The variable ``HEADRACE_CACHE`` names the cache. Default: ``headrace`` in the user's cache
+    The variable ``HEADRACE_CACHE`` has the cache's path. Default: ``headrace`` in the user's cache
     folder.
 
     Raises:

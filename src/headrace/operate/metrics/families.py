@@ -1,8 +1,8 @@
 """Metric families, with totals of batches that never decrease.
 
-A monitoring system treats a decreased total as a restart. So `prune` first adds the counts of the
-batches that it deletes to the gate's row. A scrape reads only batches that may have changed since
-the last scrape: unfinished batches, and batches planned since then.
+A monitoring system treats a decreased total as a restart. So `prune` adds the counts of old batches
+to the gate's row before it deletes these batches. A scrape reads only batches that may have changed
+since the last scrape: unfinished batches, and batches planned since then.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -55,20 +55,20 @@ class Family(Metric):
 
 
 def gauge(name: str, text: str) -> Family:
-    """Return a new family of gauges, named ``headrace_`` and ``name``; ``text`` is its help."""
+    """Return a new family of gauges, named ``headrace_`` + ``name``, with the help ``text``."""
     return Family(PREFIX + name, text, "gauge")
 
 
 def counter(name: str, text: str) -> Family:
     """Return a new family of counters, whose samples get the suffix ``_total``.
 
-    The family's name is ``headrace_`` and ``name``; ``text`` is its help.
+    The family's name is ``headrace_`` + ``name``, and its help text is ``text``.
     """
     return Family(PREFIX + name, text, "counter")
 
 
 def histogram(name: str, text: str) -> Family:
-    """Return a new family of histograms, named ``headrace_`` and ``name``; ``text`` is its help."""
+    """Return a new family of histograms, named ``headrace_`` + ``name``, with the help ``text``."""
     return Family(PREFIX + name, text, "histogram")
 
 
@@ -86,7 +86,7 @@ class _Collected:
 
 
 def render(families: Iterable[Family], *, openmetrics: bool) -> bytes:
-    """Return the text of all families that have samples, in the format of `exposition`."""
+    """Return all families that have samples as text, in OpenMetrics' or Prometheus' format."""
     write = openmetrics_text if openmetrics else prometheus_client
     text: bytes = write.generate_latest(_Collected(list(families)))
     return text

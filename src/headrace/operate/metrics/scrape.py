@@ -100,9 +100,9 @@ def fact_families(
 def open_families(
     gates: Sequence[GateMoment], open_batches: OpenBatches, letters: Mapping[str, int], now_ms: int
 ) -> list[Family]:
-    """Return the families of unfinished batches, of unresolved dead letters, and of an age.
+    """Return the families of unfinished batches, unresolved dead letters, and the oldest failure.
 
-    The age (s) is the age of a gate's oldest failed batch, or 0 if the gate has no failed batch.
+    The last family has the age of each gate's oldest failed batch (s); 0 if there is none.
     """
     number = gauge("batches_open", "Batches that are not finished, by status.")
     unresolved = gauge("dead_letters_unresolved", "Dead letters that are not resolved yet.")
@@ -155,8 +155,8 @@ def exposition(
         openmetrics: Whether to return OpenMetrics' text format (`OPENMETRICS_TYPE`) instead of
             Prometheus' (`PROMETHEUS_TYPE`). Default: off.
         per_partition: Whether to include the lag of each partition. Default: off.
-        kafka_exporter_names: Whether to include the lag of each Kafka partition also as
-            ``kafka_consumergroup_lag``. Default: off.
+        kafka_exporter_names: Whether to include the lag of each Kafka partition under the name
+            ``kafka_consumergroup_lag`` too. Default: off.
         wait_s: Time to wait for sources that are asked for the first time (s). Default: 0; the
             next scrape has their answers.
         clock: Function that returns the time (ms since the epoch).

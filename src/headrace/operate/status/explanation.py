@@ -27,7 +27,7 @@ _LOOKED_BACK: Final = 20
 """To find the rate that was learnt before a batch, at most this many rate samples are read."""
 
 _ACTIONS: Final = 1_000
-"""To find the operator limits at a batch's plan, at most this many newest actions are read."""
+"""To find a batch's operator limits, at most this many of the newest actions are read."""
 
 _MEANINGS: Final[Mapping[str, str]] = {
     Reason.RATE: "their shares of the rate",
@@ -47,7 +47,7 @@ _CLAUSES: Final = (Reason.LIMITED, Reason.THROTTLED)
 
 @dataclass(frozen=True, slots=True)
 class Limiting:
-    """A reason that limited partitions, the number of these partitions, and their records left."""
+    """A reason that limited partitions, and the numbers of partitions and of records left over."""
 
     reason: str
     partitions: int

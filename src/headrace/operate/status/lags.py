@@ -251,7 +251,7 @@ def may_be_more(gate: GateMoment, answer: SourceAnswer | None, now_ms: int) -> b
 
 
 def _points(gate: GateMoment, batches: Sequence[BatchRecord]) -> list[_Point]:
-    """Return a point for each batch of the gate's checkpoint except the newest, oldest first.
+    """Return a point for each batch of the gate's checkpoint but the newest batch, oldest first.
 
     The positions are computed backwards from the gate's position after the newest batch.
     """

@@ -107,7 +107,7 @@ class LetterSender:
         return refused
 
     def outcome(self) -> str:
-        """Return a phrase with the numbers of letters sent, and of letters `taken` by others."""
+        """Return a phrase: how many letters were sent, and how many another process sends."""
         sentence = f"{words.plural(self.sent, 'dead letter')} sent"
         if self.taken:
             they = "it" if self.taken == 1 else "them"

@@ -89,7 +89,7 @@ def read_histories(
 
 
 def _with_their_query(ledger: Ledger, histories: list[GateHistory]) -> list[GateHistory]:
-    """Set `waits_with` in the histories of gates that wait for the sink of another gate."""
+    """Return the histories, with `waits_with` set if a gate waits for the sink of another gate."""
     drivers = {history.gate.name: _driver_without_handler(history) for history in histories}
     if not any(drivers.values()):
         return histories
@@ -129,7 +129,7 @@ def by_gate(receivers: Iterable[ReceiverRecord]) -> Mapping[str, tuple[ReceiverR
 
 
 def _older_error(ledger: Ledger, gate: str, batches: Sequence[BatchRecord]) -> str | None:
-    """Return the error of the newest failed batch; None if ``batches`` has that batch."""
+    """Return the error of the newest failed batch; None if ``batches`` has a failed batch."""
     if any(batch.status is Status.FAILED and not batch.interrupted for batch in batches):
         return None
     failed = ledger.batches.newest(gate, HISTORY, statuses=[Status.FAILED])

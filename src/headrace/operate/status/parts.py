@@ -46,7 +46,7 @@ class ReceiverSnapshot:
         bytes: Size of the keys, values and headers of these ``records`` (bytes).
         buffered_bytes: Memory of the received records that are not durable yet (bytes).
         waiting_records: Number of buffered records that wait because of the rate limit.
-        refusing: Reason why all senders wait, apart from the rate limit; None if they do not wait.
+        refusing: Reason why all senders wait, if it is not the rate limit; else None.
         rejected: Number of rejected requests and senders, by kind.
         started_ms: Time of the receiver's start (ms since the epoch).
         seen_ms: Time of the receiver's last heartbeat (ms since the epoch).

@@ -197,7 +197,7 @@ class Sources:
 def _answer(
     source: str, servers: str | None, begun: list[PlannedRange], *, with_times: bool
 ) -> SourceAnswer | None:
-    """Ask a source about the partitions of ``begun``; return None if it has no such partition."""
+    """Ask a source about the partitions of ``begun``; return None if the source has none."""
     asked_ms = wall_clock_ms()
     connector = connector_of(source)
     options = connector.located({}, servers)

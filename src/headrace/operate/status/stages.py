@@ -13,7 +13,7 @@ BOTTLENECK: Final = "bottleneck"
 """State of a stage that throttles other stages and is not throttled itself."""
 
 WINDOW_MS: Final = 60_000
-"""The shares of busy, throttled and idle time are shares of the last minute (ms)."""
+"""Busy, throttled and idle time of a stage are measured over this time up to now (ms)."""
 
 MOST_BATCHES: Final = 200
 """A stage's busy time is computed from at most this many batches. If the batches are short, they
@@ -40,8 +40,9 @@ class StageSnapshot:
         upstream: The stages directly before this stage.
         throttled_since_ms: Time at which ``throttled_by`` began to throttle the stage (ms since the
             epoch); None while the stage is free.
-        busy: Fraction of the last minute, or of the time since the stage's first batch, in which a
-            batch ran. A running batch counts up to now.
+        busy: Fraction of the last minute in which a batch ran. If the stage's first batch is less
+            than a minute old, the fraction is of the time since then. A running batch counts up to
+            now.
     """
 
     flow: str

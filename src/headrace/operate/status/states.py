@@ -309,7 +309,7 @@ class GateState(StrEnum):
         "Stopped {said_end}{why_ended}; {left}.",
         "headrace failures {gate}",
     )
-    """The query's program stopped the query or ended, or the query ended with an exception."""
+    """The query has ended: its program stopped it or ended, or an exception ended it."""
     FINISHED = (
         "finished",
         Urgency.FINE,
