@@ -289,7 +289,7 @@ class AvroDecoder:
 
 
 class _UnfitError(Exception):
-    """A value does not fit. The message of this error is the reason."""
+    """A value does not fit the schema. The message of this error is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,8 +282,8 @@ PLACE: Final = ("topic", "partition", "offset")
 """Names of the columns that identify a record."""
 
 MAX_IN_TASK: Final = 10_000
-"""Maximum number of values that one task may report. If a task has more reports, its job fails
-before it writes to the sink."""
+"""Maximum number of values that one task may report. If a task would report more, the job fails and
+writes nothing to the sink."""
 
 
 def decode(df: DataFrame, format: Format) -> DataFrame:  # noqa: A002  (Spark's own word)

@@ -34,7 +34,7 @@ _TOKEN: Final = re.compile(
 class _Scope:
     """A file or a message in a schema's text, with the messages that are directly in it.
 
-    Other braces, such as those of an enum, open no scope of their own.
+    Only the braces of a message open a scope; those of an enum, for example, do not.
     """
 
     name: str

@@ -119,7 +119,7 @@ class KafkaQueue:
         return positions
 
     def _compare(self, begun: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
-        """Update the counts of arrived bytes, and of waiting records that the last batch has left.
+        """Update the number of bytes that arrived, and the number of records that still wait.
 
         For each partition, ``begun`` has the offset at which the next batch begins, and ``ends``
         has the offset up to which records can be read.

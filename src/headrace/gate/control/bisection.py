@@ -241,9 +241,10 @@ class _Trial(Generic[Why]):
         suspects: The records under test.
         order: The remaining runs in reverse order: the next run is last. An entry is a suspect, or
             None for a control.
-        controls: Records of this batch that are reserved as controls, with their parents' failures.
-        control: The control that was run last, until the next step; else None. It counts only if
-            the number of passes has risen since.
+        controls: Records of this batch that are reserved as controls, each with the failure of the
+            run from which the record was reserved.
+        control: The control that was run last; None after the next step. A control without records
+            does not count: it does not increase the number of passed runs.
         awaits: Whether the test waits for a run of another batch as a control.
         failed: Number of failed controls in a test whose controls are batches of the stream. None
             in any other test: there, a failed control makes the test void.

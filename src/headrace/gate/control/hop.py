@@ -183,7 +183,7 @@ class Upstream(StrEnum):
     """The published state of the stage before this stage. The values are shown to users."""
 
     RUNNING = "running"
-    """The upstream stage runs, and no other stage throttles it more than this stage does."""
+    """The upstream stage runs. If another stage throttles it, this stage throttles it as much."""
     THROTTLED = "throttled by another"
     """Another downstream stage throttles the upstream stage more than this stage does."""
     GONE = "not running"

@@ -238,8 +238,8 @@ class LearnedBatches:
     """Learns the cost of a query's batches, with one source or several.
 
     An instance belongs to one run of a query. One thread passes it the batches in the order in
-    which they end. Batches that a limit has reduced count too. In the first batch of a run, workers
-    start and code is compiled, so its time is only an upper bound. ::
+    which they end, also those that a limit made smaller. In the first batch of a run, workers start
+    and code is compiled, so its time is only an upper bound. ::
 
         >>> law = LearnedBatches(interval_ms=1000)
         >>> for count in (100, 800, 6400):  # each takes 0.3 s, and 0.05 ms for each record

@@ -399,8 +399,8 @@ class HandlerTransaction:
         committed: whether the transaction is committed. The batch is then a success, even if the
             handler raises an exception later.
         asked: whether the handler has asked its sink for the batch's key, for example with
-            `Batch.once`. A sink that checks keys never stores both the batch and a part of it, so
-            the batch may run again although an earlier run has written.
+            `Batch.once`. A sink that checks keys stores the records once, so the batch may run
+            again even if an earlier run has written some of them.
     """
 
     def __init__(self, batch: str, open_: OpenTransaction, rejections: Rejections) -> None:

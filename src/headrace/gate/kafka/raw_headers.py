@@ -22,7 +22,7 @@ from headrace.gate.kafka.consumers import ClientConfig
 Headers = list[tuple[str, bytes | None]]
 
 _WAIT_S: Final = 30.0
-"""Timeout of the second read of a record (s)."""
+"""Timeout for reading a record again, to get its raw headers (s)."""
 
 _POLL_MS: Final = 100
 _CONSUMER: Final = 1  # of rd_kafka_type_t

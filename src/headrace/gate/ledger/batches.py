@@ -189,8 +189,8 @@ class BatchStore(Store):
     ) -> Attached | None:
         """Record Spark's number of a batch and the batch's owner; return data to run the batch.
 
-        The call also gives the run of the handler the gate's next sequence number. If another run
-        of the gate's handler comes first, get a new number from `GateStore.next_sequence`.
+        The call also assigns the gate's next sequence number to this run of the handler. If the
+        handler runs for another batch first, get a new number from `GateStore.next_sequence`.
 
         Args:
             batch_key: Key of the batch.
@@ -457,10 +457,10 @@ class BatchStore(Store):
     ) -> list[str]:
         """Move ``in_progress`` batches that no process runs to ``failed`` (transition E).
 
-        The owner's lease of such a batch has expired, or the batch has no owner and was created
+        The lease of such a batch's owner has expired, or the batch has no owner and was created
         before ``unowned_before_ms``. The batch ``but`` is not changed, because Spark runs this
-        batch again. Other batches that failed because the query was stopped get the error
-        `NOT_RUN_AGAIN`, so that backfills can run them.
+        batch again. Batches that are ``failed`` because the query was stopped get the
+        error `NOT_RUN_AGAIN`, so that backfills can run them.
 
         Returns:
             The keys of the moved batches, earliest created first.

@@ -175,8 +175,8 @@ class BatchRecord:
     planned_bytes: int | None = None
     """Approximate size of the planned batch (bytes); None if record sizes were not measured."""
     retry_ms: int | None = None
-    """Time at which an operator asked for a backfill at once. The request is in force if this time
-    is later than the end of the newest attempt."""
+    """Time at which an operator asked for an immediate backfill. The request is in force if this
+    time is later than the end of the newest attempt."""
     progress: str | None = None
     """Text of the batch's `Progress`: its finished and open parts. None while the batch runs as a
     whole."""

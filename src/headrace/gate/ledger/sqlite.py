@@ -110,8 +110,8 @@ def _reader(path: Path, lock_s: float) -> sqlite3.Connection:
 
 
 LOG_BYTES: Final = 4_194_304
-"""Size to which SQLite truncates a write-ahead log that no reader needs any more (bytes). A log of
-about this size is copied into the database."""
+"""Limit of the write-ahead log (bytes). At about this size SQLite copies the log into the database,
+and it truncates a larger log to this size when no reader needs the log any more."""
 
 
 def _configure(connection: sqlite3.Connection, _: object) -> None:

@@ -284,7 +284,7 @@ def _not_read(
     earliest: Positions,
     latest: Positions,
 ) -> Iterator[str]:
-    """Yield a sentence for each range of the log that no batch has planned."""
+    """Yield a sentence for each range of the log that is in no planned batch."""
     for tp in sorted(latest):
         own = [
             hull

@@ -198,7 +198,7 @@ class Delivery:
                 stored.set_exception(self._aborted)
 
     def abort(self, message_id: str | None) -> None:
-        """Fail this delivery, because its record with this message id is already stored."""
+        """End this delivery with an error: a record with this message id is already stored."""
         self._aborted = JournalError(
             f"The record with the message id {message_id!r} was sent again before the receiver knew"
             " that it was stored; send it again, with all records of the same request."

@@ -133,8 +133,8 @@ def grid(rows: Iterable[tuple[RenderableType, ...]], columns: str = "") -> Table
     """Return a table without headers; each column is as wide as its cells.
 
     ``columns`` has a letter for each column: ``l`` aligns it to the left, ``r`` to the right, and
-    ``*`` gives it the remaining width. These columns do not wrap their cells. Without ``columns``,
-    cells are aligned to the left and wrapped. Rows may have different numbers of cells.
+    ``*`` gives it the remaining width. A column with a letter does not wrap its cells. Without
+    ``columns``, cells are left-aligned and wrapped. Rows may have different numbers of cells.
     """
     made = Table.grid(expand=bool(columns), padding=(0, 2, 0, 0))
     for letter in columns:

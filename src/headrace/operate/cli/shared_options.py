@@ -145,11 +145,10 @@ def with_parameters(
     shared: Sequence[inspect.Parameter],
     made_of: Callable[[dict[str, Any]], object],
 ) -> Callable[..., None]:
-    """Return a command with the ``shared`` parameters in place of its first parameter.
+    """Return a command without its first parameter, and with the ``shared`` parameters at the end.
 
-    ``made_of`` makes the command's first argument from the values of the shared parameters. The
-    shared parameters come after the command's own parameters, so that the first word after
-    ``headrace limit`` is the rate.
+    ``made_of`` makes the argument for the first parameter from the values of the shared parameters.
+    These parameters are at the end so that the first word after ``headrace limit`` is the rate.
     """
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
 

@@ -71,7 +71,7 @@ class TimedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Batches on a timeline, the oldest first, since the last pause."""
+    """Batches since the query's last pause, oldest first, on a timeline."""
 
     batches: tuple[TimedBatch, ...]
 

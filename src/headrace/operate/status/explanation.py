@@ -24,10 +24,11 @@ from headrace.operate.status import words as out
 from headrace.operate.status.trends import batch_cost_of, law_of, settings_of
 
 _LOOKED_BACK: Final = 20
-"""To find the rate that was learnt before a batch, at most this many rate samples are read."""
+"""Number of rate samples that are read at most, to find the rate that was learnt before a batch."""
 
 _ACTIONS: Final = 1_000
-"""To find a batch's operator limits, at most this many of the newest actions are read."""
+"""Number of the newest actions that are read at most, to find the limits that an operator had set
+for a batch."""
 
 _MEANINGS: Final[Mapping[str, str]] = {
     Reason.RATE: "their shares of the rate",

@@ -181,7 +181,7 @@ class LagChange:
 
     @classmethod
     def of(cls, batches: Sequence[BatchRecord]) -> Self | None:
-        """Measure the change over batches of one checkpoint, newest first.
+        """Measure how the lag changed over these batches of one checkpoint; the newest is first.
 
         Return None if fewer than two batches have a known lag. A batch that was planned before a
         restart has a known size but no known lag.
