@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The versions of Spark that the contract suite runs on, each with a lock file of its own.
 SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/spark/*.lock)))
 
-.PHONY: help demo demo-kafka test unit nightly changed compat set-up lint bench soak sizes capabilities docs dist lock clean
+.PHONY: help demo demo-kafka test unit nightly changed compat set-up native lint bench soak sizes capabilities docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -61,7 +61,9 @@ compat-%: .venv-compat/%/.packages $(VENV)/.packages $(VENV)/.wheel
 		--ignore=tests/compat/test_over_connect.py -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning -o cache_dir=.venv-compat/$*/cache $(ARGS)
 
-set-up: $(VENV)/spark.jsa $(VENV)/.spark-4.2 $(VENV)/.fetched $(VENV)/.compiled $(VENV)/.browser  ## only make ready what the tests need
+set-up: $(VENV)/spark.jsa $(VENV)/.spark-4.2 $(VENV)/.fetched $(VENV)/.compiled $(VENV)/.browser $(VENV)/.native  ## only make ready what the tests need
+
+native: $(VENV)/.native  ## build the native engine with cargo, and install it into the environment
 
 lint: $(VENV)/.packages  ## run the linters and the type checker, and look for circles and long functions
 	@$(BIN)/ruff check
@@ -169,6 +171,15 @@ $(VENV)/.spark-4.2: requirements-spark-4.2.lock $(VENV)/.package
 # After the other jars, for Ivy is run once at a time.
 $(VENV)/.fetched: tests/services/fetched.py tests/services/debian.py requirements.lock $(VENV)/.packages $(VENV)/.services
 	@$(BIN)/python -m tests.services.fetched
+	@touch $@
+
+# Without cargo the Python engine is tested alone. maturin comes from the package index.
+$(VENV)/.native: native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/src/*.rs) $(VENV)/.package
+	@if command -v cargo >/dev/null; then \
+		echo "Building the native engine" && $(PIP) ./native; \
+	else \
+		echo "There is no cargo here: the native engine is not built, and its tests are left out"; \
+	fi
 	@touch $@
 
 .PRECIOUS: .venv-compat/%/.packages
