@@ -173,12 +173,14 @@ $(VENV)/.fetched: tests/services/fetched.py tests/services/debian.py requirement
 	@$(BIN)/python -m tests.services.fetched
 	@touch $@
 
-# Without cargo the Python engine is tested alone. maturin comes from the package index.
-$(VENV)/.native: native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/src/*.rs) $(VENV)/.package
-	@if command -v cargo >/dev/null; then \
-		echo "Building the native engine" && $(PIP) ./native; \
-	else \
+# Where there is no cargo, or where it cannot fetch the crates, the Python engine is tested alone.
+$(VENV)/.native: native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/src/*.rs) $(VENV)/.packages
+	@if ! command -v cargo >/dev/null; then \
 		echo "There is no cargo here: the native engine is not built, and its tests are left out"; \
+	elif ! cargo fetch --quiet --locked --manifest-path native/Cargo.toml; then \
+		echo "The crates cannot be fetched: the native engine is not built, and its tests are left out"; \
+	else \
+		echo "Building the native engine" && PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-deps --no-build-isolation --force-reinstall ./native; \
 	fi
 	@touch $@
 

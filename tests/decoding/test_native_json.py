@@ -5,7 +5,7 @@ Left out where `make native` has not built it; CI requires it.
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Final
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from headrace import __version__
 from headrace.decoding import native_json
 from headrace.decoding.json_format import JsonDecoder
 from headrace.decoding.native_json import with_native_json
@@ -70,8 +71,9 @@ UNKNOWN: Final = (
     '"ok"', '{"a" : null , "b":[ ]}', "[[[[[[1]]]]]]", "[" * 70 + "]" * 70, '{"a":"\\ud800"}',
 )  # fmt: skip
 WHOLE: Final = (
-    b"", b"{}", b"[]", b"null", b"{", b'{"number":1}', b' {"number":1} ', b'\xef\xbb\xbf{"number":1}',
-    b'{"number":1,"number":2}', b'{"number":"x","number":2}', b'{"\\u006eumber":4}', b'{"Number":4}',
+    b"", b"{}", b"[]", b"null", b"{", b'{"number":1}', b' {"number":1} ', b'{"\\u006eumber":4}',
+    b'{"number":1,"number":2}', b'{"number":"x","number":2}', b'\xef\xbb\xbf{"number":1}',
+    b'{"Number":4}',
 )  # fmt: skip
 
 
@@ -136,27 +138,38 @@ def test_both_engines_return_the_same_for_ten_million_values(seed: int) -> None:
 def test_a_value_that_surely_fits_is_not_decoded_twice() -> None:
     values = pa.array([b'{"number": 1, "text": "tea", "at": "2026-01-31T12:00:00Z"}'] * 3)
     refusing = SimpleNamespace(decode=None)
-    result = with_native_json(COLUMNS, None, refusing).decode(values)  # type: ignore[arg-type]
+    result = with_native_json(COLUMNS, None, refusing).decode(values)
     assert [row["text"] for row in result.values.to_pylist()] == ["tea"] * 3
 
 
-def test_a_nested_schema_is_decoded_in_python() -> None:
+def test_a_nested_schema_is_decoded_in_python(caplog: pytest.LogCaptureFixture) -> None:
     columns = t.StructType([t.StructField("tags", t.ArrayType(t.StringType()))])
     python = JsonDecoder(columns)
-    assert with_native_json(columns, None, python) is python
+    with caplog.at_level(logging.INFO):
+        assert with_native_json(columns, None, python) is python
+        assert with_native_json(columns, None, python) is python
+    assert [record.message for record in caplog.records] == [
+        "JSON is decoded in Python: the native engine has no array<string> (field tags)."
+    ]
+
+
+@pytest.fixture
+def version(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Another version of Headrace than that of its native engine."""
+    monkeypatch.setattr(native_json, "__version__", "0.0.9")
+    native_json._usable_engine.cache_clear()
+    yield "0.0.9"
+    native_json._usable_engine.cache_clear()
 
 
 def test_an_engine_of_another_version_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(native_json, "__version__", "0.0.9")
-    native_json._engine.cache_clear()
     python = JsonDecoder(COLUMNS)
     with caplog.at_level(logging.WARNING):
         assert with_native_json(COLUMNS, None, python) is python
         assert with_native_json(COLUMNS, None, python) is python
-    native_json._engine.cache_clear()
     assert [record.message for record in caplog.records] == [
-        "JSON is decoded in Python: headrace-native is 0.1.0, and Headrace is 0.0.9; install the"
-        " same version of both."
+        f"JSON is decoded in Python: headrace-native is {__version__}, and Headrace is {version};"
+        " install the same version of both."
     ]

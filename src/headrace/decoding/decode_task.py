@@ -22,6 +22,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from headrace.decoding.formats import Decoder, Format, nullable
+from headrace.decoding.json_format import JsonFormat
+from headrace.decoding.native_json import Engine, with_native_json
 from headrace.decoding.registry import NO_ID, VALUE_SCHEMA_ID, schema_id, unknown_id
 from headrace.errors import DecodeError, OptionError
 from headrace.spark_versions import Py4JError, active_context, is_remote
@@ -348,6 +350,7 @@ class DecodeTask:
         reports: the channel for reports of values that do not fit. None if only `decoded` is
             called.
         asked: names of the columns to return. Default: all.
+        engine: the engine that decodes JSON.
     """
 
     def __init__(
@@ -356,11 +359,13 @@ class DecodeTask:
         columns: StructType,
         reports: Reporter | None,
         asked: tuple[str, ...] | None = None,
+        engine: Engine = Engine.NATIVE,
     ) -> None:
         self._format = of
         self._columns = columns.json()
         self._reports = reports
         self._asked = asked
+        self._engine = engine
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the decoded record batches, without the rows whose values do not fit."""
@@ -381,7 +386,7 @@ class DecodeTask:
         The reasons are by row number. The value of an unfit row is null.
         """
         at = batch.schema.get_field_index(_VALUE)
-        decoder = _decoder(self._format, self._columns, self._asked)
+        decoder = _decoder(self._format, self._columns, self._asked, self._engine)
         values = batch.column(at)
         if reads_headers(self._format) and HEADERS in batch.schema.names:
             values = _with_ids(values, batch.column(HEADERS))
@@ -459,9 +464,15 @@ def _reports(
 
 
 @lru_cache(maxsize=16)
-def _decoder(of: Format, columns: str, asked: tuple[str, ...] | None) -> Decoder:
+def _decoder(
+    of: Format, columns: str, asked: tuple[str, ...] | None, engine: Engine
+) -> Decoder:
     """Return a decoder of the format; each worker process caches decoders."""
-    return of.decoder(StructType.fromJson(json.loads(columns)), asked)
+    schema = StructType.fromJson(json.loads(columns))
+    decoder = of.decoder(schema, asked)
+    if isinstance(of, JsonFormat) and engine is Engine.NATIVE:
+        return with_native_json(schema, asked, decoder)
+    return decoder
 
 
 def _project(values: pa.StructArray, asked: tuple[str, ...] | None) -> pa.StructArray:

@@ -15,8 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, types as t
 
 from headrace.core.system import needs_extra
-from headrace.decoding.formats import Columns, Decoded, Decoder, option_text
-from headrace.decoding.native_json import with_native_json
+from headrace.decoding.formats import Columns, Decoded, option_text
 from headrace.errors import OptionError
 
 if TYPE_CHECKING:
@@ -199,9 +198,9 @@ class JsonFormat:
             " Spark's types, such as: id BIGINT NOT NULL, name STRING"
         )
 
-    def decoder(self, columns: t.StructType, asked: Collection[str] | None = None) -> Decoder:
+    def decoder(self, columns: t.StructType, asked: Collection[str] | None = None) -> "JsonDecoder":
         """Create a decoder for the columns in ``asked``."""
-        return with_native_json(columns, asked, JsonDecoder(columns, asked))
+        return JsonDecoder(columns, asked)
 
 
 class JsonDecoder:

@@ -1,12 +1,14 @@
-"""JSON decoded by the native engine, if it is installed and the schema is flat.
+"""JSON decoded by the native engine, if ``headrace-native`` is installed and the schema is flat.
 
-The native engine only decodes values that surely fit. The Python decoder decodes all others, and
-gives the reasons. So both engines return the same columns and the same reasons.
+The native engine decodes only values that surely fit; `JsonDecoder` decodes all others, and gives
+the reasons. So both engines return the same columns and the same reasons.
 """
 
 import logging
 from collections.abc import Collection
+from enum import StrEnum
 from functools import cache
+from types import ModuleType
 from typing import Final, Protocol
 
 import numpy as np
@@ -15,6 +17,9 @@ from pyspark.sql import types as t
 
 from headrace import __version__
 from headrace.decoding.formats import Decoded, Decoder
+from headrace.errors import OptionError
+
+ENGINE: Final = "headrace.engine"
 
 _TYPES: Final = frozenset(
     {
@@ -30,54 +35,87 @@ _TYPES: Final = frozenset(
         "timestamp",
     }
 )
+"""Spark's simple names of the types that the native engine decodes."""
 
 _LOG: Final = logging.getLogger("headrace.decoding")
+
+
+class Engine(StrEnum):
+    """Engine that decodes the JSON values of a source."""
+
+    NATIVE = "native"
+    """The native engine where it is installed and the schema is flat, else the Python engine."""
+    PYTHON = "python"
+
+
+def engine_of(text: str) -> Engine:
+    """Return the engine with this name, in upper or lower case.
+
+    Raises:
+        OptionError: no engine has this name.
+    """
+    try:
+        return Engine(text.strip().lower())
+    except ValueError:
+        raise OptionError(
+            f"The option {ENGINE} is {text!r}; it must be one of {', '.join(Engine)}."
+        ) from None
 
 
 class _JsonColumns(Protocol):
     """The native decoder of one schema."""
 
-    def decode(self, values: pa.Array) -> tuple[pa.StructArray, list[int]]: ...
-
-
-@cache
-def _engine() -> type | None:
-    """Return the native decoder's class; None if the engine is missing or of another version."""
-    try:
-        import headrace_native  # noqa: PLC0415  (an extra)
-    except ImportError:
-        return None
-    version: str = headrace_native.__version__
-    if version != __version__:
-        _LOG.warning(
-            "JSON is decoded in Python: headrace-native is %s, and Headrace is %s; install the same"
-            " version of both.",
-            version,
-            __version__,
-        )
-        return None
-    return headrace_native.JsonColumns  # type: ignore[no-any-return]
+    def decode(self, values: pa.Array) -> tuple[pa.StructArray, list[int]]:
+        """Return a struct for each value, and the rows that the Python engine must decode."""
 
 
 def with_native_json(
     columns: t.StructType, asked: Collection[str] | None, python: Decoder
 ) -> Decoder:
-    """Return the native decoder of a flat schema, or else the Python decoder.
+    """Return a decoder that uses the native engine, or ``python`` if the engine cannot be used.
 
     Args:
         columns: the schema.
         asked: names of the needed columns. Default: all.
         python: the Python decoder of the same columns.
     """
-    engine = _engine()
-    kinds = [field.dataType.simpleString() for field in columns.fields]
-    if engine is None or not _TYPES.issuperset(kinds):
+    engine = _usable_engine()
+    if engine is None:
         return python
+    kinds = [field.dataType.simpleString() for field in columns.fields]
+    for field, kind in zip(columns.fields, kinds, strict=True):
+        if kind not in _TYPES:
+            _log_type(field.name, kind)
+            return python
     fields = [
         (field.name, kind, field.nullable, asked is None or field.name in asked)
         for field, kind in zip(columns.fields, kinds, strict=True)
     ]
-    return _NativeJson(engine(fields), python)
+    return _NativeJson(engine.JsonColumns(fields), python)
+
+
+# Each line is logged once in a process, which may create a decoder for each task.
+@cache
+def _usable_engine() -> ModuleType | None:
+    """Return the native engine if it has the version of Headrace, else None."""
+    try:
+        import headrace_native as engine  # noqa: PLC0415  (an extra)
+    except ImportError:
+        return None
+    if engine.__version__ != __version__:
+        _LOG.warning(
+            "JSON is decoded in Python: headrace-native is %s, and Headrace is %s; install the same"
+            " version of both.",
+            engine.__version__,
+            __version__,
+        )
+        return None
+    return engine  # type: ignore[no-any-return]
+
+
+@cache
+def _log_type(field: str, kind: str) -> None:
+    _LOG.info("JSON is decoded in Python: the native engine has no %s (field %s).", kind, field)
 
 
 class _NativeJson:
@@ -86,7 +124,7 @@ class _NativeJson:
         self._python = python
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode all values; see `Decoder.decode`."""
+        """Decode all values, as `Decoder.decode` describes."""
         if not pa.types.is_binary(values.type):
             return self._python.decode(values)
         structs, unsure = self._native.decode(values)

@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from tests.operate.cli.commands import run
 from typer.testing import CliRunner
 
+from headrace import __version__
 from headrace.errors import SetupError
 from headrace.gate.execution.spark_session import RECOMMENDED_CONF
 from headrace.gate.ledger.ledger import Ledger
@@ -41,7 +42,7 @@ def test_all_is_well_here(ledger_url: str, broker: KafkaBroker, tmp_path: Path) 
     checked = [line.split(":")[0].split(maxsplit=1)[1] for line in done.stdout.splitlines()]
     assert checked == [
         *("Python", "Java", "pyspark", "pyarrow", "confluent-kafka", "pandas"),
-        *("Spark settings", "Ledger", "Kafka"),
+        *("engine for JSON", "Spark settings", "Ledger", "Kafka"),
     ]
     assert "problem" not in done.stdout
 
@@ -123,6 +124,9 @@ def test_the_versions_asked_for_are_those_that_the_package_declares() -> None:
         (doctor.check_delta("4.4.1", "<=4.2.0,>=4.0.1", "4.2.0"), Level.OK),
         (doctor.check_delta("4.4.1", "<=4.2.0,>=4.0.1", None), Level.OK),
         (doctor.check_delta("4.4.1", "", "4.3.0"), Level.OK),
+        (doctor.check_engine(None), Level.OK),
+        (doctor.check_engine(__version__), Level.OK),
+        (doctor.check_engine("0.0.9"), Level.WARNING),
         (doctor.check_spark_defaults(None), Level.WARNING),
     ],
 )

@@ -18,14 +18,17 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from headrace.decoding import (
+    ENGINE,
     HEADERS,
     MODE,
     OPTION,
     PLACE,
     DecodeTask,
+    Engine,
     Format,
     Mode,
     Reporter,
+    engine_of,
     fitting,
     format_of,
     mode_of,
@@ -48,11 +51,13 @@ class DecodedValues:
     Attributes:
         columns: Fields of a decoded value, from the format's schema.
         mode: Handling of malformed values; None behind a gate, which rejects them.
+        engine: Engine that decodes JSON.
     """
 
     form: Format
     columns: StructType
     mode: Mode | None
+    engine: Engine = Engine.NATIVE
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "DecodedValues | None":
@@ -62,6 +67,7 @@ class DecodedValues:
             OptionError: An option is wrong, or contradicts another one.
             SetupError: The decoder of the format is not installed.
         """
+        engine = engine_of(options.get(ENGINE, Engine.NATIVE))
         text, mode = options.get(OPTION), options.get(MODE)
         if mode is not None and (text is None or "headrace.gate" in options):
             why = "values are not decoded" if text is None else "a gate rejects what does not fit"
@@ -70,7 +76,7 @@ class DecodedValues:
             return None
         form = format_of(text)
         without = None if "headrace.gate" in options else mode_of(mode or Mode.PERMISSIVE)
-        return cls(form, form.columns(None), without)
+        return cls(form, form.columns(None), without, engine)
 
     def schema(self, of: StructType) -> StructType:
         """Return a source's columns with decoded values. PERMISSIVE adds the column `CORRUPT`."""
@@ -122,7 +128,8 @@ class ValueTask:
 
     def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode the values of record batches. Yield each batch with the selected columns."""
-        task = DecodeTask(self.values.form, self.values.columns, self.reports, self.asked)
+        values = self.values
+        task = DecodeTask(values.form, values.columns, self.reports, self.asked, values.engine)
         if self.values.mode is None:
             for batch in task(batches):
                 yield batch.select(self.names)

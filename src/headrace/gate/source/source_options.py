@@ -77,6 +77,7 @@ BOTH: Final = (
     "includeHeaders",
     "decode",
     "mode",
+    "headrace.engine",
 )
 SHARED: Final = (*BOTH, *STREAM_NATIVE, *BATCH_ONLY, *STREAM_ONLY)
 """All options that every source has, for streams and for bounded reads."""
@@ -213,7 +214,7 @@ def decoded_values(options: Mapping[str, str]) -> "DecodedValues | None":
     contradictory option, and SetupError if the format's decoder is not installed.
     """
     by_name = {name.lower(): value for name, value in options.items()}
-    if not {"decode", "mode"} & by_name.keys():
+    if not {"decode", "mode", "headrace.engine"} & by_name.keys():
         return None
     # Import here: most sources decode nothing, and the import is slow.
     from headrace.gate.source.decoded_values import DecodedValues  # noqa: PLC0415

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from headrace import __version__
 from headrace.errors import HeadraceError, LedgerSchemaError
 from headrace.gate import Ledger, Lookup, redact_url
 from headrace.operate.cli.exits import ExitStatus
@@ -113,6 +114,7 @@ def examine(kafka: str | None, ledger: str | None) -> Iterator[Check]:
     yield check_pandas(_installed("pandas"))
     if (delta := _installed("delta-spark")) is not None:
         yield check_delta(delta, _bounds_of_delta(), _installed("pyspark"))
+    yield check_engine(_installed("headrace-native"))
     yield check_spark_defaults(_spark_defaults())
     if ledger is not None:
         yield check_ledger(ledger)
@@ -179,6 +181,20 @@ def check_delta(found: str, bounds: str, spark: str | None) -> Check:
         return Check("delta-spark", Level.OK, found)
     unsuited = f"{found}, which cannot write in pyspark {spark}"
     return Check("delta-spark", Level.PROBLEM, unsuited, f"pip install 'pyspark{bounds}'")
+
+
+def check_engine(found: str | None) -> Check:
+    """Name the engine that decodes JSON; warn of a native engine that is not used.
+
+    ``found`` is the installed version of headrace-native; None if it is not installed.
+    """
+    if found is None:
+        return Check("engine for JSON", Level.OK, "Python; headrace-native is not installed")
+    if found != __version__:
+        unused = f"Python; headrace-native is {found}, and Headrace is {__version__}"
+        advice = f"pip install 'headrace-native=={__version__}'"
+        return Check("engine for JSON", Level.WARNING, unused, advice)
+    return Check("engine for JSON", Level.OK, f"native, {found}; Python for nested schemas")
 
 
 def check_spark_defaults(file: Path | None) -> Check:
