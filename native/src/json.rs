@@ -363,10 +363,25 @@ impl JsonColumns {
         let Some(values) = values.as_binary_opt::<i32>() else {
             return Err(error(format!("The values are {}, not binary.", values.data_type())));
         };
-        // A panic would end Spark's worker with another exception than its callers expect.
-        let decoded = py.detach(|| catch_unwind(AssertUnwindSafe(|| self.structs(values))));
-        let decoded = decoded.unwrap_or_else(|_| Err("The JSON decoder has failed.".into()));
-        let (structs, unsure) = decoded.map_err(error)?;
+        let (structs, unsure) = py.detach(|| guarded(|| self.structs(values))).map_err(error)?;
         Ok((to_python(py, &structs)?, unsure))
+    }
+}
+
+/// Turn a panic into an error: a panic is no `Exception` in Python.
+fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err("The native engine has failed while it decoded JSON.".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error() {
+        let failed = guarded::<()>(|| panic!("out of range"));
+        assert_eq!(failed.unwrap_err(), "The native engine has failed while it decoded JSON.");
+        assert_eq!(guarded(|| Ok(1)), Ok(1));
     }
 }

@@ -7,7 +7,7 @@ import pytest
 from tests.services.registry import RegistryServer, registry_server
 
 # `make` says so where there is no cargo, and `.ci/run` requires it.
-collect_ignore = [] if find_spec("headrace_native") else ["test_native_json.py"]
+collect_ignore_glob = [] if find_spec("headrace_native") else ["test_native_*.py"]
 
 
 @pytest.fixture
