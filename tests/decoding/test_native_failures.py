@@ -40,16 +40,17 @@ class FailingFormat(JsonFormat):
     marker: Path
 
     def decoder(self, columns: t.StructType, asked: Collection[str] | None = None) -> JsonDecoder:
-        usable = native_json._usable_engine
+        module = vars(native_json)
+        usable = module["native_engine"]
 
         def failing_once() -> Any:
-            native_json._usable_engine = usable
+            module["native_engine"] = usable
             engine: Any = usable()
             return SimpleNamespace(
                 JsonColumns=lambda fields: _FailingColumns(engine.JsonColumns(fields), self)
             )
 
-        native_json._usable_engine = failing_once  # type: ignore[assignment]
+        module["native_engine"] = failing_once
         return super().decoder(columns, asked)
 
 

@@ -5,7 +5,7 @@ Left out where `make native` has not built it; CI requires it.
 
 import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Final
 
@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import types as t
 
 from headrace import __version__
-from headrace.decoding import native_json
+from headrace.core import native
 from headrace.decoding.json_format import JsonDecoder
 from headrace.decoding.native_json import with_native_json
 
@@ -153,23 +153,16 @@ def test_a_nested_schema_is_decoded_in_python(caplog: pytest.LogCaptureFixture) 
     ]
 
 
-@pytest.fixture
-def version(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Another version of Headrace than that of its native engine."""
-    monkeypatch.setattr(native_json, "__version__", "0.0.9")
-    native_json._usable_engine.cache_clear()
-    yield "0.0.9"
-    native_json._usable_engine.cache_clear()
-
-
 def test_an_engine_of_another_version_is_not_used(
-    version: str, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    python = JsonDecoder(COLUMNS)
+    monkeypatch.setattr(native, "__version__", "0.0.9")
+    native.native_engine.cache_clear()
     with caplog.at_level(logging.WARNING):
-        assert with_native_json(COLUMNS, None, python) is python
-        assert with_native_json(COLUMNS, None, python) is python
+        assert native.native_engine() is None
+        assert native.native_engine() is None
+    native.native_engine.cache_clear()
     assert [record.message for record in caplog.records] == [
-        f"JSON is decoded in Python: headrace-native is {__version__}, and Headrace is {version};"
+        f"The Python engine is used: headrace-native is {__version__}, and Headrace is 0.0.9;"
         " install the same version of both."
     ]

@@ -27,11 +27,6 @@ from headrace.decoding.decode_task import (
 )
 from headrace.decoding.formats import Format as Format, nullable as nullable
 from headrace.decoding.json_format import json as json
-from headrace.decoding.native_json import (
-    ENGINE as ENGINE,
-    Engine as Engine,
-    engine_of as engine_of,
-)
 from headrace.decoding.protobuf_format import protobuf as protobuf
 from headrace.decoding.registry import SchemaRegistry as SchemaRegistry
 

@@ -21,9 +21,10 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
+from headrace.core.native import Engine
 from headrace.decoding.formats import Decoder, Format, nullable
 from headrace.decoding.json_format import JsonFormat
-from headrace.decoding.native_json import Engine, with_native_json
+from headrace.decoding.native_json import with_native_json
 from headrace.decoding.registry import NO_ID, VALUE_SCHEMA_ID, schema_id, unknown_id
 from headrace.errors import DecodeError, OptionError
 from headrace.spark_versions import Py4JError, active_context, is_remote
@@ -464,9 +465,7 @@ def _reports(
 
 
 @lru_cache(maxsize=16)
-def _decoder(
-    of: Format, columns: str, asked: tuple[str, ...] | None, engine: Engine
-) -> Decoder:
+def _decoder(of: Format, columns: str, asked: tuple[str, ...] | None, engine: Engine) -> Decoder:
     """Return a decoder of the format; each worker process caches decoders."""
     schema = StructType.fromJson(json.loads(columns))
     decoder = of.decoder(schema, asked)

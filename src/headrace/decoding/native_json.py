@@ -6,20 +6,15 @@ the reasons. So both engines return the same columns and the same reasons.
 
 import logging
 from collections.abc import Collection
-from enum import StrEnum
 from functools import cache
-from types import ModuleType
 from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from headrace import __version__
+from headrace.core.native import native_engine
 from headrace.decoding.formats import Decoded, Decoder
-from headrace.errors import OptionError
-
-ENGINE: Final = "headrace.engine"
 
 _TYPES: Final = frozenset(
     {
@@ -40,28 +35,6 @@ _TYPES: Final = frozenset(
 _LOG: Final = logging.getLogger("headrace.decoding")
 
 
-class Engine(StrEnum):
-    """Engine that decodes the JSON values of a source."""
-
-    NATIVE = "native"
-    """The native engine where it is installed and the schema is flat, else the Python engine."""
-    PYTHON = "python"
-
-
-def engine_of(text: str) -> Engine:
-    """Return the engine with this name, in upper or lower case.
-
-    Raises:
-        OptionError: no engine has this name.
-    """
-    try:
-        return Engine(text.strip().lower())
-    except ValueError:
-        raise OptionError(
-            f"The option {ENGINE} is {text!r}; it must be one of {', '.join(Engine)}."
-        ) from None
-
-
 class _JsonColumns(Protocol):
     """The native decoder of one schema."""
 
@@ -79,7 +52,7 @@ def with_native_json(
         asked: names of the needed columns. Default: all.
         python: the Python decoder of the same columns.
     """
-    engine = _usable_engine()
+    engine = native_engine()
     if engine is None:
         return python
     kinds = [field.dataType.simpleString() for field in columns.fields]
@@ -94,26 +67,7 @@ def with_native_json(
     return _NativeJson(engine.JsonColumns(fields), python)
 
 
-# Each line is logged once in a process, which may create a decoder for each task.
-@cache
-def _usable_engine() -> ModuleType | None:
-    """Return the native engine if it has the version of Headrace, else None."""
-    try:
-        import headrace_native as engine  # noqa: PLC0415  (an extra)
-    except ImportError:
-        return None
-    if engine.__version__ != __version__:
-        _LOG.warning(
-            "JSON is decoded in Python: headrace-native is %s, and Headrace is %s; install the same"
-            " version of both.",
-            engine.__version__,
-            __version__,
-        )
-        return None
-    return engine  # type: ignore[no-any-return]
-
-
-@cache
+@cache  # and so one line in the log of a process, which may create a decoder for each task
 def _log_type(field: str, kind: str) -> None:
     _LOG.info("JSON is decoded in Python: the native engine has no %s (field %s).", kind, field)
 

@@ -17,18 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from headrace.core.native import ENGINE, Engine, engine_of
 from headrace.decoding import (
-    ENGINE,
     HEADERS,
     MODE,
     OPTION,
     PLACE,
     DecodeTask,
-    Engine,
     Format,
     Mode,
     Reporter,
-    engine_of,
     fitting,
     format_of,
     mode_of,
