@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The versions of Spark that the contract suite runs on, each with a lock file of its own.
 SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/spark/*.lock)))
 
-.PHONY: help demo demo-kafka test unit nightly changed compat set-up native lint bench soak sizes capabilities docs dist lock clean
+.PHONY: help demo demo-kafka test unit nightly changed compat set-up native native-lint lint bench soak sizes capabilities docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -64,6 +64,12 @@ compat-%: .venv-compat/%/.packages $(VENV)/.packages $(VENV)/.wheel
 set-up: $(VENV)/spark.jsa $(VENV)/.spark-4.2 $(VENV)/.fetched $(VENV)/.compiled $(VENV)/.browser $(VENV)/.native  ## only make ready what the tests need
 
 native: $(VENV)/.native  ## build the native engine with cargo, and install it into the environment
+
+native-lint: $(VENV)/.native  ## run clippy and the crate's own tests, where the native engine is built
+	@! $(BIN)/python -c 'import headrace_native' 2>/dev/null || { cd native && \
+		export PYO3_PYTHON="$(abspath $(BIN))/python" && \
+		cargo clippy --no-default-features --locked --quiet --all-targets -- -D warnings && \
+		cargo test --no-default-features --locked --quiet; }
 
 lint: $(VENV)/.packages  ## run the linters and the type checker, and look for circles and long functions
 	@$(BIN)/ruff check

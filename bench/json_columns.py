@@ -12,6 +12,7 @@ from bench.pairs import in_turn
 from bench.scale import Scale
 from bench.sides import HEADRACE, NATIVE, bounded, seconds_to_discard
 from bench.stage import Stage
+from headrace.core.native import ENGINE, Engine, native_engine
 from headrace.decoding.formats import option_text
 
 PARTITIONS: Final = 4
@@ -22,11 +23,13 @@ SCHEMA: Final = (
 )
 VALUE_ALONE: Final = "headrace-kafka, the value alone"
 DECODED: Final = "headrace-kafka, decoded where it is read"
+DECODED_NATIVELY: Final = "headrace-kafka, decoded where it is read, by the native engine"
 USED: Final = (
     "value STRUCT<customer: BIGINT, shop: STRING, placed_at: TIMESTAMP, items: INT, amount: DOUBLE>"
 )
 PROMISED: Final = AtLeast(1.0)
 PROMISED_DECODED: Final = AtLeast(2.2)
+PROMISED_DECODED_NATIVELY: Final = AtLeast(5.0)
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
@@ -38,21 +41,24 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     rows = scale.topic_bytes // ORDER_BYTES
     topic = stage.topics.orders(PARTITIONS, rows)
     rate = partial(_rate, stage, topic, rows)
-    rates = in_turn(
-        {
-            NATIVE: partial(rate, NATIVE, None),
-            HEADRACE: partial(rate, HEADRACE, None),
-            VALUE_ALONE: partial(rate, HEADRACE, "value BINARY"),
-            DECODED: partial(_decoded_rate, stage, topic, rows),
-        },
-        scale.pairs,
-        scale.warm_ups,
-    )
-    for side, words, promised in (
+    decoded = partial(_decoded_rate, stage, topic, rows)
+    sides = {
+        NATIVE: partial(rate, NATIVE, None),
+        HEADRACE: partial(rate, HEADRACE, None),
+        VALUE_ALONE: partial(rate, HEADRACE, "value BINARY"),
+        DECODED: partial(decoded, Engine.PYTHON),
+    }
+    figures = [
         (HEADRACE, "", PROMISED),
         (VALUE_ALONE, ", value alone", PROMISED),
         (DECODED, ", decoded where they are read", PROMISED_DECODED),
-    ):
+    ]
+    if native_engine() is not None:
+        sides[DECODED_NATIVELY] = partial(decoded, Engine.NATIVE)
+        words = ", decoded where they are read by the native engine"
+        figures.append((DECODED_NATIVELY, words, PROMISED_DECODED_NATIVELY))
+    rates = in_turn(sides, scale.pairs, scale.warm_ups)
+    for side, words, promised in figures:
         yield Figure.side_by_side(
             f"orders summed up by shop{words}",
             "rows/s",
@@ -70,9 +76,9 @@ def _rate(stage: Stage, topic: str, rows: int, source: str, schema: str | None) 
     return rows / seconds_to_discard(_by_shop(orders))
 
 
-def _decoded_rate(stage: Stage, topic: str, rows: int) -> float:
-    form = {"decode": option_text(headrace.json(SCHEMA), stage.spark)}
-    orders = bounded(stage, HEADRACE, topic, USED, form).withColumnRenamed("value", "order")
+def _decoded_rate(stage: Stage, topic: str, rows: int, engine: Engine) -> float:
+    options = {"decode": option_text(headrace.json(SCHEMA), stage.spark), ENGINE: engine}
+    orders = bounded(stage, HEADRACE, topic, USED, options).withColumnRenamed("value", "order")
     return rows / seconds_to_discard(_by_shop(orders))
 
 

@@ -11,7 +11,11 @@ from typing import Final
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import types as t
+from tests.decoding import fuzz
+from tests.services.examples import examples
 
 from headrace import __version__
 from headrace.core import native
@@ -127,6 +131,13 @@ def test_both_engines_return_the_same_columns_and_reasons() -> None:
     check(values.slice(100, 500))
     check(values[:0])
     check(pa.array(nasty(100, seed=8), pa.large_binary()))
+
+
+@pytest.mark.nightly
+@examples(250)
+@given(fuzz.batches(st.integers(0, 2**32).map(lambda seed: nasty(1, seed)[0] or b"")))
+def test_both_engines_return_the_same_for_damaged_values(values: list[bytes]) -> None:
+    check(pa.array(values, pa.binary()))
 
 
 @pytest.mark.soak
