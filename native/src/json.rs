@@ -4,7 +4,7 @@
 //! and its row number is returned: the caller decodes it by its own rules, which give the reason if
 //! it does not fit. So results do not depend on this module.
 
-use crate::exchange::{error, from_python, to_python};
+use crate::exchange::{error, from_python, guarded, to_python};
 use crate::scan::{unescape, Scanner, Sure, Unsure};
 use crate::times::{date, time};
 use arrow_array::builder::StringBuilder;
@@ -16,7 +16,6 @@ use arrow_array::{
 use arrow_buffer::{NullBuffer, NullBufferBuilder};
 use arrow_schema::{Field as ArrowField, Fields};
 use pyo3::prelude::*;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
 /// Largest double that rounds to a finite 32-bit float.
@@ -363,25 +362,7 @@ impl JsonColumns {
         let Some(values) = values.as_binary_opt::<i32>() else {
             return Err(error(format!("The values are {}, not binary.", values.data_type())));
         };
-        let (structs, unsure) = py.detach(|| guarded(|| self.structs(values))).map_err(error)?;
+        let (structs, unsure) = py.detach(|| guarded("it decoded JSON", || self.structs(values))).map_err(error)?;
         Ok((to_python(py, &structs)?, unsure))
-    }
-}
-
-/// Turn a panic into an error: a panic is no `Exception` in Python.
-fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err("The native engine has failed while it decoded JSON.".into()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_is_an_error() {
-        let failed = guarded::<()>(|| panic!("out of range"));
-        assert_eq!(failed.unwrap_err(), "The native engine has failed while it decoded JSON.");
-        assert_eq!(guarded(|| Ok(1)), Ok(1));
     }
 }

@@ -10,13 +10,18 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.services.kafka import Topic
 from tests.services.waiting import wait_until
 
+from headrace.core.native import Engine
 from headrace.core.ranges import OffsetRange
 from headrace.gate.kafka.consumers import ClientConfig
+from headrace.gate.kafka.native_reader import range_read
 from headrace.gate.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.gate.source.log import ARROW_SCHEMA
 from headrace.gate.source.losses import Losses
 
 Row = dict[str, Any]
+
+engine: Engine = Engine.PYTHON
+"""The engine of `reader_config`; the fixture ``engine`` sets it."""
 
 
 def client(servers: str, **settings: str | float | bool) -> ClientConfig:
@@ -44,6 +49,7 @@ def reader_config(
         on_loss=Losses("Kafka", fail_on_data_loss).pass_over,
         timeout_ms=timeout_ms,
         batch_bytes=batch_bytes,
+        read=range_read(engine),
     )
 
 

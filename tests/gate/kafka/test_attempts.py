@@ -1,6 +1,7 @@
 """Records that stages produce, and those of them that are read."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,6 @@ from headrace.gate.kafka.topic_log import KafkaLog
 from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.source.log import HEADERS
 from headrace.gate.source.log import Topic as Known
-from headrace.gate.source.losses import Losses
 
 Sent = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
 
@@ -45,6 +45,7 @@ def client(to: Topic) -> dict[str, str | int | float | bool]:
     return client_config({"bootstrap.servers": to.bootstrap_servers})
 
 
+@pytest.mark.usefixtures("engine")
 def test_records_are_produced_with_their_tag_and_nobody_elses(topic: TopicFactory) -> None:
     to = topic()
     sent = batch(
@@ -65,6 +66,7 @@ def test_what_the_brokers_refuse_is_raised(topic: TopicFactory) -> None:
         produce(client(to), to.name, "tag", [batch((None, random.Random(5).randbytes(5000), None))])
 
 
+@pytest.mark.usefixtures("engine")
 def test_records_of_aborted_attempts_are_skipped(topic: TopicFactory) -> None:
     to = topic()
     to.produce(b"of another")
@@ -73,9 +75,7 @@ def test_records_of_aborted_attempts_are_skipped(topic: TopicFactory) -> None:
     config = reader_config(to.bootstrap_servers, columns=["value"])
     assert values(config, whole(to, 5)) == [b"of another", *[b"lost"] * 3, b"won"]
     aborted = frozenset({b"key/lost"})
-    chosen = ReaderConfig(
-        config.client, ("value",), Losses("Kafka", fail=True).pass_over, 20_000, aborted=aborted
-    )
+    chosen = replace(config, aborted=aborted)
     assert values(chosen, whole(to, 5)) == [b"of another", b"won"]
     assert values(chosen, whole(to, 4, start=1)) == []
 

@@ -40,6 +40,7 @@ def big(own_broker: KafkaBroker) -> Topic:
     return made
 
 
+@pytest.mark.usefixtures("engine")
 def test_a_broker_that_dies_and_comes_back_costs_no_record_repeats_none_and_answers_the_planner(
     own_broker: KafkaBroker, big: Topic
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_planner_waits_for_a_broker_that_its_load_has_reached_longer_than_anot
         assert latest.result() == {partitions[0]: COUNT}
 
 
+@pytest.mark.usefixtures("engine")
 def test_a_broker_that_stays_away_is_an_error_that_names_what_was_waited_for(
     own_broker: KafkaBroker, big: Topic
 ) -> None:

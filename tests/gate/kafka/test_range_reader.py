@@ -1,6 +1,7 @@
 """Ranges of offsets, read from a real broker: every record of them, and no other."""
 
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,10 +16,13 @@ from tests.services.waiting import wait_until
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, SourceError
 from headrace.gate.kafka.consumers import warm_consumer
+from headrace.gate.kafka.native_reader import NativeConsumer
 from headrace.gate.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.gate.source.log import ARROW_SCHEMA
 from headrace.gate.source.losses import Losses
 from headrace.operate.local import KafkaBroker
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +81,16 @@ def test_a_reader_left_half_way_leaves_nothing_for_the_next(topic: TopicFactory)
     left = read_ranges(config, [whole(made, 2000, start=500)])
     assert next(left).column("offset")[0].as_py() == 500
     left.close()  # type: ignore[attr-defined]
-    with warm_consumer(config.client) as idle:
-        assert idle.kafka.assignment() == []
+    with warm_consumer(config.client, config.read.maker(config)) as idle:
+        assert assigned(idle.kafka) == []
     assert offsets(config, whole(made, 20)) == list(range(20))
+
+
+def assigned(consumer: Any) -> Any:
+    """The partitions of an idle consumer, or the positions of a native one."""
+    if isinstance(consumer, NativeConsumer):
+        return consumer.call("take", 0)[1]
+    return consumer.assignment()
 
 
 def test_two_readers_at_a_time_do_not_share_a_consumer(numbers: Topic) -> None:

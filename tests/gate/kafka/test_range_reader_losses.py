@@ -15,6 +15,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
 from headrace.gate.kafka.range_reader import ReaderConfig, read_ranges
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 def delete_before(admin: AdminClient, topic: Topic, *ends: int) -> None:
     """Let retention pass: the log of partition i begins at the i-th end."""

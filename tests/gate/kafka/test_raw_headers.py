@@ -62,6 +62,7 @@ def send(servers: str, topic: str, headers: list[tuple[bytes, bytes | None]]) ->
     library.rd_kafka_destroy(producer)
 
 
+@pytest.mark.usefixtures("engine")
 def test_a_name_that_is_not_utf_8_costs_no_record_and_no_other_header(topic: TopicFactory) -> None:
     """Seen: one of twelve records stopped the batch with a SystemError; in a loop that is hot, it
     ended the process."""

@@ -24,6 +24,7 @@ CORNERS: list[tuple[bytes | None, bytes | None, Headers]] = [
 ]
 
 
+@pytest.mark.usefixtures("engine")
 def test_keys_values_and_headers_come_back_as_they_went(topic: TopicFactory) -> None:
     made = topic(1)
     for key, value, headers in CORNERS:
@@ -40,6 +41,7 @@ def test_keys_values_and_headers_come_back_as_they_went(topic: TopicFactory) -> 
     ]
 
 
+@pytest.mark.usefixtures("engine")
 def test_a_compressed_record_is_the_record(topic: TopicFactory) -> None:
     made = topic(1)
     for codec in ("gzip", "snappy", "lz4", "zstd"):

@@ -121,6 +121,7 @@ def orders(cluster: Cluster) -> Topic:
     return topic
 
 
+@pytest.mark.usefixtures("engine")
 def test_read_on_the_topic_is_enough_to_read(cluster: Cluster) -> None:
     topic = orders(cluster)
     cluster.grant("reads", ResourceType.TOPIC, topic.name, AclOperation.READ)

@@ -42,7 +42,7 @@ def test_all_is_well_here(ledger_url: str, broker: KafkaBroker, tmp_path: Path) 
     checked = [line.split(":")[0].split(maxsplit=1)[1] for line in done.stdout.splitlines()]
     assert checked == [
         *("Python", "Java", "pyspark", "pyarrow", "confluent-kafka", "pandas"),
-        *("engine for JSON", "Spark settings", "Ledger", "Kafka"),
+        *("engine", "Spark settings", "Ledger", "Kafka"),
     ]
     assert "problem" not in done.stdout
 

@@ -8,7 +8,7 @@ with TLS. Assigning an open consumer to other offsets costs one fetch.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition as Position
@@ -20,7 +20,7 @@ _LOG: Final = logging.getLogger("headrace.kafka")
 
 ClientConfig = Mapping[str, str | int | float | bool]
 MakeConsumer = Callable[..., Consumer]
-_Key = frozenset[tuple[str, str | int | float | bool]]
+_Key = tuple[MakeConsumer, frozenset[tuple[str, str | int | float | bool]]]
 
 KEEP_AT_MOST: Final = 8
 """Maximum number of idle consumers in a worker process. The worker runs one task at a time, so
@@ -96,12 +96,12 @@ _idle: OrderedDict[_Key, WarmConsumer] = OrderedDict()
 
 @contextmanager
 def warm_consumer(config: ClientConfig, make: MakeConsumer = Consumer) -> Iterator[WarmConsumer]:
-    """Lend a consumer with this configuration, idle or new, without assigned partitions.
+    """Lend a consumer of this kind and configuration, idle or new, without assigned partitions.
 
     After an exception the consumer is closed, because its state is unknown. Otherwise it is kept
     for the next use.
     """
-    key = frozenset(config.items())
+    key = make, frozenset(config.items())
     consumer = _idle.pop(key, None) or WarmConsumer(config, make)
     consumer.last_error = consumer.refusal = None
     try:
@@ -133,13 +133,22 @@ def close_idle_consumers() -> None:
         consumer.kafka.close()
 
 
+def asking_consumer(
+    client: ClientConfig, make: MakeConsumer = Consumer
+) -> AbstractContextManager[WarmConsumer]:
+    """Lend a consumer for questions about partitions, as `warm_consumer` does.
+
+    With read_committed, the end of a partition is the last stable offset, the start of an open
+    transaction. The records after it are not lost, so the consumer is told the end of the log.
+    """
+    return warm_consumer({**client, "isolation.level": "read_uncommitted"}, make)
+
+
 def find_watermarks(
     client: ClientConfig, tp: TopicPartition, timeout_s: float, make: MakeConsumer = Consumer
 ) -> tuple[int, int] | None:
     """Return a partition's first offset and end offset; None if no broker answers in time."""
-    # With read_committed, the end is the last stable offset, the start of an open transaction. The
-    # records after it are not lost, so use the end of the log.
-    with warm_consumer({**client, "isolation.level": "read_uncommitted"}, make) as consumer:
+    with asking_consumer(client, make) as consumer:
         try:
             return consumer.kafka.get_watermark_offsets(Position(*tp), timeout=timeout_s)
         except KafkaException:

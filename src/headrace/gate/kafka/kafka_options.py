@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace.core.native import ENGINE, Engine, engine_of
 from headrace.core.options import partitions_by_topic
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
@@ -63,6 +64,7 @@ class KafkaOptions:
         poll_timeout_ms: Time without a record after which a task fails (ms).
         commit_group: Consumer group to which processed offsets are committed; None to commit
             nothing.
+        engine: Engine that reads the records.
         channel: URL of the ledger of the stages that write the topics; the source skips the records
             of the stages' aborted attempts. None to read every record.
     """
@@ -76,6 +78,7 @@ class KafkaOptions:
     fetch_offset_retry_interval_ms: int
     commit_group: str | None
     channel: str | None = field(repr=False)
+    engine: Engine = Engine.NATIVE
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOptions:
@@ -101,6 +104,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOption
         ),
         commit_group=_commit_group(raw),
         channel=raw.get("headrace.channel"),
+        engine=engine_of(raw.get(ENGINE, Engine.NATIVE)),
     )
 
 

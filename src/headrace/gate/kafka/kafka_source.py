@@ -29,6 +29,7 @@ from headrace.gate.kafka.consumers import ClientConfig
 from headrace.gate.kafka.dead_letter_producer import DeadLetterTopic
 from headrace.gate.kafka.kafka_options import FORMAT, KafkaOptions, parse_options
 from headrace.gate.kafka.lookup import Lookup
+from headrace.gate.kafka.native_reader import range_read
 from headrace.gate.kafka.producing import ProducedRecord, produce_all
 from headrace.gate.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.gate.kafka.topic_log import KafkaLog
@@ -315,6 +316,7 @@ class KafkaReading:
             on_loss=on_loss,
             timeout_ms=self._options.poll_timeout_ms,
             aborted=frozenset(name.encode() for name in task.aborted),
+            read=range_read(self._options.engine),
         )
         read = partial(read_ranges, config)
         return read_same_topics(self._options.client, task.topic_ids, task.ranges, on_loss, read)
@@ -328,6 +330,7 @@ _SUBSCRIPTIONS: Final = frozenset({"subscribe", "subscribepattern", "assign"})
 _KEPT_IN_REPLAYS: Final = frozenset(
     {
         "headrace.channel",
+        "headrace.engine",
         "includeheaders",
         "groupidprefix",
         "minpartitions",

@@ -4,7 +4,7 @@ The tasks read with librdkafka, so Spark needs no additional jar.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, compress, groupby, zip_longest
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition as Position
 
-from headrace.core.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError, SourceError
 from headrace.gate.kafka.attempts import HEADER
 from headrace.gate.kafka.consumers import (
@@ -123,7 +123,7 @@ def bounded(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 # consume() waits its whole timeout for the n-th message, so the timeout is short.
-_POLL_S: Final = 0.01
+POLL_S: Final = 0.01
 # n is bounded by the size of a batch; the first call does not know the records' size.
 _MOST_MESSAGES: Final = 10_000
 _FIRST_MESSAGES: Final = 64
@@ -157,6 +157,9 @@ class ReaderConfig:
             (s), because librdkafka does not report a deleted topic. A partition counts as missing
             after two such requests, because a broker may learn late of a new partition.
         request_s: Timeout of the requests after a silence (s).
+        make_consumer: Constructor of the consumers that answer questions about partitions. The
+            Python engine reads with such a consumer too.
+        read: Engine that reads the records.
     """
 
     client: ClientConfig = field(repr=False)
@@ -169,6 +172,7 @@ class ReaderConfig:
     request_s: float = 5.0
     clock: Callable[[], float] = time.monotonic
     make_consumer: MakeConsumer = Consumer
+    read: "type[RangeRead]" = field(default_factory=lambda: RangeRead)
 
 
 def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
@@ -186,9 +190,9 @@ def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator
     if not wanted:
         return
     client = _fetch_size(config.client, wanted)
-    with warm_consumer(client, config.make_consumer) as consumer:
+    with warm_consumer(client, config.read.maker(config)) as consumer:
         for turn in _turns(wanted):
-            yield from _RangeRead(config, turn, consumer).batches()
+            yield from config.read(config, turn, consumer).batches()
 
 
 def _turns(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
@@ -208,11 +212,19 @@ def _fetch_size(client: ClientConfig, ranges: Sequence[OffsetRange]) -> ClientCo
     return {**client, "queued.min.messages": 1000}
 
 
-class _RangeRead:
+class RangeRead:
     """State of one read: for each range, its next offset to read and its end.
 
     A slot is the index of a range. No two ranges may be of the same partition.
+
+    The rules for events, losses, refusals and silences are here. Another engine replaces the
+    methods that use the consumer.
     """
+
+    @classmethod
+    def maker(cls, config: ReaderConfig) -> MakeConsumer:
+        """Return the constructor of the consumer that reads."""
+        return config.make_consumer
 
     def __init__(
         self, config: ReaderConfig, ranges: Sequence[OffsetRange], consumer: WarmConsumer
@@ -234,14 +246,12 @@ class _RangeRead:
         self._missing: set[int] = set()  # Slots whose partition was missing in the last answer.
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        builder = RecordBatchBuilder(self._config.columns)
-        self._consumer.kafka.assign([self._position(slot) for slot in sorted(self._open)])
-        count = _FIRST_MESSAGES
+        """Yield the records of the ranges."""
+        self._begin()
         heard_at = looked_at = self._config.clock()
         while self._open:
-            most = min(count, self._remaining_count())
-            chunk = self._take(self._consumer.kafka.consume(most, _POLL_S))
-            if chunk is None:
+            batch = self._receive()
+            if batch is None:
                 now = self._config.clock()
                 if (now - heard_at) * 1000 > self._config.timeout_ms:
                     self._fail()
@@ -249,16 +259,30 @@ class _RangeRead:
                     self._look_into_silence()
                     looked_at = self._config.clock()
                 continue
-            batch = builder.build(chunk)
-            size = max(batch.nbytes / batch.num_rows, 1.0)
-            # Grow the poll size slowly; later records may be larger.
-            count = int(min(self._config.batch_bytes / size, count * _GROWTH, _MOST_MESSAGES)) or 1
             yield from bounded(batch, self._config.batch_bytes)
             # Read the clock after the yield: the consumer's time for the batches is no silence of
             # the broker.
             heard_at = self._config.clock()
             self._consumer.refusal = None
             self._missing.clear()
+
+    def _begin(self) -> None:
+        self._builder = RecordBatchBuilder(self._config.columns)
+        self._count = _FIRST_MESSAGES
+        self._consumer.kafka.assign([self._position(slot) for slot in sorted(self._open)])
+
+    def _receive(self) -> pa.RecordBatch | None:
+        """Return the next records, or None if none came within `POLL_S`. Handle events."""
+        most = min(self._count, self._remaining_count())
+        chunk = self._take(self._consumer.kafka.consume(most, POLL_S))
+        if chunk is None:
+            return None
+        batch = self._builder.build(chunk)
+        size = max(batch.nbytes / batch.num_rows, 1.0)
+        # Grow the poll size slowly; later records may be larger.
+        most_messages = min(self._config.batch_bytes / size, self._count * _GROWTH, _MOST_MESSAGES)
+        self._count = int(most_messages) or 1
+        return batch
 
     def _position(self, slot: int) -> Position:
         r = self._ranges[slot]
@@ -273,7 +297,8 @@ class _RangeRead:
         chunk = self._cut(messages) if messages else None
         # Move the positions first: an event applies to the position after the records before it.
         for message, error in events:
-            self._on_event(message, error)
+            offset = message.offset() or 0  # None if the event has no single offset
+            self._on_event((message.topic(), message.partition()), offset, error)
         return chunk
 
     def _cut(self, messages: list[Message]) -> Chunk | None:
@@ -317,9 +342,10 @@ class _RangeRead:
         if self._next[slot] >= self._until[slot]:
             self._close({slot})
 
-    def _on_event(self, message: Message, error: KafkaError) -> None:
-        offset = message.offset() or 0  # None if the event has no single offset
-        slot = self._slot.get((message.topic(), message.partition()))
+    def _on_event(
+        self, place: tuple[str | None, int | None], offset: int, error: KafkaError
+    ) -> None:
+        slot = self._slot.get(place)
         if error.code() in REFUSALS:
             raise _refused(error)
         if slot is None:
@@ -347,9 +373,12 @@ class _RangeRead:
         """
         self._skip_lost(slot)
         if slot in self._open:
-            position = self._position(slot)
-            self._consumer.kafka.incremental_unassign([position])
-            self._consumer.kafka.incremental_assign([position])
+            self._restart(slot)
+
+    def _restart(self, slot: int) -> None:
+        position = self._position(slot)
+        self._consumer.kafka.incremental_unassign([position])
+        self._consumer.kafka.incremental_assign([position])
 
     def _skip_lost(self, slot: int) -> None:
         """Call ``on_loss`` for offsets of a range that the log no longer has, and skip them."""
@@ -381,7 +410,7 @@ class _RangeRead:
         if self._consumer.refusal is not None:
             raise _refused(self._consumer.refusal)
         partitions = {slot: self._ranges[slot].topic_partition for slot in self._open}
-        missing = find_missing(self._consumer.kafka, partitions.values(), self._config.request_s)
+        missing = self._find_missing(partitions.values())
         if missing is None:
             return False
         again = {slot for slot, tp in partitions.items() if tp in missing}
@@ -389,6 +418,9 @@ class _RangeRead:
             self._lost(slot, self._ranges[slot].until, "the topic or partition does not exist")
         self._missing = again
         return True
+
+    def _find_missing(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition] | None:
+        return find_missing(self._consumer.kafka, partitions, self._config.request_s)
 
     def _fail(self) -> None:
         """Handle the read's timeout: skip lost ranges, else raise `BrokerError` with the reason."""

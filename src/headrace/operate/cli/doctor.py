@@ -184,17 +184,17 @@ def check_delta(found: str, bounds: str, spark: str | None) -> Check:
 
 
 def check_engine(found: str | None) -> Check:
-    """Name the engine that decodes JSON; warn of a native engine that is not used.
+    """Name the engine that reads Kafka and decodes JSON; warn of a native engine that is not used.
 
     ``found`` is the installed version of headrace-native; None if it is not installed.
     """
     if found is None:
-        return Check("engine for JSON", Level.OK, "Python; headrace-native is not installed")
+        return Check("engine", Level.OK, "Python; headrace-native is not installed")
     if found != __version__:
         unused = f"Python; headrace-native is {found}, and Headrace is {__version__}"
         advice = f"pip install 'headrace-native=={__version__}'"
-        return Check("engine for JSON", Level.WARNING, unused, advice)
-    return Check("engine for JSON", Level.OK, f"native, {found}; Python for nested schemas")
+        return Check("engine", Level.WARNING, unused, advice)
+    return Check("engine", Level.OK, f"native, {found}; Python for nested schemas of JSON")
 
 
 def check_spark_defaults(file: Path | None) -> Check:
