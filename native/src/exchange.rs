@@ -1,22 +1,13 @@
 //! Arrays and batches to and from pyarrow, over Arrow's C data interface, without a copy; and errors.
 
 use arrow_array::ffi::{from_ffi, to_ffi, FFI_ArrowArray, FFI_ArrowSchema};
-use arrow_array::{make_array, Array, ArrayRef, RecordBatch, StructArray};
+use arrow_array::{make_array, Array, ArrayRef};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Return an array as a `pyarrow.Array`.
-pub fn to_python<'py>(py: Python<'py>, array: &dyn Array) -> PyResult<Bound<'py, PyAny>> {
-    imported(py, "Array", array)
-}
-
-/// Return a batch as a `pyarrow.RecordBatch`.
-pub fn batch_to_python(py: Python<'_>, batch: RecordBatch) -> PyResult<Bound<'_, PyAny>> {
-    imported(py, "RecordBatch", &StructArray::from(batch))
-}
-
-fn imported<'py>(py: Python<'py>, class: &str, array: &dyn Array) -> PyResult<Bound<'py, PyAny>> {
+/// Return an array as a value of this class of pyarrow, an `Array` or `RecordBatch`.
+pub fn to_python<'py>(py: Python<'py>, class: &str, array: &dyn Array) -> PyResult<Bound<'py, PyAny>> {
     let (array, schema) = to_ffi(&array.to_data()).map_err(error)?;
     // pyarrow moves the content out of both structs and marks them as released.
     let addresses = (&array as *const FFI_ArrowArray as usize, &schema as *const FFI_ArrowSchema as usize);

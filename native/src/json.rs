@@ -363,6 +363,6 @@ impl JsonColumns {
             return Err(error(format!("The values are {}, not binary.", values.data_type())));
         };
         let (structs, unsure) = py.detach(|| guarded("it decoded JSON", || self.structs(values))).map_err(error)?;
-        Ok((to_python(py, &structs)?, unsure))
+        Ok((to_python(py, "Array", &structs)?, unsure))
     }
 }

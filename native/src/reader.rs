@@ -4,11 +4,11 @@
 //! means. librdkafka's threads call no Python: what they report is kept until the caller asks.
 
 use crate::batch::{Columns, Header, Record};
-use crate::exchange::{batch_to_python, error, guarded};
+use crate::exchange::{error, guarded, to_python};
 use crate::librdkafka::{c_text, copied, loaded, Functions, Message, Pointer, Text};
-use arrow_array::RecordBatch;
+use arrow_array::{RecordBatch, StructArray};
 use pyo3::prelude::*;
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{c_char, c_int, CStr, CString};
 use std::mem::take;
 use std::ptr::{null, null_mut};
@@ -36,8 +36,8 @@ type Event = (i32, String, Option<String>, i32, i64);
 /// Level, facility and text.
 type Line = (i32, String, String);
 
-type Taken<'py> = (Option<Bound<'py, PyAny>>, Vec<i64>, Vec<Event>);
 type Reported = (Vec<(i32, String)>, Vec<Line>, bool);
+type Taken<'py> = (Option<Bound<'py, PyAny>>, Vec<i64>, Vec<Event>, Reported);
 
 /// What the threads of one consumer report.
 #[derive(Default)]
@@ -139,19 +139,16 @@ impl Lent {
 
 /// A range of a partition's offsets, with the next one to read.
 struct Range {
-    topic: CString,
+    name: String,
+    topic: CString, // the same
     partition: i32,
     next: i64,
     until: i64,
     is_open: bool,
 }
 
-/// A topic by librdkafka's handle, with the number of each partition's range.
-struct Topic {
-    handle: Pointer,
-    name: String,
-    ranges: Vec<Option<usize>>,
-}
+/// The address of librdkafka's handle of a topic (0 for none), and a partition.
+type Place = (usize, i32);
 
 /// What a batch consists of.
 #[derive(Default)]
@@ -159,7 +156,7 @@ struct Wanted {
     columns: Vec<String>,
     has_headers: bool,
     batch_bytes: usize,
-    aborted: Vec<Vec<u8>>,
+    aborted: HashSet<Vec<u8>>,
 }
 
 struct Consumer {
@@ -169,7 +166,10 @@ struct Consumer {
     reports: Arc<Reports>,
     ranges: Vec<Range>,
     open: usize,
-    topics: Vec<Topic>,
+    /// For each place whose messages have come, the number of its range.
+    places: HashMap<Place, Option<usize>>,
+    /// The place of the last message: messages come in runs of one partition.
+    recent: (Place, Option<usize>),
     wanted: Wanted,
     row_bytes: usize,
     pending: VecDeque<Lent>,
@@ -224,6 +224,10 @@ impl Consumer {
             }
             (functions.rd_kafka_poll_set_consumer)(handle);
             let queue = (functions.rd_kafka_queue_get_consumer)(handle);
+            if queue.is_null() {
+                (functions.rd_kafka_destroy_flags)(handle, NO_CONSUMER_CLOSE);
+                return Err("group.id is not set.".into());
+            }
             Ok(Consumer {
                 functions,
                 handle,
@@ -231,7 +235,8 @@ impl Consumer {
                 reports,
                 ranges: Vec::new(),
                 open: 0,
-                topics: Vec::new(),
+                places: HashMap::new(),
+                recent: Default::default(),
                 wanted: Wanted::default(),
                 row_bytes: FIRST_ROW_BYTES,
                 pending: VecDeque::new(),
@@ -242,21 +247,14 @@ impl Consumer {
     /// Read these ranges from now on, and no other.
     fn begin(&mut self, ranges: Vec<Range>, wanted: Wanted) -> Result<(), String> {
         self.pending.clear();
-        self.topics.clear();
+        (self.places, self.recent) = Default::default();
         (self.open, self.ranges, self.wanted) = (ranges.len(), ranges, wanted);
+        self.row_bytes = FIRST_ROW_BYTES;
         let numbers: Vec<usize> = (0..self.ranges.len()).collect();
         self.with_places(&numbers, |functions, handle, places| {
             // Sound: librdkafka copies the list.
             self.result(unsafe { (functions.rd_kafka_assign)(handle, places) })
         })
-    }
-
-    fn unassign(&mut self) -> Result<(), String> {
-        self.pending.clear();
-        self.topics.clear();
-        (self.open, self.ranges) = (0, Vec::new());
-        // Sound: no list stands for no partition.
-        self.result(unsafe { (self.functions.rd_kafka_assign)(self.handle, null_mut()) })
     }
 
     /// Call a function with librdkafka's list of these ranges' places.
@@ -293,8 +291,8 @@ impl Consumer {
         number: usize,
         change: unsafe extern "C" fn(Pointer, Pointer) -> Pointer,
     ) -> Result<(), String> {
-        // A topic that is no longer assigned may leave its handle to another one.
-        self.topics.clear();
+        // A topic that is no longer assigned may leave its handle's address to another one.
+        (self.places, self.recent) = Default::default();
         self.with_places(&[number], |functions, handle, places| {
             // Sound: librdkafka copies the list, and an error is freed once.
             unsafe {
@@ -328,25 +326,19 @@ impl Consumer {
         self.change(number, self.functions.rd_kafka_incremental_unassign)
     }
 
-    /// Return the numbers of a message's topic and range; None if no range is of its partition.
-    fn place(&mut self, handle: Pointer, partition: i32) -> Option<(usize, usize)> {
-        let known = self.topics.iter().position(|topic| topic.handle == handle);
-        let topic = known.unwrap_or_else(|| {
-            // Sound: the message that is looked at refers to the topic.
-            let name = copied(unsafe { (self.functions.rd_kafka_topic_name)(handle) });
-            let mut ranges = Vec::new();
-            for (number, range) in self.ranges.iter().enumerate() {
-                if range.topic.to_bytes() == name.as_bytes() {
-                    let at = range.partition as usize;
-                    ranges.resize(ranges.len().max(at + 1), None);
-                    ranges[at] = Some(number);
-                }
-            }
-            self.topics.push(Topic { handle, name, ranges });
-            self.topics.len() - 1
-        });
-        let range = *self.topics[topic].ranges.get(usize::try_from(partition).ok()?)?;
-        range.map(|range| (topic, range))
+    /// Return the number of a message's range; None if no range is of its partition.
+    fn number(&mut self, message: &Message) -> Option<usize> {
+        let place = (message.rkt as usize, message.partition);
+        if self.recent.0 != place {
+            let number = self.places.entry(place).or_insert_with(|| {
+                // Sound: the message refers to its topic.
+                let topic = copied(unsafe { (self.functions.rd_kafka_topic_name)(message.rkt) });
+                let is_here = |range: &Range| (&range.name, range.partition) == (&topic, place.1);
+                self.ranges.iter().position(is_here)
+            });
+            self.recent = (place, *number);
+        }
+        self.recent.1
     }
 
     /// Take messages out of librdkafka's queue; return whether there were any.
@@ -398,9 +390,7 @@ impl Consumer {
     fn append(&mut self, lent: &Lent, columns: &mut Columns) -> Result<bool, String> {
         let message = lent.message();
         let offset = message.offset;
-        let Some((topic, number)) = self.place(message.rkt, message.partition) else {
-            return Ok(true);
-        };
+        let Some(number) = self.number(message) else { return Ok(true) };
         let range = &self.ranges[number];
         let wanted = &self.wanted;
         if (range.next..range.until).contains(&offset) {
@@ -408,15 +398,14 @@ impl Consumer {
             let record = Record {
                 key: lent.bytes(message.key, message.key_len),
                 value: lent.bytes(message.payload, message.len),
-                topic: &self.topics[topic].name,
+                topic: &range.name,
                 partition: message.partition,
                 offset,
                 timestamp: lent.timestamp(),
                 headers: if has_headers { lent.headers() } else { Vec::new() },
             };
             let is_aborted = record.headers.iter().any(|(name, value)| {
-                let is_tag = |tag: &Vec<u8>| *value == Some(tag.as_slice());
-                name == ATTEMPT && wanted.aborted.iter().any(is_tag)
+                name == ATTEMPT && value.is_some_and(|tag| wanted.aborted.contains(tag))
             });
             if !is_aborted && !columns.append(&record, wanted.batch_bytes) {
                 return Ok(false);
@@ -424,25 +413,6 @@ impl Consumer {
         }
         self.advance(number, offset + 1)?;
         Ok(true)
-    }
-
-    fn set_token(&self, token: &str, expiry_ms: i64, principal: &str) -> Result<(), String> {
-        let (token, principal) = (c_text(token)?, c_text(principal)?);
-        let mut reason = [0 as c_char; TEXT_BYTES];
-        let set = self.functions.rd_kafka_oauthbearer_set_token;
-        let (token, principal, to) = (token.as_ptr(), principal.as_ptr(), reason.as_mut_ptr());
-        // Sound: librdkafka copies the texts, no list stands for no extensions, and the reason is
-        // written into its size.
-        let code =
-            unsafe { set(self.handle, token, expiry_ms, principal, null(), 0, to, TEXT_BYTES) };
-        if code == 0 { Ok(()) } else { Err(copied(reason.as_ptr())) }
-    }
-
-    fn fail_token(&self, reason: &str) -> Result<(), String> {
-        let reason = c_text(reason)?;
-        let fail = self.functions.rd_kafka_oauthbearer_set_token_failure;
-        // Sound: librdkafka copies the text.
-        self.result(unsafe { fail(self.handle, reason.as_ptr()) })
     }
 }
 
@@ -487,11 +457,11 @@ impl Reader {
         ranges: Vec<(String, i32, i64, i64)>,
         columns: Vec<String>,
         batch_bytes: usize,
-        aborted: Vec<Vec<u8>>,
+        aborted: HashSet<Vec<u8>>,
     ) -> PyResult<()> {
         self.with(py, move |consumer| {
-            let range = |(topic, partition, next, until): (String, i32, i64, i64)| {
-                Ok(Range { topic: c_text(&topic)?, partition, next, until, is_open: true })
+            let range = |(name, partition, next, until): (String, i32, i64, i64)| {
+                Ok(Range { topic: c_text(&name)?, name, partition, next, until, is_open: true })
             };
             let ranges = ranges.into_iter().map(range).collect::<Result<_, String>>()?;
             let has_headers = columns.iter().any(|name| name == "headers");
@@ -502,20 +472,24 @@ impl Reader {
 
     /// Stop reading, so that an idle consumer fetches nothing.
     fn unassign(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, Consumer::unassign)
+        self.with(py, |consumer| consumer.begin(Vec::new(), Wanted::default()))
     }
 
-    /// Return a record batch or None, the next offset of each range, and the events.
+    /// Return a record batch or None, the next offset of each range, the events, and the reports.
     ///
-    /// An event's positions are those of the records before it.
+    /// An event comes after the batch's records. The reports since the last call are the errors of
+    /// connections, the lines of the log, and whether a token is wanted.
     fn take<'py>(&self, py: Python<'py>, poll_ms: i32) -> PyResult<Taken<'py>> {
-        let (batch, positions, events) = self.with(py, |consumer| {
+        let (batch, positions, events, reports) = self.with(py, |consumer| {
             let (batch, events) = consumer.take(poll_ms)?;
             let positions = consumer.ranges.iter().map(|range| range.next).collect::<Vec<_>>();
-            Ok((batch, positions, events))
+            let errors = take(&mut *locked(&consumer.reports.errors));
+            let is_token_wanted = consumer.reports.is_token_wanted.swap(false, Ordering::Relaxed);
+            Ok((batch, positions, events, (errors, take(&mut *locked(&LINES)), is_token_wanted)))
         })?;
-        let batch = batch.map(|batch| batch_to_python(py, batch)).transpose()?;
-        Ok((batch, positions, events))
+        let import = |batch: RecordBatch| to_python(py, "RecordBatch", &StructArray::from(batch));
+        let batch = batch.map(import).transpose()?;
+        Ok((batch, positions, events, reports))
     }
 
     /// Continue a range at this offset; at its end, stop fetching it.
@@ -528,22 +502,27 @@ impl Reader {
         self.with(py, |consumer| consumer.restart(number))
     }
 
-    /// Return the errors of connections, the lines of the log, and whether a token is wanted,
-    /// since the last call.
-    fn reports(&self, py: Python<'_>) -> PyResult<Reported> {
+    /// Use a token until this time (ms since the epoch).
+    fn set_token(&self, py: Python<'_>, token: &str, until: i64, principal: &str) -> PyResult<()> {
         self.with(py, |consumer| {
-            let errors = take(&mut *locked(&consumer.reports.errors));
-            let is_token_wanted = consumer.reports.is_token_wanted.swap(false, Ordering::Relaxed);
-            Ok((errors, take(&mut *locked(&LINES)), is_token_wanted))
+            let (token, principal) = (c_text(token)?, c_text(principal)?);
+            let (token, principal) = (token.as_ptr(), principal.as_ptr());
+            let mut reason = [0 as c_char; TEXT_BYTES];
+            let (to, handle) = (reason.as_mut_ptr(), consumer.handle);
+            let set = consumer.functions.rd_kafka_oauthbearer_set_token;
+            // Sound: librdkafka copies the texts, and writes a reason into its size.
+            let code = unsafe { set(handle, token, until, principal, null(), 0, to, TEXT_BYTES) };
+            if code == 0 { Ok(()) } else { Err(copied(reason.as_ptr())) }
         })
     }
 
-    fn set_token(&self, py: Python<'_>, token: &str, expiry_ms: i64, principal: &str) -> PyResult<()> {
-        self.with(py, |consumer| consumer.set_token(token, expiry_ms, principal))
-    }
-
     fn fail_token(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        self.with(py, |consumer| consumer.fail_token(reason))
+        self.with(py, |consumer| {
+            let reason = c_text(reason)?;
+            let fail = consumer.functions.rd_kafka_oauthbearer_set_token_failure;
+            // Sound: librdkafka copies the text.
+            consumer.result(unsafe { fail(consumer.handle, reason.as_ptr()) })
+        })
     }
 
     /// Close the consumer; a closed one may be closed again.

@@ -9,7 +9,9 @@ from tests.gate.kafka import reads
 from headrace.core.native import Engine
 
 # `make` says so where there is no cargo, and `.ci/run` requires it.
-_ENGINES: Final = tuple(Engine) if find_spec("headrace_native") else (Engine.PYTHON,)
+_IS_NATIVE: Final = find_spec("headrace_native") is not None
+_ENGINES: Final = tuple(Engine) if _IS_NATIVE else (Engine.PYTHON,)
+collect_ignore_glob = [] if _IS_NATIVE else ["test_native_*.py"]
 
 
 @pytest.fixture(params=_ENGINES)

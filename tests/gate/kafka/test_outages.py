@@ -33,7 +33,7 @@ def own_broker(java: Java) -> Iterator[KafkaBroker]:
 
 @pytest.fixture(scope="module")
 def big(own_broker: KafkaBroker) -> Topic:
-    """30 MB in two partitions, of which little is fetched ahead."""
+    """30 MB in two partitions, of which little is fetched ahead and little is in a batch."""
     made = Topics(own_broker.bootstrap_servers).create(2)
     for partition in range(2):
         made.produce(*[b"x" * 5000] * COUNT, partition=partition)
@@ -49,6 +49,7 @@ def test_a_broker_that_dies_and_comes_back_costs_no_record_repeats_none_and_answ
         columns=["partition", "offset"],
         timeout_ms=60_000,
         queued_max_messages_kbytes=200,
+        batch_bytes=1000,
         reconnect_backoff_max_ms=500,
     )
     lookup = Lookup(config.client, retries=0, retry_interval_ms=0)
@@ -106,6 +107,7 @@ def test_a_broker_that_stays_away_is_an_error_that_names_what_was_waited_for(
         timeout_ms=5_000,
         fail_on_data_loss=False,
         queued_max_messages_kbytes=200,
+        batch_bytes=1000,
     )
     config = replace(hasty, request_s=0.5)
     batches = read_ranges(config, [whole(big, COUNT, start=7)])

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
 from hypothesis import example, given
@@ -135,6 +136,28 @@ def test_a_record_larger_than_a_fetch_comes(topic: TopicFactory) -> None:
     config = reader_config(made.bootstrap_servers, max_partition_fetch_bytes=10_000)
     found = rows(read_ranges(config, [whole(made, 3)]))
     assert [row["value"] for row in found] == [b"before", value, b"after"]
+
+
+def test_records_of_all_sizes_come_in_bounded_batches_and_a_huge_one_alone(
+    topic: TopicFactory,
+) -> None:
+    huge_bytes = 30_000_000
+    made = topic(1, {"max.message.bytes": str(huge_bytes + 1000)})
+    producer = Producer(
+        {"bootstrap.servers": made.bootstrap_servers, "message.max.bytes": huge_bytes + 1000}
+    )
+    for value in (*[b"s" * 5000] * 1000, b"h" * huge_bytes, *[b"s" * 5000] * 1000):
+        producer.produce(made.name, value)
+    assert producer.flush(30) == 0
+    config = reader_config(made.bootstrap_servers, columns=["offset", "value"])
+    seen = 0
+    for batch in read_ranges(config, [whole(made, 2001)]):
+        assert batch.column("offset").to_pylist() == list(range(seen, seen + batch.num_rows))
+        sizes = pc.unique(pc.binary_length(batch.column("value"))).to_pylist()
+        assert sizes == [huge_bytes if seen == 1000 else 5000]
+        assert batch.num_rows == 1 or batch.nbytes <= config.batch_bytes
+        seen += batch.num_rows
+    assert seen == 2001
 
 
 def test_compaction_leaves_gaps_that_end_no_range_early(topic: TopicFactory) -> None:

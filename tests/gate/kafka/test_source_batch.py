@@ -12,6 +12,7 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.queries import sentence
 
 import headrace
+from headrace.core.native import Engine
 
 Read = Callable[..., DataFrame]
 Same = Callable[..., list[Row]]
@@ -61,7 +62,7 @@ def places(rows: list[Row]) -> list[tuple[int, int]]:
 
 
 def test_columns_and_values_are_the_native_connectors(
-    topic: TopicFactory, same: Same, read: Read
+    topic: TopicFactory, same: Same, read: Read, engine: Engine
 ) -> None:
     created = topic(3, KEEP)
     # Its name comes after the other one's, as its rows do.
@@ -70,7 +71,7 @@ def test_columns_and_values_are_the_native_connectors(
     created.produce(b"a", b"", None, key=b"k", headers=headers, timestamp_ms=1_001)
     created.produce(None, b"\xff\x00", key=b"", timestamp_ms=2_000, partition=1)
     appended.produce(b"c", b"d", timestamp_ms=5)
-    options = {"subscribe": f"{created.name}, {appended.name}"}
+    options = {"subscribe": f"{created.name}, {appended.name}", "headrace.engine": engine}
     with_headers = same(created, {**options, "includeHeaders": "true"})
     without_headers = same(created, options)
 

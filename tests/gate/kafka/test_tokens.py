@@ -4,23 +4,27 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
 from pyspark.sql import SparkSession
 from tests.docs.pages import ROOT, blocks
+from tests.gate.kafka.reads import reader_config, rows, whole
 from tests.services import clouds, tokens
 from tests.services.kafka import Topics
 from tests.services.waiting import wait_until
 
 import headrace
+from headrace.core.native import Engine
 from headrace.errors import BrokerError, OptionError
 from headrace.gate.kafka.client.config import client_config, producer_config
 from headrace.gate.kafka.client.tokens import fetch_token, with_tokens
 from headrace.gate.kafka.consumers import close_idle_consumers
+from headrace.gate.kafka.range_reader import read_ranges
 from headrace.operate.local import Java, KafkaBroker, kafka_server_jars
 from headrace.operate.local.servers import HOST, free_ports
 
@@ -270,10 +274,21 @@ def test_a_wrong_function_is_an_error_before_the_query_starts(
 
 
 @pytest.mark.nightly
-def test_a_token_is_renewed_before_it_expires(servers: Mapping[str, str]) -> None:
+def test_a_token_is_renewed_before_it_expires(servers: Mapping[str, str], engine: Engine) -> None:
+    orders = Topics(servers["PLAINTEXT"]).create(prefix=f"renewed-{engine}")
+    orders.produce(b"before")
     names = {**SASL, "bootstrap.servers": servers["TOKENS"], "group.id": "renewed"}
-    consumer = Consumer(with_tokens({**names, "oauth.token": f"{OURS}:short_lived"}))
+    client = {**names, "oauth.token": f"{OURS}:short_lived"}
+    # A question about the silence would need another consumer, with tokens of its own.
+    config = replace(reader_config("", columns=["value"]), client=client, silence_s=1000.0)
     before = tokens.calls
-    wait_until(lambda: consumer.poll(0.1) is not None or tokens.calls > before + 1)
-    assert len(consumer.list_topics(timeout=20).brokers) == 1
-    consumer.close()
+
+    def produce_after_renewals() -> None:
+        wait_until(lambda: tokens.calls > before + 2)
+        orders.produce(b"after")
+
+    with ThreadPoolExecutor(1) as pool:
+        produced = pool.submit(produce_after_renewals)
+        found = rows(read_ranges(config, [whole(orders, 2)]))
+        produced.result()
+    assert found == [{"value": b"before"}, {"value": b"after"}]

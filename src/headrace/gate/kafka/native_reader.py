@@ -1,8 +1,7 @@
 """Reading of Kafka by the native engine, if ``headrace-native`` is installed.
 
-The native engine has the consumer and the positions, and builds the record batches without a Python
-object for each record. It uses the librdkafka of confluent-kafka. The rules for events, losses,
-refusals and silences are those of `RangeRead`.
+The native engine builds record batches without a Python object for each record. It uses the
+librdkafka of confluent-kafka. The rules for events, losses and silences are those of `RangeRead`.
 """
 
 import logging
@@ -20,8 +19,7 @@ from headrace.gate.kafka.consumers import MakeConsumer, asking_consumer, find_mi
 from headrace.gate.kafka.range_reader import POLL_S, RangeRead, ReaderConfig
 
 _LOG: Final = logging.getLogger("headrace.kafka")
-_LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
-"""Levels of `logging` for the eight levels of librdkafka, as in confluent-kafka."""
+_LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)  # For librdkafka's, as in confluent-kafka.
 
 
 def range_read(engine: Engine) -> type[RangeRead]:
@@ -32,35 +30,36 @@ def range_read(engine: Engine) -> type[RangeRead]:
 @cache  # and so one line in the log of a process
 def _is_usable() -> bool:
     engine = native_engine()
-    if engine is None:
-        return False
     try:
-        engine.load_librdkafka(str(cimpl.__file__))
+        if engine is not None:
+            engine.load_librdkafka(str(cimpl.__file__))
     except RuntimeError as error:  # Always on Windows, where confluent-kafka exports no functions.
         _LOG.warning("Kafka is read by the Python engine: %s.", error)
         return False
-    return True
+    return engine is not None
 
 
 class NativeConsumer:
-    """Consumer of the native engine, with as much of confluent-kafka's as `WarmConsumer` uses.
-
-    Errors, log lines and requests for tokens are handled when records are asked for.
-    """
+    """Consumer of the native engine, as `warm_consumer` keeps it."""
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger) -> None:
         settings = dict(config)
         self._on_error: Callable[[KafkaError], None] = settings.pop("error_cb")
-        self._fetch_token: Callable[[str], Any] | None = settings.pop("oauth_cb", None)
+        self._fetch_token: Any = settings.pop("oauth_cb", None)
         self._logger = logger
         texts = [(name, str(value)) for name, value in settings.items()]
-        engine: Any = native_engine()
-        self._reader = _call(engine.Reader, texts, self._fetch_token is not None)
-        self._set_token()
+        self._native: Any = native_engine()
+        self._native = self.call("Reader", texts, self._fetch_token is not None)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the native engine. Raise `SourceError` if it fails."""
-        return _call(getattr(self._reader, method), *arguments)
+        try:
+            return getattr(self._native, method)(*arguments)
+        except RuntimeError as error:
+            raise SourceError(
+                f"The native engine cannot read Kafka ({error}); to read with the Python engine,"
+                f" set the option {ENGINE} to {Engine.PYTHON}."
+            ) from error
 
     def unassign(self) -> None:
         """Stop reading."""
@@ -70,34 +69,24 @@ class NativeConsumer:
         """Close the consumer; it cannot be used again."""
         self.call("close")
 
-    def report(self) -> None:
-        """Pass on what the consumer's threads have reported since the last call."""
-        errors, lines, is_token_wanted = self.call("reports")
+    def take(self) -> tuple[pa.RecordBatch | None, list[int], list[Any]]:
+        """Return the next records or None, the positions and events; pass on the reports."""
+        batch, positions, events, reports = self.call("take", int(POLL_S * 1000))
+        errors, lines, is_token_wanted = reports
+        if is_token_wanted:
+            self._set_token()
         for level, facility, line in lines:
             self._logger.log(_LEVELS[level], "%s %s", facility, line)
         for code, reason in errors:
             self._on_error(KafkaError(code, reason))
-        if is_token_wanted:
-            self._set_token()
+        return batch, positions, events
 
     def _set_token(self) -> None:
-        if self._fetch_token is None:
-            return
         try:
             token, expiry_s, principal, _ = self._fetch_token("")
             self.call("set_token", token, int(expiry_s * 1000), principal)
         except HeadraceError as error:  # The client asks again in ten seconds.
             self.call("fail_token", str(error))
-
-
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except RuntimeError as error:
-        raise SourceError(
-            f"The native engine cannot read Kafka ({error}); to read with the Python engine, set"
-            f" the option {ENGINE} to {Engine.PYTHON}."
-        ) from error
 
 
 class NativeRead(RangeRead):
@@ -108,19 +97,13 @@ class NativeRead(RangeRead):
         """Return the constructor of the consumer that reads."""
         return cast(MakeConsumer, NativeConsumer)
 
-    @property
-    def _native(self) -> NativeConsumer:
-        return cast(NativeConsumer, self._consumer.kafka)
-
     def _begin(self) -> None:
-        config = self._config
+        self._native, config = cast(NativeConsumer, self._consumer.kafka), self._config
         ranges = [(r.topic, r.partition, r.start, r.until) for r in self._ranges]
-        aborted = list(config.aborted)
-        self._native.call("begin", ranges, list(config.columns), config.batch_bytes, aborted)
+        self._native.call("begin", ranges, config.columns, config.batch_bytes, config.aborted)
 
     def _receive(self) -> pa.RecordBatch | None:
-        batch, positions, events = self._native.call("take", int(POLL_S * 1000))
-        self._native.report()
+        batch, positions, events = self._native.take()
         self._next[:] = positions
         self._open = {slot for slot in self._open if self._next[slot] < self._until[slot]}
         for code, reason, topic, partition, offset in events:
