@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.native import Engine
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
 from headrace.gate.kafka.kafka_options import (
@@ -16,6 +17,7 @@ from headrace.gate.kafka.kafka_options import (
     parse_options,
     parse_subscription,
 )
+from headrace.gate.kafka.kafka_source import KAFKA
 from headrace.gate.source.source_options import BATCH_ONLY
 
 NEEDED = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
@@ -57,6 +59,15 @@ def test_names_are_read_in_any_case_as_spark_lowers_them() -> None:
     lowered = {name.lower(): value for name, value in NEEDED.items()}
     options = parse_options(lowered | {"maxoffsetspertrigger": "5"}, streaming=True)
     assert options.shared.limits.max_records == 5
+
+
+def test_the_native_engine_reads_unless_python_is_chosen() -> None:
+    assert stream().engine is Engine.NATIVE
+    assert stream(**{"headrace.engine": "Python"}).engine is Engine.PYTHON
+    options = {"Headrace.Engine": "python", "subscribe": "t"}
+    assert KAFKA.replay_options(options, [])["Headrace.Engine"] == "python"
+    message = refusal({**NEEDED, "headrace.engine": "rust"})
+    assert message == ("The option headrace.engine is 'rust'; it must be one of native, python.")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ librdkafka of confluent-kafka. The rules for events, losses and silences are tho
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from headrace.gate.kafka.consumers import MakeConsumer, asking_consumer, find_mi
 from headrace.gate.kafka.range_reader import POLL_S, RangeRead, ReaderConfig
 
 _LOG: Final = logging.getLogger("headrace.kafka")
+_POLL_MS: Final = int(POLL_S * 1000)
 _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)  # For librdkafka's, as in confluent-kafka.
 
 
@@ -50,6 +51,7 @@ class NativeConsumer:
         texts = [(name, str(value)) for name, value in settings.items()]
         self._native: Any = native_engine()
         self._native = self.call("Reader", texts, self._fetch_token is not None)
+        self.unassign, self.close = partial(self.call, "unassign"), partial(self.call, "close")
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the native engine. Raise `SourceError` if it fails."""
@@ -61,18 +63,9 @@ class NativeConsumer:
                 f" set the option {ENGINE} to {Engine.PYTHON}."
             ) from error
 
-    def unassign(self) -> None:
-        """Stop reading."""
-        self.call("unassign")
-
-    def close(self) -> None:
-        """Close the consumer; it cannot be used again."""
-        self.call("close")
-
     def take(self) -> tuple[pa.RecordBatch | None, list[int], list[Any]]:
         """Return the next records or None, the positions and events; pass on the reports."""
-        batch, positions, events, reports = self.call("take", int(POLL_S * 1000))
-        errors, lines, is_token_wanted = reports
+        batch, positions, events, (errors, lines, is_token_wanted) = self.call("take", _POLL_MS)
         if is_token_wanted:
             self._set_token()
         for level, facility, line in lines:
@@ -121,6 +114,5 @@ class NativeRead(RangeRead):
         self._native.call("restart", slot)
 
     def _find_missing(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition] | None:
-        config = self._config
-        with asking_consumer(config.client, config.make_consumer) as consumer:
-            return find_missing(consumer.kafka, partitions, config.request_s)
+        with asking_consumer(self._config.client, self._config.make_consumer) as consumer:
+            return find_missing(consumer.kafka, partitions, self._config.request_s)
