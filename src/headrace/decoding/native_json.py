@@ -7,7 +7,7 @@ the reasons. So both engines return the same columns and the same reasons.
 import logging
 from collections.abc import Collection
 from functools import cache
-from typing import Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,30 +16,11 @@ from pyspark.sql import types as t
 from headrace.core.native import native_engine
 from headrace.decoding.formats import Decoded, Decoder
 
-_TYPES: Final = frozenset(
-    {
-        "string",
-        "boolean",
-        "tinyint",
-        "smallint",
-        "int",
-        "bigint",
-        "float",
-        "double",
-        "date",
-        "timestamp",
-    }
-)
+_NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "float", "double")
+_TYPES: Final = frozenset({*_NUMBERS, "string", "boolean", "date", "timestamp"})
 """Spark's simple names of the types that the native engine decodes."""
 
 _LOG: Final = logging.getLogger("headrace.decoding")
-
-
-class _JsonColumns(Protocol):
-    """The native decoder of one schema."""
-
-    def decode(self, values: pa.Array) -> tuple[pa.StructArray, list[int]]:
-        """Return a struct for each value, and the rows that the Python engine must decode."""
 
 
 def with_native_json(
@@ -73,7 +54,7 @@ def _log_type(field: str, kind: str) -> None:
 
 
 class _NativeJson:
-    def __init__(self, native: _JsonColumns, python: Decoder) -> None:
+    def __init__(self, native: Any, python: Decoder) -> None:
         self._native = native
         self._python = python
 
