@@ -267,7 +267,7 @@ def test_what_is_derived_before_the_gate_is_refused_where_it_cannot_be_run_again
     with pytest.raises(OptionError, match="give the DataFrame that load"):
         scene.gate.write(derived, handler, transform=upper)
     if is_remote(scene.spark):
-        with pytest.raises(OptionError, match=r"as a function: transform="):
+        with pytest.raises(OptionError, match=r"pass the derivation as transform="):
             scene.gate.write(derived, handler, on_failure="isolate")
     else:
         scene.gate.write(derived, handler, on_failure="isolate")

@@ -201,7 +201,7 @@ def test_what_is_decoded_after_the_commit_is_said_to_be_lost(scene: Scene) -> No
     (batch,) = scene.ledger.batches.newest("orders")
     assert batch.error is not None
     assert batch.error.error_class == f"{LedgerError.__module__}.LedgerError"
-    assert "1 of them do not fit the schema and are not stored" in batch.error.message
+    assert "values that do not fit the schema (1) cannot be stored" in batch.error.message
 
 
 @pytest.mark.nightly
@@ -355,7 +355,7 @@ def test_what_is_too_much_for_one_task_fails_its_job_before_the_sink_has_anythin
         "partition": pa.array([0] * 4, pa.int32()),
         "offset": pa.array(range(4), pa.int64()),
     }
-    with pytest.raises(DecodeError, match="More than 2 of the values that one task reads from t-0"):
+    with pytest.raises(DecodeError, match="One task read more than 2 values of t-0 that cannot"):
         list(task([pa.RecordBatch.from_pydict(columns)]))
 
 

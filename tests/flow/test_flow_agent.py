@@ -364,7 +364,7 @@ def test_who_does_not_publish_that_it_runs_throttles_nobody_but_may_let_go(
     for sequence in range(1, 10):
         driven.step(now_ms, says(sequence, 1))
     assert driven.rate_limit() is None
-    assert caplog.text.count("'store' seems to have sent is ignored") == 1
+    assert caplog.text.count("A signal under the name of stage 'store' is ignored") == 1
     driven.signals.others = {"parse": None, "store": None}
     driven.step(now_ms, says(10, 1))
     assert driven.rate_limit() is not None

@@ -104,7 +104,7 @@ def test_an_older_checkpoint_of_a_healthy_lane_goes_on_once_it_is_adopted(
     read += query.run()
     query.offset = older
     query.start_again()
-    with pytest.raises(OptionError, match="so it is an older copy"):
+    with pytest.raises(OptionError, match="the checkpoint is an older copy"):
         query.run()
     with Ledger.open(url) as ledger:
         for batch in ledger.batches.newest("orders"):

@@ -61,8 +61,8 @@ def load_function(setting: str, name: str, returns: str) -> Callable[[], object]
         hint = "" if is_itself else f", because {lacks} is not installed"
         raise OptionError(
             f"{setting} is {name!r}, but importing {module} raised {type(error).__name__}{hint};"
-            " each process must be able to import it: install it, put its folder on PYTHONPATH, or"
-            " send it to the executors with spark.submit.pyFiles."
+            f" make {module} importable in each process: install it, put its folder on PYTHONPATH,"
+            " or send it to the executors with spark.submit.pyFiles."
         ) from None
     if not callable(function):
         raise OptionError(

@@ -94,7 +94,8 @@ def _record(
         if name not in default and "default" not in field:
             raise OptionError(
                 f"The Avro schema's field {where}.{name} has no default, and the default of its"
-                " record has no value for the field; add one of these two."
+                " record has no value for it; give the field a default, or add a value to the"
+                " record's default."
             )
         inner = default[name] if name in default else field["default"]
         values[name] = _stored(field["type"], named, inner, f"{where}.{name}")

@@ -457,9 +457,9 @@ def _reports(
     if reported > MAX_IN_TASK:
         topic, partition, _, reason = found[0]
         raise DecodeError(
-            f"More than {MAX_IN_TASK:,} of the values that one task reads from"
-            f" {topic}-{partition} cannot be decoded, the first because {reason}; check that the"
-            " producers write the format that is decoded."
+            f"One task read more than {MAX_IN_TASK:,} values of {topic}-{partition} that cannot be"
+            f" decoded, the first because {reason}; check that the producers write the format that"
+            " is decoded."
         )
     return [(run, *place) for place in found]
 

@@ -259,9 +259,7 @@ class StageAgent:
     def _apply(self, signal: PressureSignal, now_ms: int) -> None:
         signal = self._believed(signal)
         outcome = self._throttle.apply(signal, now_ms, self._progress.emits_per_s(now_ms))
-        _LOG.debug(
-            "The signal %s had the outcome '%s' at stage %s.", signal, outcome, self._spec.stage
-        )
+        _LOG.debug("Stage %s handled the signal %s: %s.", self._spec.stage, signal, outcome)
         self._must_write = True
 
     def _believed(self, signal: PressureSignal) -> PressureSignal:
@@ -273,8 +271,8 @@ class StageAgent:
         is_ours = sender in self._spec.downstream
         if is_ours and signal.level > 0 and not self._neighbours.is_running(sender):
             raise OptionError(
-                f"A signal that stage {sender!r} seems to have sent is ignored, because the stage"
-                " does not publish its state."
+                f"A signal under the name of stage {sender!r} is ignored, because stage"
+                f" {sender!r} does not publish its state."
             )
         about = f"the lease of {sender}"
         if signal.lease_ms <= max_ms:

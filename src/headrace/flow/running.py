@@ -299,9 +299,10 @@ def _refuse_a_new_name(
             channel = flow.graph.links[stage.reads].channel
             now = "reads another channel now" if name in stages else "is no longer declared"
             raise OptionError(
-                f"{stage} has never run and would read {channel.location} from the beginning, but"
-                f" stage {name!r}, which {now}, has read the same channel; if this is the renamed"
-                f" stage, use the name {name!r} again, or else set the option startingOffsets."
+                f"{stage} has never run, so it would read {channel.location} from the beginning."
+                f" Stage {name!r} has read this channel, and {now}; if stage {stage.name!r} is"
+                f" stage {name!r} under a new name, use the name {name!r} again; otherwise set the"
+                " option startingOffsets."
             )
 
 

@@ -88,9 +88,9 @@ class StageState:
         if is_free != (self.throttle_level == 0) or (is_free and limit is not None):
             raise OptionError(
                 f"The state of stage {self.stage!r} has the throttle level {self.throttle_level!r},"
-                f" throttled by {self.throttled_by!r}, with the rate limit {limit!r}; if no stage"
-                " throttles it, the level must be 0 and the limit None, or else the level must be"
-                " above 0."
+                f" throttled by {self.throttled_by!r}, with the rate limit {limit!r}; a stage that"
+                " is not throttled must have the level 0 and the limit None, and a throttled stage"
+                " a level above 0."
             )
 
 

@@ -258,8 +258,8 @@ class LaneWriter:
         self._checksum = frames.checksum or self._checksum_before(index, last)
         if checked.torn_bytes:
             _LOG.warning(
-                "%d bytes after byte %d of %s are removed: an interrupted append has left them, and"
-                " it was not acknowledged.",
+                "%d bytes after byte %d of %s are removed: they are the rest of an interrupted"
+                " append, which was never acknowledged.",
                 checked.torn_bytes,
                 frames.end,
                 self._files.shown(self._files.path(last)),

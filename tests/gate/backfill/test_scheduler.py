@@ -212,7 +212,7 @@ def test_while_kafka_or_the_ledger_cannot_be_reached_it_warns_once_and_goes_on_a
             patch.undo()
             wait_until(lambda: backfill.runner.keys == [key])
     assert [record.getMessage() for record in caplog.records] == [
-        "The backfill waits until this error is over: It cannot be reached."
+        "Backfills pause until this error no longer occurs: It cannot be reached."
     ]
 
 

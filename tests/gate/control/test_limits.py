@@ -72,8 +72,8 @@ def test_a_floor_above_a_cap_is_refused_with_both_options_names() -> None:
             min_per_partition=PartitionLimit(6),
         )
     assert str(refused.value) == (
-        "minRatePerPartition is 6 records a batch, more than the 5 that a maxRatePerPartition of 10"
-        " records/s allows in a batch of 0.5 s; lower minRatePerPartition, or raise"
+        "minRatePerPartition needs 6 records in a batch, but maxRatePerPartition (10 records/s)"
+        " allows only 5 in a batch of 0.5 s; lower minRatePerPartition, or raise"
         " maxRatePerPartition or the interval."
     )
 
@@ -98,7 +98,7 @@ def test_a_floor_that_equals_a_cap_is_allowed() -> None:
 def test_a_floor_above_the_cap_of_one_partition_is_refused_with_its_name(
     caps: PartitionLimit[float], floors: PartitionLimit[int]
 ) -> None:
-    with pytest.raises(OptionError, match=r"for orders-3, more than .* maxRatePerPartition"):
+    with pytest.raises(OptionError, match=r"for orders-3, but maxRatePerPartition .* allows"):
         limits(max_rate_per_partition=caps, min_per_partition=floors)
 
 
@@ -110,14 +110,10 @@ def test_a_floor_is_not_held_against_a_cap_of_another_partition() -> None:
 
 
 def test_a_floor_above_the_cap_of_the_whole_batch_is_refused() -> None:
-    with pytest.raises(
-        OptionError, match=r"minRatePerPartition is 20 .* 10 of maxOffsetsPerTrigger"
-    ):
+    with pytest.raises(OptionError, match=r"needs 20 .* maxOffsetsPerTrigger allows only 10"):
         limits(min_per_partition=PartitionLimit(20), max_records=10)
 
 
 def test_a_cap_below_one_record_a_batch_is_refused_since_every_partition_gets_one() -> None:
-    with pytest.raises(
-        OptionError, match=r"minRatePerPartition is 1 .* allows in a batch of 0\.1 s"
-    ):
+    with pytest.raises(OptionError, match=r"needs 1 .* allows only 0\.5 in a batch of 0\.1 s"):
         limits(seconds_per_batch=0.1, max_rate_per_partition=PartitionLimit(5))

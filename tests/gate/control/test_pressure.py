@@ -137,7 +137,7 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         ({"lease_ms": 600_001}, "lease_ms is 600001 ms"),
         (
             {"light_load_bytes": 70, "overload_bytes": 60},
-            "light_load_bytes is 70 and overload_bytes is 60; a light load must be below",
+            "light_load_bytes (70) must be below overload_bytes (60); lower",
         ),
         ({"light_load_bytes": 60, "overload_bytes": 60}, "lower light_load_bytes or raise"),
         ({"step": 0}, "step is 0; it must be a number above 0 and below 1"),

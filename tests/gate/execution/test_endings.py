@@ -327,7 +327,7 @@ def test_a_handler_whose_call_does_not_run_it_is_refused_at_once(
     ledger_url: str, handler: Any
 ) -> None:
     gate = Gate("orders", interval="1 second", ledger=ledger_url)
-    with pytest.raises(OptionError, match=r"whose call does not run it, .* write a plain function"):
+    with pytest.raises(OptionError, match=r"calling it does not run its code, .* write a plain"):
         gate.write(cast(DataFrame, None), handler)
 
 
@@ -358,7 +358,7 @@ def test_a_batch_fails_whose_handler_returns_work_that_nobody_waits_for(
     context = RunContext(ledger=shared_ledger(ledger_url), handler=handler, policy=policy)
     gated_handler = GatedHandler("orders", context)
     key = begin(ledger)
-    with pytest.raises(OptionError, match="so the batch is not written; write a plain function"):
+    with pytest.raises(OptionError, match="the batch counts as not written; write a plain"):
         gated_handler(DF, 0)
     assert stored(ledger, key).status is Status.FAILED
 

@@ -115,8 +115,14 @@ def test_an_auto_interval_begins_with_a_second_or_half_of_its_longest_delay(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"interval": "1 second", "max_delay": "5 seconds"}, "it is for an interval that is auto"),
-        ({"interval": "1 second", "work_ratio": 0.5}, "it is for an interval that is auto"),
+        (
+            {"interval": "1 second", "max_delay": "5 seconds"},
+            "has an effect only if headrace.interval is auto",
+        ),
+        (
+            {"interval": "1 second", "work_ratio": 0.5},
+            "has an effect only if headrace.interval is auto",
+        ),
         ({"interval": "auto", "max_delay": "150 ms"}, "headrace.maxDelay is 150"),
         ({"interval": "auto", "max_delay": 5}, "The gate's max_delay is 5; it must be a duration"),
         ({"interval": "auto", "work_ratio": 1.5}, "headrace.workRatio is 1.5"),

@@ -136,7 +136,7 @@ def test_an_outage_of_half_an_hour_is_one_failed_batch_and_a_handful_of_lines(
     assert len(sink.tried) - len(whole) <= 3 * 4, "parts were tried more often"
     assert len(caplog.messages) <= 2 + 30
     assert "127.0.0.1:5432 refused" in caplog.messages[0]
-    assert "goes on after 0:3" in caplog.messages[-1]
+    assert "continues after waiting for 0:3" in caplog.messages[-1]
     assert gate.ledger.sink_outages.get("orders") is None
     gate.run(executor, OffsetRange("orders-topic", 0, 40, 50))
     assert len(sink.tried) == len(whole) + (on_failure != "stop") * 12 + 1
@@ -228,7 +228,7 @@ def test_a_driver_that_was_killed_while_parts_were_tried_waits_on_with_them(
     assert sink.everything == places([WHOLE])
     assert gate.ledger.batches.failed("orders") == ()
     assert 60 <= gate.now_s <= 125
-    assert sum("goes on after" in each for each in caplog.messages) == 1
+    assert sum("continues after waiting" in each for each in caplog.messages) == 1
 
 
 def test_a_gate_that_defers_isolates_nothing_after_a_crash_among_parts() -> None:
@@ -318,7 +318,7 @@ def test_an_outage_of_a_part_of_the_sink_ends_in_parts_of_which_the_others_pass(
     left = row.records_left
     assert 0 < left < 40
     assert len(sink.everything) == 40 - left
-    assert f"a backfill will run the other {left} records" in caplog.text
+    assert f"a backfill will run its remaining {left} records" in caplog.text
     assert gate.ledger.dead_letters.oldest("orders") == ()
 
 

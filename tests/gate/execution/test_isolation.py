@@ -454,8 +454,8 @@ def test_a_record_whose_dead_letter_cannot_be_kept_counts_as_deferred(
     scene.run_live(sink, reader=Unkept(OrdersLog()))
     assert scene.dead_letters == []
     assert scene.places(Status.FAILED) == [(0, 3), (1, 101)]
-    (summary,) = [text for text in caplog.messages if "runs of its parts" in text]
-    assert summary.endswith("records that were isolated: 0; records that are deferred: 2.")
+    (summary,) = [text for text in caplog.messages if "ran in parts" in text]
+    assert summary.endswith("runs, 0 records isolated, 2 records deferred.")
 
 
 def test_a_batch_whose_own_read_fails_since_its_source_is_away_waits_or_is_deferred_whole(

@@ -410,7 +410,7 @@ def test_a_cost_that_cannot_be_read_is_one_warning_and_is_learnt_anew(
     ledger.rates.report("a batch", 0, START_MS, sample, batch_cost="{}")
     run_job(ledger, LEARNED, 500)
     assert [each.partition(":")[0] for each in warnings()] == [
-        "The gate 'orders' learns the cost of a batch anew"
+        "The gate 'orders' discards its learned batch cost and learns it again"
     ]
     assert ledger.rates.current("orders") == pytest.approx(5_000, rel=0.03)
 

@@ -168,7 +168,7 @@ def test_one_gate_as_two_sources_of_a_query_is_refused_before_it_starts(
 ) -> None:
     one, other = (read(gate, spark, topic()) for _ in range(2))
     for twice in (one.union(other), one.union(one), one.join(other, "key")):
-        with pytest.raises(OptionError, match=r"reads through it 2 times, .*its own gate"):
+        with pytest.raises(OptionError, match=r"reads 2 sources through the gate .*its own gate"):
             gate.write(twice, Received())
 
 

@@ -109,5 +109,5 @@ def test_a_repartition_that_passes_over_a_failed_batch_is_refused(counting: Coun
     with pytest.raises(Exception, match="LAST_BATCH_FAILED"):
         counting.repartition(5)
     counting.repartition(5, is_enforced=False)
-    with pytest.raises(StreamingQueryException, match="put back the newest copy"):
+    with pytest.raises(StreamingQueryException, match="restore the newest copy"):
         counting.run()

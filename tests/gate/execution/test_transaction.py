@@ -407,7 +407,7 @@ def test_on_sqlite_the_ledger_refuses_to_be_written_by_a_thread_that_has_it_lock
         with batch.transaction() as connection:
             put(connection)
             if scene.url.startswith("sqlite"):
-                with pytest.raises(LedgerError, match="this thread is already in") as caught:
+                with pytest.raises(LedgerError, match="This thread is already in") as caught:
                     shared.batches.begin(planned("orders", OffsetRange("orders-topic", 0, 8, 9)))
                 refused.append(caught.value)
 

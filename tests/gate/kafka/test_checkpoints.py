@@ -164,7 +164,7 @@ def test_a_ledger_or_a_checkpoint_that_is_an_older_copy_is_not_called_proven(
     assert f"has a batch of {orders.name}-1 [0, 2), which the checkpoint has ne" in found.stdout
 
     orders.produce(*values(range(8, 11)))
-    with pytest.raises(StreamingQueryException, match="so it is an older copy") as refused:
+    with pytest.raises(StreamingQueryException, match="the checkpoint is an older copy") as refused:
         run(copy)
     adopt = shlex.split(str(refused.value).split("`headrace ")[1].split("`")[0])
     adopt[adopt.index("TEXT")] = "the volume was put back"

@@ -73,8 +73,8 @@ def test_without_a_protocol_that_has_it_sasl_is_not_looked_at() -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"sasl.mechanism": "PLAIN"}, "gives no username and password"),
-        (login(f"{PLAIN} password=hunter2;"), "gives no username and password"),
+        ({"sasl.mechanism": "PLAIN"}, "needs a username and a password"),
+        (login(f"{PLAIN} password=hunter2;"), "needs a username and a password"),
         (login("hunter2"), "the word 'required'"),
         ({"sasl.jaas.config": f"{PLAIN} password=hunter2;"}, "default: GSSAPI"),
         (login(f"{KERBEROS} keyTab=hunter2;"), "PlainLoginModule or ScramLoginModule"),
@@ -186,7 +186,7 @@ def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"sasl.oauthbearer.token.endpoint.url": ""}, "token.endpoint.url is missing"),
+        ({"sasl.oauthbearer.token.endpoint.url": ""}, "token.endpoint.url, which is missing"),
         ({"sasl.oauthbearer.header.urlencode": "true"}, "must be false"),
         ({"sasl.login.callback.handler.class": "a.B"}, "OAuthBearerLoginCallbackHandler"),
         (
@@ -197,10 +197,10 @@ def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:
             "option out, and set kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth.token=",
         ),
         ({"sasl.oauthbearer.jwt.retriever.class": "a.B"}, "or JwtBearerJwtRetriever"),
-        ({"sasl.jaas.config": f"{OAUTH} clientSecret=hunter2;"}, "needs; write org.apache.kafka"),
+        ({"sasl.jaas.config": f"{OAUTH} clientSecret=hunter2;"}, "not give both; write org.apache"),
         (
             {"sasl.jaas.config": f"{OAUTH} unsecuredLoginStringClaim_sub=hunter2;"},
-            "may have clientId",
+            "may have only clientId",
         ),
         ({"sasl.jaas.config": f'{OAUTH} ssl.protocol="hunter2";'}, "kafka.https.ca.location"),
     ],
@@ -258,7 +258,7 @@ def test_kerberos_takes_key_table_and_principal(
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({}, "kafka.sasl.jaas.config is missing"),
+        ({}, "needs kafka.sasl.jaas.config, which is missing"),
         ({"sasl.jaas.config": f"{KERBEROS} ticketCache='/tmp/c';"}, "KRB5CCNAME"),
         ({"sasl.kerberos.min.time.before.relogin": "soon"}, "from 0 to 86400000"),
     ],

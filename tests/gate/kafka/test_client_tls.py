@@ -150,7 +150,7 @@ def test_the_headers_of_an_old_encrypted_key_are_left_alone() -> None:
             "librdkafka refuses kafka.ssl.truststore.certificates='no certificate' (",
         ),
         ({"ssl.keystore.location": "/k.jks"}, "keytool -importkeystore"),
-        (key_store("/k", "PKCS12"), "password is missing"),
+        (key_store("/k", "PKCS12"), "password, which is missing"),
         (
             key_store("/nowhere/k", "PKCS12") | OPENED,
             "librdkafka refuses kafka.ssl.keystore.location='/nowhere/k' (",

@@ -120,7 +120,7 @@ def test_every_query_has_a_consumer_group_of_its_own_by_default() -> None:
         ({"subscribe": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
          "minOffsetsPerTrigger is 9, more than the 8 of maxOffsetsPerTrigger"),
         ({"subscribe": "a", "minRatePerPartition": "50", "maxRatePerPartition": "5"},
-         "minRatePerPartition is 50"),
+         "minRatePerPartition needs 50"),
         ({"subscribe": "a", "headrace.gate": "g"}, "without a headrace.ledger"),
         ({"subscribe": "a", "headrace.gate": " ", "headrace.ledger": "sqlite:///x"},
          "headrace.gate is ' '; it must have 1 to 200 letters"),
@@ -129,11 +129,11 @@ def test_every_query_has_a_consumer_group_of_its_own_by_default() -> None:
         ({"subscribe": "a", **GATE, "backpressure.initialRate": "100",
           "backpressure.pid.minRate": "101"}, "below the 101 of backpressure.pid.minRate"),
         ({"subscribe": "a", "headrace.interval": "366 days"}, "at most 365 days"),
-        (GATE | {"headrace.maxDelay": "2s"}, "is for an interval that is auto"),
-        (GATE | {"headrace.workRatio": "0.5", "headrace.interval": "2s"}, "interval that is auto"),
+        (GATE | {"headrace.maxDelay": "2s"}, "only if headrace.interval is auto"),
+        (GATE | {"headrace.workRatio": "0.5", "headrace.interval": "2s"}, "(here: '2s'); set"),
         (AUTO | {"headrace.maxDelay": "199 ms"}, "headrace.maxDelay is 199 ms; it must be a whole"),
         (AUTO | {"headrace.maxDelay": "soon"}, "headrace.maxDelay is 'soon'; it must be"),
-        (AUTO | {"headrace.workRatio": "1"}, "headrace.workRatio is 1 (a part)"),
+        (AUTO | {"headrace.workRatio": "1"}, "headrace.workRatio is 1; it must be below"),
         (AUTO | {"headrace.workRatio": "2"}, "headrace.workRatio is 2.0 (a part); it must be"),
         (AUTO | {"minRatePerPartition": "20", "maxRatePerPartition": "100"}, "in a batch of 0.1 s"),
         ({"subscribe": "a", "backpressure.initialRate": "5"}, "needs a gate"),
@@ -274,8 +274,8 @@ def test_a_consumer_group_without_a_name_would_abort_the_process_and_is_refused(
     assert said == "kafka.group.id='' is not valid; it must be a text that is not blank."
     said = refusal(NEEDED | {"headrace.commit.group": blank})
     assert said == (
-        f"headrace.commit.group is {blank!r}, no name of a consumer group; give a name, or leave"
-        " the option out."
+        f"headrace.commit.group is {blank!r}, which is not a valid name of a consumer group; give a"
+        " name, or leave the option out."
     )
 
 

@@ -152,8 +152,8 @@ def test_a_ledger_that_is_lost_stops_the_stream_before_the_batch_is_read(
                 planner.begin(start, end)
             assert str(raised.value) == (
                 f"The ledger {tmp_path}/headrace.db was deleted or replaced while it was open; put"
-                " the old file back, unless you replaced it with a backup on purpose, and restart"
-                " this program."
+                " the old file back and restart this program; if you replaced the file with a"
+                " backup on purpose, only restart this program."
             )
         with pytest.raises(LedgerError):
             planner.advance(start, everything=False)
@@ -208,8 +208,8 @@ def test_a_checkpoint_that_is_an_older_copy_is_refused_before_anything_is_planne
         with planner_of(orders, gated(url)) as planner, pytest.raises(OptionError) as refused:
             planner.advance(first, everything=False)
         said = str(refused.value)
-        assert f"stands at offset 50 of {orders.name}-0 (and behind in 1 more), where" in said
-        assert "batches of it up to 100, so it is an older copy" in said
+        assert f"is at offset 50 of {orders.name}-0 (and is behind in 1 more), but" in said
+        assert "batches up to offset 100. So the checkpoint is an older copy" in said
         assert json.loads(said[said.index("{") : said.rindex("}") + 1]) == {
             orders.name: {"0": 100, "1": 100}
         }

@@ -49,7 +49,10 @@ def refusal(orders: Topic, end: dict[str, Any]) -> str:
     beginning, _, told = str(raised.value).partition(": ")
     assert beginning == "Kafka has lost records that this query had still to read"
     reason, _, advice = told.rpartition("; ")
-    assert advice == "to go on without them, counted, set the option failOnDataLoss to false."
+    assert advice == (
+        "to continue without them, and only report the loss, set the option failOnDataLoss to"
+        " false."
+    )
     return reason
 
 

@@ -160,7 +160,7 @@ def test_a_stream_is_written_as_by_the_native_sink(
     ("chosen", "options", "told"),
     [
         (["key"], {"topic": "t"}, "There is no column value"),
-        (["value"], {}, "No topic is set to which"),
+        (["value"], {}, "headrace-kafka has no topic to write to"),
         (["1 as value"], {"topic": "t"}, "The column value is int, and headrace-kafka writes bi"),
         (["value", "'0' as partition"], {"topic": "t"}, "The column partition is string"),
         (["value"], {"topic": "t", "subscribe": "t"}, "There is no option subscribe for writing"),

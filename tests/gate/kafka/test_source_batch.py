@@ -215,6 +215,6 @@ def test_a_bounded_read_is_refused_in_one_sentence(
     )
     assert refusal(aged, startingOffsets=for_each(aged, 1)) == (
         f"DataLossError: Offsets {aged.name}-0 [1, 3) are gone from Kafka (the log of this"
-        " partition now holds [3, 5)); to go on without them set the option failOnDataLoss to"
-        " false."
+        " partition now holds [3, 5)); to continue without them, and only report the loss, set the"
+        " option failOnDataLoss to false."
     )

@@ -129,7 +129,7 @@ def test_transitions_b_and_c_refuse_a_batch_whose_row_has_other_ranges(
 ) -> None:
     batch = ledger.batches.begin(a_batch())
     execute(batch_range.update().values(until_offset=19))
-    with pytest.raises(LedgerError, match=f"has other ranges for batch {batch.batch_key}"):
+    with pytest.raises(LedgerError, match=f"ranges of batch {batch.batch_key} .* differ"):
         ledger.batches.begin(a_batch())
     assert ledger.batches.get(batch.batch_key) == batch
 
@@ -299,7 +299,7 @@ def test_a_progress_that_names_no_parts_of_its_batch_is_refused(
 ) -> None:
     key = one_of_mine(ledger).batch_key
     execute(batch_table.update().values(progress=text))
-    with pytest.raises(LedgerError, match=f"progress of batch {key} in the ledger is .*10 offsets"):
+    with pytest.raises(LedgerError, match=f"Batch {key} .* not valid for 10 offsets"):
         _ = stored(ledger, key).parts
 
 

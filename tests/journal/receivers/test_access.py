@@ -73,7 +73,7 @@ def test_a_token_and_a_file_of_tokens_are_one_too_many() -> None:
 
 def test_a_key_without_a_certificate_is_refused() -> None:
     for wrong in ({"key_file": "k"}, {"client_ca_file": "c"}):
-        with pytest.raises(OptionError, match="without a certificate file of the receiver"):
+        with pytest.raises(OptionError, match="without the receiver's certificate file"):
             TlsFiles(**wrong)
 
 

@@ -354,7 +354,7 @@ def test_ids_are_read_until_there_are_enough_or_the_time_is_over_which_is_logged
     with caplog.at_level(logging.WARNING, "headrace.receivers"):
         read = asyncio.run(newest_ids(journal, 0, max_ids, asyncio.Event(), now_s))
     assert offsets_of(read) == list(range(first, BLOCKS))
-    cut_off = "newest 2 message ids, in 2 blocks, were restored within 10 s"
+    cut_off = "newest 2 message ids (in 2 blocks) were restored in 10 s"
     assert [cut_off in each for each in caplog.messages] == ([True] if step_s else [])
 
 

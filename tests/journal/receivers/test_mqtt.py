@@ -128,7 +128,7 @@ async def test_messages_with_an_empty_or_too_long_id_are_all_stored_and_one_line
         await until(lambda: len(between.acknowledged) == len(unfit))
         assert intake.statistics.duplicate_records == 0
     assert journal.values == unfit
-    assert caplog.text.count("that is empty or longer than 200 characters") == 1
+    assert caplog.text.count("or an empty one, or one of more than 200 characters") == 1
 
 
 @in_loop

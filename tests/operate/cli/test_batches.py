@@ -140,7 +140,7 @@ def test_a_word_is_the_gate_of_that_name_unless_a_batch_begins_so_too(
     move = text("UPDATE batch SET batch_key = 'feed' || substr(batch_key, 5) WHERE batch_key = :it")
     damage(shop.url, move.bindparams(it=good))
     said = complain(shop.url, "batches", "feed")
-    assert f"'feed' is a gate, and the key of batch feed{good[4:]} begins with it too" in said
+    assert f"'feed' is a gate, and also begins the key of batch feed{good[4:]}" in said
     assert "no such batch" in told(shop.url, "batches feed --since 2000-01-01")
     assert f"feed{good[4:]}" in told(shop.url, f"batches feed{good[4:]}")
     assert "no such batch" in told(shop.url, "batches beef")

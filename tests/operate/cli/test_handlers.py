@@ -58,9 +58,9 @@ def test_a_handler_is_called_with_what_was_derived() -> None:
 
 
 def test_a_handler_that_nobody_would_wait_for_is_refused() -> None:
-    with pytest.raises(OptionError, match="an async function, whose call does not run it"):
+    with pytest.raises(OptionError, match="an async function: calling it does not run its code"):
         load_handler("jobs_here:wait", None)
-    with pytest.raises(OptionError, match="so the batch is not written; write a plain function"):
+    with pytest.raises(OptionError, match="so the batch counts as not written; write a plain"):
         load_handler("jobs_here:wait_later", None)(cast(Any, 3), cast(Any, "batch"))
 
 

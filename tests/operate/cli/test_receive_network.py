@@ -125,7 +125,7 @@ def test_at_its_cap_senders_wait_and_status_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["http", "--tls-key", "k"], "without a certificate file of the receiver"),
+        (["http", "--tls-key", "k"], "without the receiver's certificate file"),
         (["http", "--tls-certificate", "a.pem"], "No such file"),
         (["tcp", "--token-file", "empty"], "contains no token, so anyone could send"),
         (["http", "--max-journal-bytes", "1000"], "less than one block of 8388608 bytes"),

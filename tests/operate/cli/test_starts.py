@@ -45,7 +45,7 @@ def test_a_start_is_told_to_begin_anew_or_what_to_adopt(url: str) -> None:
     for wrong in ("nonsense", own, "4f" * 16):
         refused = run(url, "adopt", "orders", wrong, "--why", "it was restored")
         assert isinstance(refused.exception, OptionError)
-        assert f"The ID is {wrong!r}" in str(refused.exception)
+        assert f"{wrong!r} is neither a checkpoint of" in str(refused.exception)
     for right in ("run", "4f" * 8):
         assert right in run(url, "adopt", "orders", right, "--why", "it was restored").output
     with Ledger.open(url) as ledger:

@@ -103,10 +103,10 @@ def test_a_command_can_be_pasted_whatever_a_gate_is_called() -> None:
 
 
 OLDER = (
-    "The query's checkpoint stands at offset 5 of orders-0, where the ledger has batches of it up"
-    " to 9, so it is an older copy; put back the newest copy, or go on where the ledger stands:"
-    " `headrace adopt orders f761fc68c0ffee00 --ledger sqlite:////srv/shop/orders/headrace.db"
-    " --why TEXT`, and start again."
+    "The query's checkpoint is at offset 5 of orders-0, but the ledger has batches up to offset 9."
+    " So the checkpoint is an older copy; restore the newest copy. Or continue at the ledger's"
+    " position by `headrace adopt orders f761fc68c0ffee00 --ledger"
+    " sqlite:////srv/shop/orders/headrace.db --why TEXT`, and start again."
 )
 
 

@@ -177,7 +177,7 @@ class BackfillScheduler:
                 warned = ""
             except HeadraceError as error:
                 if str(error) != warned:
-                    _LOG.warning("The backfill waits until this error is over: %s", error)
+                    _LOG.warning("Backfills pause until this error no longer occurs: %s", error)
                 busy, warned = False, str(error)
             if not busy:
                 self._rest()

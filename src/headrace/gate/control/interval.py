@@ -64,8 +64,8 @@ class IntervalLaw:
         require_number("headrace.workRatio", self.work_ratio, "(a part)", most=1, above=True)
         if self.work_ratio == 1:
             raise OptionError(
-                "headrace.workRatio is 1 (a part); it must be below 1, because the fixed cost of a"
-                " batch takes a part of every interval."
+                "headrace.workRatio is 1; it must be below 1, because the fixed cost of a batch"
+                " takes some of every interval."
             )
 
     @property

@@ -99,8 +99,8 @@ class EstimatorSettings:
         own = {option.name: option.default for option in _law_named(self.name).options}
         if unknown := self.options.keys() - own:
             raise OptionError(
-                f"The law {self.name} has the options {sorted(own)}, but not {sorted(unknown)};"
-                f" remove {sorted(unknown)}."
+                f"The law {self.name} has no options {sorted(unknown)}; remove them. Its options"
+                f" are {sorted(own)}."
             )
         object.__setattr__(self, "options", {**own, **self.options})
 

@@ -94,16 +94,16 @@ class BatchLimits:
             most = self.seconds_per_batch * cap
             if cap > 0 and floor > most:
                 raise OptionError(
-                    f"minRatePerPartition is {floor} records a batch{where}, more than the"
-                    f" {most:g} that a maxRatePerPartition of {cap:g} records/s allows in a batch"
-                    f" of {self.seconds_per_batch:g} s; lower minRatePerPartition, or raise"
+                    f"minRatePerPartition needs {floor} records in a batch{where}, but"
+                    f" maxRatePerPartition ({cap:g} records/s) allows only {most:g} in a batch of"
+                    f" {self.seconds_per_batch:g} s; lower minRatePerPartition, or raise"
                     " maxRatePerPartition or the interval."
                 )
             if self.max_records is not None and floor > self.max_records:
                 raise OptionError(
-                    f"minRatePerPartition is {floor} records a batch{where}, more than the"
-                    f" {self.max_records} of maxOffsetsPerTrigger; lower minRatePerPartition or"
-                    " raise maxOffsetsPerTrigger."
+                    f"minRatePerPartition needs {floor} records in a batch{where}, but"
+                    f" maxOffsetsPerTrigger allows only {self.max_records}; lower"
+                    " minRatePerPartition or raise maxOffsetsPerTrigger."
                 )
 
 

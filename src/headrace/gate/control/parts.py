@@ -240,8 +240,8 @@ class Progress:
             is_whole = False
         if not is_whole:
             raise LedgerError(
-                f"The progress of batch {batch} in the ledger is {text[:200]!r}, which is not valid"
-                f" for a batch of {records} offsets, so the batch is not run; restore the ledger"
-                " from a copy."
+                f"Batch {batch} is not run, because its progress in the ledger is not valid for"
+                f" {records} offsets; restore the ledger from a copy. The progress is"
+                f" {text[:200]!r}."
             )
         return progress

@@ -80,9 +80,8 @@ class HopSettings:
         require_whole("lease_ms", self.lease_ms, 1, MAX_LEASE_MS, unit="ms")
         if self.light_load_bytes >= self.overload_bytes:
             raise OptionError(
-                f"light_load_bytes is {self.light_load_bytes} and overload_bytes is"
-                f" {self.overload_bytes}; a light load must be below an overload, so lower"
-                " light_load_bytes or raise overload_bytes."
+                f"light_load_bytes ({self.light_load_bytes}) must be below overload_bytes"
+                f" ({self.overload_bytes}); lower light_load_bytes or raise overload_bytes."
             )
         is_number = isinstance(self.step, int | float) and not isinstance(self.step, bool)
         if not is_number or not 0 < self.step < 1:

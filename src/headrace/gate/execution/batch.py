@@ -259,8 +259,8 @@ class Batch:
     def _require_driver(self, method: str) -> None:
         if self._is_copy:
             raise OptionError(
-                f"batch.{method}() is called on a copy of batch {self.key}, as a task on an"
-                " executor has it; call it in the handler, on the driver."
+                f"batch.{method}() is called on a copy of batch {self.key}, probably in a task on"
+                " an executor; call it in the handler, on the driver."
             )
 
     def _note_asked(self) -> None:
@@ -304,8 +304,8 @@ def check_handler(handler: object) -> None:
         )
     if kind := _kind_of_unrun(handler):
         raise OptionError(
-            f"The handler is {handler!r}, {kind}, whose call does not run it, so nothing would be"
-            f" written; {_WRITE_FIRST}."
+            f"The handler is {handler!r}, {kind}: calling it does not run its code, so nothing"
+            f" would be written; {_WRITE_FIRST}."
         )
     try:
         signature = inspect.signature(handler)
@@ -358,8 +358,8 @@ def refuse_unrun(answer: object) -> None:
     if inspect.iscoroutine(answer):
         answer.close()  # prevents Python's warning of a coroutine that was never awaited
     raise OptionError(
-        f"The handler has returned an object of type {type(answer).__name__}, whose work nobody"
-        f" waits for, so the batch is not written; {_WRITE_FIRST}."
+        f"The handler has returned an object of type {type(answer).__name__}, and Headrace does not"
+        f" wait for its work, so the batch counts as not written; {_WRITE_FIRST}."
     )
 
 
@@ -476,8 +476,8 @@ class HandlerTransaction:
             )
         raise LedgerError(
             f"The handler of batch {self._batch} has returned, but its batch.transaction() was not"
-            " committed: an exception that left the `with` was caught around it. Let it pass, so"
-            " that the batch is run again."
+            " committed: the handler caught an exception that had left the `with`; do not catch"
+            " this exception, so that the batch is run again."
         ) from self._undone_by
 
     def _keep_rejected(self) -> None:
@@ -503,9 +503,10 @@ class HandlerTransaction:
                 pass
         elif self.committed and number > kept:
             raise LedgerError(
-                f"The handler of batch {self._batch} has decoded records after the commit of its"
-                f" batch.transaction(), and {number - kept} of them do not fit the schema and are"
-                " not stored; compute the whole result of headrace.decode before the `with` ends."
+                f"The handler of batch {self._batch} has computed headrace.decode after its"
+                " batch.transaction() was committed, so the values that do not fit the schema"
+                f" ({number - kept}) cannot be stored as dead letters; compute the whole result"
+                " before the `with` ends."
             )
 
     def _claim(self) -> ExitStack:
@@ -517,9 +518,9 @@ class HandlerTransaction:
                 )
             if self._stack is not None:
                 raise LedgerError(
-                    f"batch.transaction() of batch {self._batch} is used a second time; it is one"
-                    " transaction with the batch's success, so write everything within one `with`"
-                    " (connection.begin_nested() makes savepoints in it)."
+                    f"batch.transaction() of batch {self._batch} is used a second time, but a batch"
+                    " has only one transaction; write everything within one `with`, and use"
+                    " connection.begin_nested() for savepoints."
                 )
             self._stack = ExitStack()
             return self._stack

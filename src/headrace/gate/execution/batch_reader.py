@@ -417,7 +417,8 @@ def _size_of(df: DataFrame) -> tuple[int, int] | None:
         records, of_records = df.agg(F.count("*"), F.sum(size)).collect()[0]
     except Exception as error:  # noqa: BLE001  (Spark raises many classes for a failed read)
         _LOG.info(
-            "The records of a batch in isolation cannot be cached, so each part is read anew: %s",
+            "The records of an isolated batch cannot be cached, so each of its parts reads the"
+            " source again: %s",
             error,
         )
         return None
@@ -431,5 +432,5 @@ def _small_rows(df: DataFrame, records: int, of_records: int) -> pa.Table | None
     try:
         return df.toArrow()
     except Exception as error:  # noqa: BLE001  (the batch is run from Spark's storage)
-        _LOG.info("The rows of a batch in isolation cannot be held in this process: %s", error)
+        _LOG.info("The rows of an isolated batch cannot be kept in this process: %s", error)
         return None

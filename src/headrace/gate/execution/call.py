@@ -292,8 +292,8 @@ class HandlerCalls:
         raise OptionError(
             f"The schema that gate {batch.gate!r} decodes with {history}: {unfit} of"
             f" {newest.records} in batch {batch.batch_key} do not fit, the first because {first};"
-            " correct the schema or the producer and start the query again, or have such records"
-            f" kept as dead letters with the option {FAIL_ON_MISFIT} set to false."
+            " correct the schema or the producer and start the query again. To keep such records as"
+            f" dead letters, set the option {FAIL_ON_MISFIT} to false."
         )
 
     def _transaction(
@@ -309,7 +309,7 @@ class HandlerCalls:
 
         def lose(missing: OffsetRange, why: str) -> None:
             why = f"it was rejected, and is gone before it was kept: {why}"
-            _LOG.warning("Offsets %s of batch %s are lost (%s).", missing, key, why)
+            _LOG.warning("Batch %s has lost the offsets %s (%s).", key, missing, why)
             self._ledger.history.record_losses(
                 batch.gate,
                 [missing],

@@ -329,8 +329,8 @@ class Gate:
         if is_remote(stream.sparkSession):
             raise OptionError(
                 f"on_failure is {policy.last!r}, but the gate {self.name!r} writes a derived"
-                " DataFrame, and over Spark Connect such a batch cannot be run again; give"
-                " gate.write the DataFrame that load() returned, and the derivation as a function:"
+                " DataFrame, whose batches cannot be run again over Spark Connect; give gate.write"
+                " the DataFrame that load() returned, and pass the derivation as"
                 " transform=lambda df: df.select(...)."
             )
         return DerivedStream(stream)

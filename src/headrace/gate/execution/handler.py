@@ -241,8 +241,8 @@ class GatedHandler:
         if behind is not None:
             if behind.read != self._read:
                 raise GateInUseError(
-                    f"The gate {self._gate!r} was taken over by another query, of"
-                    f" {behind.described}, because this query did not renew its lease in time;"
+                    f"The gate {self._gate!r} was taken over by another query"
+                    f" ({behind.described}), because this query did not renew its lease in time;"
                     " start this query again once the other query has ended."
                 )
             if behind.owner != self._planner:
@@ -294,8 +294,8 @@ class GatedHandler:
                 return None
             if not waited:
                 _LOG.warning(
-                    "Batch %s of gate %r is leased by another process, which may have ended; this"
-                    " process takes the batch over if its lease is not renewed for %d s.",
+                    "Another process, which may have ended, has the lease of batch %s of gate %r;"
+                    " this process takes the batch over if the lease is not renewed for %d s.",
                     record.batch_key,
                     self._gate,
                     self._context.lease_ms // 1000,

@@ -440,7 +440,9 @@ def _known_cost(gate: str, text: str | None) -> SourceCost | None:
     try:
         return None if text is None else SourceCost.from_text(text)
     except OptionError as error:
-        _LOG.warning("The gate %r learns the cost of a batch anew: %s", gate, error)
+        _LOG.warning(
+            "The gate %r discards its learned batch cost and learns it again: %s", gate, error
+        )
         return None
 
 

@@ -158,7 +158,7 @@ class Rejections:
                     raise TooManyRejectedError(
                         f"More than {most:,} records of batch {self._batch} are rejected,"
                         f" the first with the reason {next(iter(reasons.values())).message!r}; if"
-                        " so many are bad, raise an exception, so that the batch has failed."
+                        " so many are bad, raise an exception to fail the batch."
                     )
             self._reasons = reasons
 
@@ -190,8 +190,8 @@ class Rejections:
                     if size > MAX_REJECTED_BYTES:
                         raise TooManyRejectedError(
                             f"The records of batch {self._batch} that are rejected have more than"
-                            f" {MAX_REJECTED_BYTES >> 20} MiB; raise an exception instead, so that"
-                            " the batch itself has failed."
+                            f" {MAX_REJECTED_BYTES >> 20} MiB; raise an exception instead, to fail"
+                            " the batch."
                         )
                 self._lose(missing, gone)
             for topic, partition, offset in missing.keys() - self._letters.keys():
@@ -297,7 +297,7 @@ def _of_frame(rows: Any, reason: str | Column) -> Iterator[tuple[Place, ErrorRep
     if missing:
         raise RejectionError(
             f"The rows to reject have no column {missing[0]!r}, but {', '.join(rows.columns)}; keep"
-            f" the columns {', '.join(_COLUMNS)}, which say where a record is."
+            f" the columns {', '.join(_COLUMNS)}, which identify a record."
         )
     reasons = reason if isinstance(reason, Column) else F.lit(None)
     chosen = rows.select(*_COLUMNS, reasons.cast("string").alias(_REASON)).limit(MAX_REJECTED + 1)
@@ -330,8 +330,8 @@ def _values(row: object) -> tuple[object, ...]:
             return tuple(named[name] for name in _COLUMNS)
     except KeyError as error:
         raise RejectionError(
-            f"A row to reject has no {error.args[0]!r}; keep {', '.join(_COLUMNS)}, which say where"
-            " a record is."
+            f"A row to reject has no {error.args[0]!r}; keep {', '.join(_COLUMNS)}, which identify"
+            " a record."
         ) from None
     return tuple(row) if isinstance(row, tuple | list) else (row,)
 
@@ -343,8 +343,8 @@ def _place(values: tuple[object, ...]) -> Place:
         case _:
             kinds = ", ".join(type(value).__name__ for value in values)
             raise RejectionError(
-                f"A row to reject is of ({kinds}); give a topic (text), a partition and an offset"
-                " (whole numbers)."
+                f"A row to reject has values of the types ({kinds}); give a topic (text), a"
+                " partition and an offset (whole numbers)."
             )
 
 

@@ -83,9 +83,9 @@ def choose_python(context: "SparkContext", environ: Mapping[str, str] = os.envir
     elif path is None or not (is_this or context._python_includes or _has_headrace(path)):
         lacks = "is not on this machine" if path is None else "cannot import headrace"
         raise SetupError(
-            f"Spark would start its Python processes with {chosen!r}, which {lacks}; set"
-            f" {VARIABLE} to a Python that has it on every machine, here {sys.executable}, before"
-            " the session is made."
+            f"Spark would start its Python processes with {chosen!r}, which {lacks}; before you"
+            f" create the session, set {VARIABLE} to a Python that can import headrace on every"
+            f" machine (on this machine: {sys.executable})."
         )
 
 

@@ -118,7 +118,9 @@ def look(
                 if stop.seen_ms is not None or state in idle_before:
                     _end(state, stop.author)
         except HeadraceError:
-            _LOG.debug("The ledger did not answer whether a query must end.", exc_info=True)
+            _LOG.debug(
+                "The ledger did not say whether an operator has stopped the query.", exc_info=True
+            )
     return idle
 
 

@@ -175,9 +175,8 @@ def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
     own = [source for source in sources if source.gate == gate]
     if len(own) > 1:
         raise OptionError(
-            f"The DataFrame for the gate {gate!r} reads through it {len(own)} times, as {len(own)}"
-            " sources of one query, but a gate limits one source; read each source with its own"
-            " gate."
+            f"The DataFrame reads {len(own)} sources through the gate {gate!r}, but a gate limits"
+            " one source; read each source with its own gate."
         )
     with _lock:
         read = _reads.get(own[0].read or "") if own else None

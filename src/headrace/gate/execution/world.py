@@ -256,8 +256,8 @@ class _Hold:
         self._forget(batch.gate)
         if passed and end.kind is not Ending.SUCCESS:
             _LOG.warning(
-                "Gate %r goes on after %s of waiting. Parts of batch %s passed, and a backfill will"
-                " run the other %d records: %s",
+                "Gate %r continues after waiting for %s. Parts of batch %s passed; a backfill will"
+                " run its remaining %d records: %s",
                 batch.gate,
                 waited,
                 outage.batch,
@@ -266,7 +266,7 @@ class _Hold:
             )
         elif passed:
             _LOG.warning(
-                "Gate %r goes on after %s of waiting: batch %s succeeded (failed runs: %d).",
+                "Gate %r continues after waiting for %s: batch %s succeeded (failed runs: %d).",
                 batch.gate,
                 waited,
                 outage.batch,
@@ -274,8 +274,8 @@ class _Hold:
             )
         else:
             _LOG.warning(
-                "Batch %s of gate %r stops waiting after %s and %d failed runs, and on_failure"
-                " applies: %s",
+                "Batch %s of gate %r no longer waits, after %s and %d failed runs; on_failure"
+                " applies now: %s",
                 outage.batch,
                 batch.gate,
                 waited,
@@ -373,8 +373,8 @@ class _World:
     def _readable(self) -> BatchReader:
         if self._context.reader is None:
             raise OptionError(
-                "A batch of this query was run in parts by on_failure='isolate', and is not"
-                " finished; start the query with that policy once more, so that the rest is run."
+                "A batch of this query was run in parts by on_failure='isolate' and is unfinished;"
+                " start the query once more with on_failure='isolate' to finish it."
             )
         return self._context.reader
 
@@ -414,8 +414,8 @@ class _World:
         key, owner = self.batch.batch_key, self._context.owner
         if not self._ledger.batches.keep_progress(key, owner, progress, *letters):
             raise LedgerError(
-                f"Batch {key} of gate {self.batch.gate!r} does not belong to this process any more,"
-                " so this process does not run the rest of it; the new owner does."
+                f"Another process now owns batch {key} of gate {self.batch.gate!r}, so this process"
+                " does not run the rest of the batch; the new owner does."
             )
         self._kept = progress
 
@@ -666,8 +666,8 @@ class _World:
             )
         else:
             _LOG.warning(
-                "Batch %s of gate %r failed; runs of its parts: %d; records that were isolated: %d;"
-                " records that are deferred: %d.",
+                "Batch %s of gate %r failed and ran in parts: %d runs, %d records isolated, %d"
+                " records deferred.",
                 batch.batch_key,
                 batch.gate,
                 isolated.runs,

@@ -33,8 +33,8 @@ def known_id(name: str, topic: Topic) -> str:
     """
     if topic.topic_id is None:
         raise SourceError(
-            f"The brokers give the topic {name!r} no id, as those before 2.8 do not, so it cannot"
-            " be a channel; update them, or link the stages by a journal."
+            f"Topic {name!r} cannot be a channel, because its brokers give it no id; update the"
+            " brokers to 2.8 or newer."
         )
     return topic.topic_id
 

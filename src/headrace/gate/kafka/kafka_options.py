@@ -113,8 +113,8 @@ def _commit_group(raw: Mapping[str, str]) -> str | None:
     if group is not None and not group.strip():
         # A blank group makes librdkafka abort the process.
         raise OptionError(
-            f"headrace.commit.group is {group!r}, no name of a consumer group; give a name, or"
-            " leave the option out."
+            f"headrace.commit.group is {group!r}, which is not a valid name of a consumer group;"
+            " give a name, or leave the option out."
         )
     return group
 

@@ -71,8 +71,8 @@ def read_same_topics(
     if meanwhile := sorted(_recreated(client, planned_ids, existing)):
         raise DataLossError(
             f"The topic {meanwhile[0]} was deleted and recreated while a batch of it was read, so"
-            " the records may be from the old or the new topic; start the query again, which then"
-            " finds the lost offsets."
+            " the records may be from the old or the new topic; start the query again: it then"
+            " reports the lost offsets."
         )
 
 
@@ -215,8 +215,8 @@ def _checked(source: str, schema: StructType, topic: str | None) -> tuple[str, .
         )
     if topic is None and "topic" not in types:
         raise OptionError(
-            f"No topic is set to which {source} writes; set the option topic, or give each row a"
-            " column topic."
+            f"{source} has no topic to write to; set the option topic, or give each row a column"
+            " topic."
         )
     return tuple(types)
 

@@ -169,9 +169,9 @@ class BatchStore(Store):
         stored = {planned.offsets for planned in ranges_of(connection, batch.batch_key)}
         if stored != {planned.offsets for planned in batch.ranges if planned.offsets.count}:
             raise LedgerError(
-                f"The ledger {self._database.name} has other ranges for batch {batch.batch_key} of "
-                f"gate {batch.gate!r} than its plan, so the ledger's rows were changed or damaged; "
-                "restore the ledger from a backup."
+                f"The ranges of batch {batch.batch_key} of gate {batch.gate!r} in the ledger"
+                f" {self._database.name} differ from the batch's plan, so the ledger was changed or"
+                " damaged; restore it from a backup."
             )
         execute(connection, BEGIN_AGAIN.statement, values)
         checkpoints.begin_again(connection, batch, batch.batch_key)
@@ -688,9 +688,9 @@ def _reads_all(cover: PlannedBatch, batch: BatchRecord, planned: Sequence[Planne
         return False
     waits = ", ".join(str(open_range.offsets) for open_range in still_open)
     raise OptionError(
-        f"The new checkpoint of gate {batch.gate!r} begins within batch {batch.batch_key}, whose"
-        f" offsets wait for a backfill ({waits}) and would be processed twice; set startingOffsets"
-        " before or after these offsets, and start with another new checkpoint."
+        f"The new checkpoint of gate {batch.gate!r} begins within batch {batch.batch_key}. Offsets"
+        f" of this batch wait for a backfill ({waits}), and would be processed twice; set"
+        " startingOffsets before or after these offsets, and start with another new checkpoint."
     )
 
 

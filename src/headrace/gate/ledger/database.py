@@ -451,8 +451,8 @@ class Database:
             raise LedgerError(f"The ledger {self.name} was opened for reading only.")
         if self.is_sqlite and threading.get_ident() in self._lent_in:
             raise LedgerError(
-                f"The ledger {self.name} has one writer at a time, and this thread is already in"
-                " batch.transaction(); end the `with` of batch.transaction() first."
+                f"This thread is already in batch.transaction(), and the ledger {self.name} has"
+                " only one writer at a time; end the `with` of batch.transaction() first."
             )
 
     @contextmanager

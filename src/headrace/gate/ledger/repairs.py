@@ -160,9 +160,9 @@ class RepairStore(Store):
         if records != missed.offsets:
             raise OptionError(
                 f"Gate {gate_name!r} has missed {missed.offsets:,} offsets that nobody has accepted"
-                f" ({missed.lost:,} lost, {missed.skipped:,} skipped), not {records:,}; list them"
-                f" with `headrace verify {shlex.quote(gate_name)}`, and give the number from its"
-                " output."
+                f" ({missed.lost:,} lost, {missed.skipped:,} skipped), but the number given is"
+                f" {records:,}; list them with `headrace verify {shlex.quote(gate_name)}`, and give"
+                " the number from its output."
             )
         if not records:
             return

@@ -135,8 +135,9 @@ def _keep_to_the_file(engine: Engine, path: Path) -> None:
         # SQLite keeps using a deleted file, and would lose all writes with the file.
         if opened is not None and _identity(path) != opened:
             raise LedgerError(
-                f"The ledger {path} was deleted or replaced while it was open; put the old file "
-                "back, unless you replaced it with a backup on purpose, and restart this program."
+                f"The ledger {path} was deleted or replaced while it was open; put the old file"
+                " back and restart this program; if you replaced the file with a backup on purpose,"
+                " only restart this program."
             )
 
 

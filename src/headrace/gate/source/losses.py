@@ -114,10 +114,10 @@ class LossAccount:
                     )
         except (LedgerError, ImportError) as error:
             raise DataLossError(
-                f"Offsets {missing} are gone ({why}) and cannot be recorded as lost by batch"
-                f" {self.batch_key} of gate {self.gate!r}, for a task cannot write to the gate's"
-                f" ledger ({str(error).rstrip('.')}); use a ledger that every executor can reach,"
-                " such as a PostgreSQL database, and start the query again."
+                f"Offsets {missing} are gone ({why}), and the task cannot record this loss of batch"
+                f" {self.batch_key} in the ledger of gate {self.gate!r}"
+                f" ({str(error).rstrip('.')}); use a ledger that every executor can reach, such as"
+                " PostgreSQL, and start the query again."
             ) from None
 
     def _is_recorded(self, ledger: "Ledger", missing: OffsetRange) -> bool:
@@ -150,15 +150,14 @@ class Losses:
         """Raise `DataLossError` for missing offsets, if losses stop the query."""
         if missing and self.fail:
             raise DataLossError(
-                f"Offsets {', '.join(map(str, missing))} are gone from {self.source} ({why}); to go"
-                " on without them set the option failOnDataLoss to false."
+                f"Offsets {', '.join(map(str, missing))} are gone from {self.source} ({why}); to"
+                " continue without them, and only report the loss, set the option failOnDataLoss to"
+                " false."
             )
 
     def pass_over(self, missing: OffsetRange, why: str) -> None:
         """Log and record a loss before the read skips it, or raise `DataLossError`."""
         self.refuse([missing], why)
-        _LOG.warning(
-            "Offsets %s are gone from %s (%s) and are passed over.", missing, self.source, why
-        )
+        _LOG.warning("Offsets %s are gone from %s (%s) and are skipped.", missing, self.source, why)
         if self.account is not None:
             self.account.record(missing, why)

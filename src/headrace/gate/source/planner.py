@@ -372,7 +372,8 @@ class StreamPlanner:
         if not starts.returned:
             return
         _LOG.warning(
-            "%s has topics that were gone or not visible before; reading continues from %s.",
+            "%s has topics that did not exist or were not visible before; reading continues from"
+            " %s.",
             self.log.name,
             ", ".join(f"{tp} {position}" for tp, position in sorted(starts.returned.items())),
         )
@@ -392,7 +393,8 @@ class StreamPlanner:
         if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"{self.log.name} has lost records that this query had still to read: {described};"
-                " to go on without them, counted, set the option failOnDataLoss to false."
+                " to continue without them, and only report the loss, set the option failOnDataLoss"
+                " to false."
             )
         _LOG.warning(
             "%s has lost records that this query had still to read: %s", self.log.name, described
@@ -518,10 +520,10 @@ class StreamPlanner:
             return moved, interrupted_end(moved, memory)
         if memory.restarted_by is not None:
             _LOG.warning(
-                "Gate %r is to start anew, as %s asked, but its query still has the old"
-                " checkpoint; stop the query, delete the checkpoint, and start the query again.",
-                memory.gate,
+                "%s asked gate %r to start anew, but its query still has the old checkpoint; stop"
+                " the query, delete the checkpoint, and start the query again.",
                 memory.restarted_by,
+                memory.gate,
             )
         # Keep the actions until a start no longer needs them: a start that is killed early is
         # repeated.

@@ -63,9 +63,9 @@ def exactly(wanted: Sequence[OffsetRange], bounded: Sequence[OffsetRange]) -> li
     for offsets in wanted:
         if not any(bounds.contains(offsets) for bounds in bounded):
             raise OptionError(
-                f"{RANGES} has the range {offsets}, outside of the bounds of the read,"
-                f" {', '.join(map(str, bounded)) or 'which has no offsets'}; let startingOffsets"
-                " and endingOffsets enclose the range."
+                f"{RANGES} has the range {offsets}, which is outside of the read"
+                f" ({', '.join(map(str, bounded)) or 'no offsets'}); set startingOffsets and"
+                " endingOffsets so that they enclose the range."
             )
     return sorted(wanted)
 

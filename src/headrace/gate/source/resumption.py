@@ -107,9 +107,9 @@ def refuse_another_ledger(offset: StreamOffset, known: GateMemory) -> None:
     if not offset.gate_id or offset.gate_id == known.gate_id or offset.gate_id in known.adopted:
         return
     raise OptionError(
-        f"The query's checkpoint belongs to another ledger (gate {known.gate!r}: id"
-        f" {offset.gate_id} there, id {known.gate_id} in {known.ledger}), whose deferred batches"
-        " would never run. Give the gate its earlier ledger, or allow this ledger:"
+        "The query's checkpoint belongs to another ledger, whose deferred batches would never run"
+        f" (the id of gate {known.gate!r} is {offset.gate_id} in the checkpoint, {known.gate_id} in"
+        f" {known.ledger}); give the gate its earlier ledger, or allow this ledger with"
         f" `{_adopt(known, offset.gate_id)}`, and start again."
     )
 
@@ -142,14 +142,14 @@ def refuse_an_older_checkpoint(
         len(behind) - 1,
     )
     at = f"at offset {stands[tp]}" if tp in stands else "at the beginning"
-    more_partitions = f" (and behind in {more} more)" if more else ""
+    more_partitions = f" (and is behind in {more} more)" if more else ""
     onward = json.dumps(nested({**stands, **behind}))
     raise OptionError(
-        f"The query's checkpoint stands {at} of {tp}{more_partitions}, where the ledger"
-        f" has batches of it up to {behind[tp]}, so it is an older copy, or its newest files are"
-        " gone, and those records would be processed again as other batches; put back the newest"
-        f" copy, or go on where the ledger stands, at {onward}, with a state (if the query has any)"
-        f" that lacks those records: `{_adopt(known, offset.checkpoint_id)}`, and start again."
+        f"The query's checkpoint is {at} of {tp}{more_partitions}, but the ledger has batches up to"
+        f" offset {behind[tp]}. So the checkpoint is an older copy, or lacks its newest files, and"
+        " records would be processed again as other batches; restore the newest copy. Or continue"
+        f" at the ledger's position, {onward}, by `{_adopt(known, offset.checkpoint_id)}`, and"
+        " start again; the query's state, if any, then lacks those records."
     )
 
 

@@ -252,8 +252,8 @@ def _refuse_contradictions(
         is_gates = name in {"headrace.ledger", FAIL_ON_MISFIT}
         if is_gates or name.startswith(("backpressure.", "outage.")):
             raise OptionError(
-                f"The option {name} needs a gate, which has its rates and batches in the ledger;"
-                " set headrace.gate too."
+                f"The option {name} needs a gate, because it uses the gate's rates and batches in"
+                " the ledger; set headrace.gate too."
             )
 
 
@@ -316,9 +316,9 @@ def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
         for name in ("headrace.maxDelay", "headrace.workRatio"):
             if name in raw:
                 raise OptionError(
-                    f"{name} is {raw[name]!r}, and headrace.interval is"
-                    f" {raw.get('headrace.interval', '1 second')!r}; it is for an interval that is"
-                    f" {AUTO}, so set headrace.interval to it, or leave the option {name} out."
+                    f"{name} is {raw[name]!r}, but it has an effect only if headrace.interval is"
+                    f" {AUTO} (here: {raw.get('headrace.interval', '1 second')!r}); set"
+                    f" headrace.interval to {AUTO}, or leave {name} out."
                 )
         return None
     law = IntervalLaw()

@@ -144,11 +144,10 @@ class StreamOffset:
         """
         if gate is not None and self.gate is not None and gate != self.gate:
             raise OptionError(
-                f"The query's checkpoint belongs to the gate {self.gate!r}, and its source has the"
-                f" gate {gate!r}; a batch's key depends on its gate, so read with the gate"
-                f" {self.gate!r}, or start with a new checkpoint and with startingOffsets where the"
-                f" old checkpoint ended (`headrace checkpoint offsets {shlex.quote(self.gate)}`"
-                " prints them)."
+                f"The query's checkpoint belongs to the gate {self.gate!r}, but its source has the"
+                f" gate {gate!r}; read with the gate {self.gate!r}. Or start with a new checkpoint"
+                f" at the old one's end: `headrace checkpoint offsets {shlex.quote(self.gate)}`"
+                " prints its startingOffsets."
             )
 
     def after_of(self, topic_ids: Mapping[str, str]) -> ChecksumsBefore:

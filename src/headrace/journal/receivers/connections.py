@@ -316,7 +316,8 @@ class Doorway:
                 await take_proxy_header(connection)
         except TimeoutError as error:
             raise ReceiverError(
-                f"The PROXY header was not complete after {self._handshake_s:g} s; send it faster."
+                f"The PROXY header was not complete within {self._handshake_s:g} s; check the proxy"
+                " and its network."
             ) from error
 
     async def _hand_over(

@@ -306,8 +306,8 @@ def _read_ids(
             break
         if now_s() - began_s >= _RESTORE_S:
             _LOG.warning(
-                "Only the newest %s message ids, in %s blocks, were restored within %g s; if"
-                " senders repeat older records, these records are stored twice.",
+                "Only the newest %s message ids (in %s blocks) were restored in %g s; if senders"
+                " repeat records with older ids, these records are stored twice.",
                 f"{count:,}",
                 f"{number:,}",
                 _RESTORE_S,

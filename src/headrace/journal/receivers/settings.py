@@ -119,8 +119,8 @@ class TlsFiles:
     def __post_init__(self) -> None:
         if self.certificate_file is None and (self.key_file or self.client_ca_file):
             raise OptionError(
-                "A key file or a CA file for senders is set without a certificate file of the"
-                " receiver; set the certificate file too."
+                "A key file, or a CA file for senders, is set without the receiver's certificate"
+                " file; set the certificate file too."
             )
 
 

@@ -131,9 +131,9 @@ def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str 
     if any(record.name == word for record in gates):
         if keys and not is_gate:
             raise OptionError(
-                f"{word!r} is a gate, and the key of batch {keys[0].batch_key} begins with it"
-                " too; give more digits of the key to select the batch, or a filter such as"
-                " --since 2000-01-01 to select the gate."
+                f"{word!r} is a gate, and also begins the key of batch {keys[0].batch_key}; to"
+                " select the batch, give more digits; to select the gate, add a filter such as"
+                " --since 2000-01-01."
             )
         return word
     if keys and is_gate:

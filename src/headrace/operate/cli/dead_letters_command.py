@@ -136,8 +136,8 @@ def drop_letters(
             if not opened.repairs.drop_letters(gate, [number], who, why.strip()):
                 _waiting_letter(opened, number, ledger, "dropped")
                 raise OptionError(
-                    f"Dead letter {number} is being sent by another process, so it is not"
-                    " dropped; try again in two minutes, if it waits then."
+                    f"Another process is sending dead letter {number}, so it is not dropped; if it"
+                    " still waits in two minutes, try again."
                 )
             typer.echo(f"Dead letter {number} is dropped.")
 

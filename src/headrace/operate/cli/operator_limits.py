@@ -237,9 +237,9 @@ def adopt(
         is_other = _GATE_ID.fullmatch(which) and record is not None and record.gate_id != which
         if which not in own and not is_other:
             raise OptionError(
-                f"The ID is {which!r}, which is neither a checkpoint of {gate!r} nor another"
-                " ledger's (16 hexadecimal digits); give the ID in the error with which the"
-                " gate's query was refused."
+                f"{which!r} is neither a checkpoint of {gate!r} nor an id of another ledger"
+                " (16 hexadecimal digits); give the ID from the error that refused the gate's"
+                " query."
             )
     with Ledger.join(ledger) as opened:
         opened.operator_limits.adopt(gate, which, opt.acting_user(by), why)

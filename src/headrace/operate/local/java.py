@@ -238,8 +238,8 @@ def _run_ivy(module: str, work: Path, java: Java) -> None:
     jars = [*((_package("pyspark") or work) / "jars").glob("ivy-*.jar")]
     if not jars:
         raise SetupError(
-            "The installed pyspark has no ivy-*.jar, which downloads jars; run: pip install"
-            " 'pyspark>=4.0'."
+            "The installed pyspark lacks ivy-*.jar, which Headrace needs to download jars; run: pip"
+            " install 'pyspark>=4.0'."
         )
     (work / "ivy.xml").write_text(module)
     settings = os.environ.get("HEADRACE_IVY_SETTINGS")

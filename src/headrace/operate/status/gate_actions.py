@@ -100,7 +100,7 @@ class GateAction:
     def act(self, ledger: "Ledger", gate: str, by: str, why: str) -> "tuple[OperatorLimits, str]":
         """Do the action. Return the operator limits after it, and a sentence about the change."""
         if self.effect is None:
-            raise TypeError("this action has no effect of its own: it needs the fields of its form")
+            raise TypeError("this action needs the fields of its form")
         before = ledger.operator_limits.of(gate)
         limits = self.effect(ledger, gate, by, why)
         described = self.done or limits.describe() or "under no limit and not paused"

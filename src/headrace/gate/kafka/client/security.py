@@ -95,7 +95,7 @@ def _pkcs12(options: Mapping[str, str]) -> dict[str, Value]:
     password = options.get("ssl.keystore.password")
     if not password:
         raise OptionError(
-            "kafka.ssl.keystore.password is missing, which a PKCS12 key store needs; set it."
+            "A PKCS12 key store needs kafka.ssl.keystore.password, which is missing; set it."
         )
     if options.get("ssl.key.password", password) != password:
         raise OptionError(
@@ -110,9 +110,9 @@ def _check_protocols(options: Mapping[str, str]) -> None:
     protocols = options.get("ssl.enabled.protocols")
     if protocols is not None and "tlsv1.2" not in re.split(r"[\s,]+", protocols.lower()):
         raise OptionError(
-            f"{describe('ssl.enabled.protocols', protocols)} is not supported, because librdkafka"
-            " uses the newest of TLS 1.2 and 1.3 that a broker has; it must include TLSv1.2: leave"
-            " the option out, and restrict the protocols in the brokers."
+            f"{describe('ssl.enabled.protocols', protocols)} is not supported: it must include"
+            " TLSv1.2, because librdkafka uses the newest of TLS 1.2 and 1.3 that a broker has;"
+            " leave the option out, and restrict the protocols in the brokers."
         )
 
 
@@ -224,7 +224,7 @@ def _check_handler(handler: str | None, mechanism: str) -> None:
             )
         raise OptionError(
             f"{described} names a Java class, which Headrace cannot run; for OAUTHBEARER it must be"
-            f" {_LOGIN_HANDLERS[0]}, which Headrace replaces by its own fetching of tokens; or"
+            f" {_LOGIN_HANDLERS[0]}, in place of which Headrace itself fetches tokens; or"
             f" {_BY_FUNCTION}."
         )
 
@@ -239,8 +239,8 @@ def _password(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str,
         return {}  # librdkafka's own names, passed on unchanged.
     if not login.get("username") or not login.get("password"):
         raise OptionError(
-            f"kafka.{_JAAS} gives no username and password, which"
-            f" kafka.sasl.mechanism={options.get('sasl.mechanism')} needs; write {_EXAMPLE}"
+            f"kafka.sasl.mechanism={options.get('sasl.mechanism')} needs a username and a password,"
+            f" but kafka.{_JAAS} does not give both; write {_EXAMPLE}"
         )
     return {"sasl.username": login["username"], "sasl.password": login["password"]}
 
@@ -287,13 +287,13 @@ def _oauth(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Va
         return config  # librdkafka's own options define how to get a token.
     if "sasl.oauthbearer.token.endpoint.url" not in config:
         raise OptionError(
-            "kafka.sasl.oauthbearer.token.endpoint.url is missing, which"
-            " kafka.sasl.mechanism=OAUTHBEARER needs; give the address that issues tokens."
+            "kafka.sasl.mechanism=OAUTHBEARER needs kafka.sasl.oauthbearer.token.endpoint.url,"
+            " which is missing; give the address that issues tokens."
         )
     if "sasl.oauthbearer.grant.type" not in config and not config.keys() >= _CREDENTIALS:
         raise OptionError(
-            f"kafka.{_JAAS} gives no clientId and clientSecret, which"
-            " kafka.sasl.mechanism=OAUTHBEARER needs; write"
+            "kafka.sasl.mechanism=OAUTHBEARER needs a clientId and a clientSecret, but"
+            f" kafka.{_JAAS} does not give both; write"
             " org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
             ' clientId="ID" clientSecret="SECRET";'
         )
@@ -314,10 +314,11 @@ def _check_login(options: Mapping[str, str], login: Mapping[str, str]) -> None:
         for name, value in login.items()
     ):
         raise OptionError(
-            f"kafka.{_JAAS} (its value is not shown) may have {', '.join(_LOGIN_OPTIONS)},"
-            f" extension_NAME and ssl.protocol ({', '.join(_TLS_PROTOCOLS)}) for OAUTHBEARER; give"
-            " other certificates of the token's issuer with kafka.https.ca.location, and for"
-            " unsigned tokens use kafka.enable.sasl.oauthbearer.unsecure.jwt."
+            f"For OAUTHBEARER, kafka.{_JAAS} (its value is not shown) may have only"
+            f" {', '.join(_LOGIN_OPTIONS)}, extension_NAME and ssl.protocol"
+            f" ({', '.join(_TLS_PROTOCOLS)}); name other certificates of the token's issuer with"
+            " kafka.https.ca.location, and for unsigned tokens use"
+            " kafka.enable.sasl.oauthbearer.unsecure.jwt."
         )
 
 
@@ -336,7 +337,7 @@ def _kerberos(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str,
     config: dict[str, Value] = {}
     if _JAAS not in options and "sasl.kerberos.keytab" not in options:
         raise OptionError(
-            f"kafka.{_JAAS} is missing, which kafka.sasl.mechanism=GSSAPI needs; give a"
+            f"kafka.sasl.mechanism=GSSAPI needs kafka.{_JAAS}, which is missing; give a"
             " Krb5LoginModule with keyTab and principal, or with useTicketCache=true."
         )
     if "ticketCache" in login:

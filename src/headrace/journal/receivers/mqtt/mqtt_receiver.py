@@ -179,8 +179,9 @@ async def _take(
         if not is_logged and any(message.has_unfit_id for message in messages):
             is_logged = True
             _LOG.warning(
-                "A message has several headrace-message-ids, or one that is empty or longer than %d"
-                " characters; messages like it are stored without an id, and twice if sent twice.",
+                "A message has several headrace-message-ids, or an empty one, or one of more than"
+                " %d characters; such messages are stored without an id, so a message sent twice is"
+                " stored twice.",
                 MAX_ID_CHARACTERS,
             )
         if not is_cut_logged and any(message.is_cut for message in messages):
