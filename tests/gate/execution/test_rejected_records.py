@@ -137,7 +137,7 @@ def test_a_journal_s_records_are_rejected_too(scene: Scene, tmp_path: Path) -> N
     [
         (lambda df: df.select("value"), "have no column 'topic', but value; keep the columns"),
         (lambda df: df.withColumn("offset", F.col("offset") + 1_000), "at 1000 is not of batch"),
-        (lambda df: df.withColumn("topic", F.lit(None)), r"is of \(NoneType, int, int\)"),
+        (lambda df: df.withColumn("topic", F.lit(None)), r"of the types \(NoneType, int, int\)"),
     ],
 )
 def test_a_data_frame_that_cannot_be_rejected_is_refused(
