@@ -70,7 +70,8 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 
 def _rate(stage: Stage, topic: str, rows: int, source: str, schema: str | None) -> float:
     value = functions.col("value").cast("string")
-    orders = bounded(stage, source, topic, schema).select(
+    options = {ENGINE: Engine.PYTHON} if source == HEADRACE else None
+    orders = bounded(stage, source, topic, schema, options).select(
         functions.from_json(value, SCHEMA).alias("order")
     )
     return rows / seconds_to_discard(_by_shop(orders))

@@ -9,10 +9,13 @@ from bench.pairs import in_turn
 from bench.scale import Scale
 from bench.sides import HEADRACE, NATIVE, bounded, seconds_to_discard, stream, stream_rate
 from bench.stage import Stage
+from headrace.core.native import ENGINE, Engine, native_engine
 
 PARTITIONS: Final = 4
 PROMISED_BYTES: Final = 200
 PROMISED: Final = AtLeast(1.0)
+PROMISED_NATIVELY: Final = {100: AtLeast(2.0), 200: AtLeast(2.7), 2_000: AtLeast(2.3)}
+"""Of the native engine, by the bytes of a record."""
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
@@ -20,49 +23,67 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     for value_bytes in scale.value_bytes:
         rows = scale.topic_bytes // value_bytes
         topic = stage.topics.random(PARTITIONS, rows, value_bytes)
-        yield _compared(
+        yield from _compared(
             f"{value_bytes}-byte records",
             scale,
-            headrace=partial(_bounded_rate, stage, HEADRACE, topic, rows),
-            native=partial(_bounded_rate, stage, NATIVE, topic, rows),
-            target=PROMISED if value_bytes == PROMISED_BYTES else None,
+            partial(_bounded_rate, stage, topic, rows),
+            PROMISED if value_bytes == PROMISED_BYTES else None,
+            PROMISED_NATIVELY.get(value_bytes),
         )
     rows = scale.topic_bytes // PROMISED_BYTES
     topic = stage.topics.random(PARTITIONS, rows, PROMISED_BYTES)
-    yield _compared(
+    yield from _compared(
         f"{PROMISED_BYTES}-byte records, value alone",
         scale,
-        headrace=partial(_value_rate, stage, HEADRACE, topic, rows),
-        native=partial(_value_rate, stage, NATIVE, topic, rows),
+        partial(_value_rate, stage, topic, rows),
     )
-    yield _compared(
+    yield from _compared(
         f"{PROMISED_BYTES}-byte records, as a stream",
         scale,
-        headrace=lambda: stream_rate(stage, stream(stage, HEADRACE, topic), rows),
-        native=lambda: stream_rate(stage, stream(stage, NATIVE, topic), rows),
-        target=PROMISED,
+        partial(_stream_rate, stage, topic, rows),
+        PROMISED,
     )
 
 
 def _compared(
     name: str,
     scale: Scale,
-    *,
-    headrace: Callable[[], float],
-    native: Callable[[], float],
+    rate: Callable[[str, Engine], float],
     target: Target | None = None,
-) -> Figure:
-    rates = in_turn({NATIVE: native, HEADRACE: headrace}, scale.pairs, scale.warm_ups)
-    return Figure.side_by_side(
-        name, "rows/s", headrace=rates[HEADRACE], native=rates[NATIVE], target=target
-    )
+    native_target: Target | None = None,
+) -> Iterator[Figure]:
+    """Compare each engine of Headrace that is installed with Spark's connector."""
+    engines = {Engine.PYTHON: ("", target)}
+    if native_engine() is not None:
+        engines[Engine.NATIVE] = (", by the native engine", native_target)
+    sides: dict[str, Callable[[], float]] = {NATIVE: partial(rate, NATIVE, Engine.PYTHON)}
+    sides |= {f"{HEADRACE}, {each}": partial(rate, HEADRACE, each) for each in engines}
+    rates = in_turn(sides, scale.pairs, scale.warm_ups)
+    for engine, (words, promised) in engines.items():
+        yield Figure.side_by_side(
+            f"{name}{words}",
+            "rows/s",
+            headrace=rates[f"{HEADRACE}, {engine}"],
+            native=rates[NATIVE],
+            target=promised,
+        )
 
 
-def _bounded_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
-    return rows / seconds_to_discard(bounded(stage, source, topic))
+def _options(source: str, engine: Engine) -> dict[str, object]:
+    return {ENGINE: engine} if source == HEADRACE else {}
 
 
-def _value_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
+def _bounded_rate(stage: Stage, topic: str, rows: int, source: str, engine: Engine) -> float:
+    df = bounded(stage, source, topic, options=_options(source, engine))
+    return rows / seconds_to_discard(df)
+
+
+def _value_rate(stage: Stage, topic: str, rows: int, source: str, engine: Engine) -> float:
     """As each is asked to leave the other columns out: Spark asks only the native source itself."""
     schema = "value BINARY" if source == HEADRACE else None
-    return rows / seconds_to_discard(bounded(stage, source, topic, schema).select("value"))
+    df = bounded(stage, source, topic, schema, _options(source, engine))
+    return rows / seconds_to_discard(df.select("value"))
+
+
+def _stream_rate(stage: Stage, topic: str, rows: int, source: str, engine: Engine) -> float:
+    return stream_rate(stage, stream(stage, source, topic, _options(source, engine)), rows)
