@@ -82,7 +82,7 @@ def test_a_function_that_does_not_answer_is_waited_for(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("nowhere:password", "importing nowhere raised ModuleNotFoundError; each process"),
+        ("nowhere:password", "importing nowhere raised ModuleNotFoundError; make nowhere"),
         (f"{OURS}:none", f"but {OURS} has no function none; name a function"),
         (f"{OURS}:SECRET", f"but {OURS} has no function SECRET; name a function"),
         (f"{OURS}:in_bytes", "returned a bytes; it must return the password as a text."),
