@@ -15,7 +15,7 @@ PARTITIONS: Final = 4
 PROMISED_BYTES: Final = 200
 PROMISED: Final = AtLeast(1.0)
 PROMISED_NATIVELY: Final = {100: AtLeast(2.0), 200: AtLeast(2.7), 2_000: AtLeast(2.3)}
-"""Of the native engine, by the bytes of a record."""
+"""Targets of the native engine, by the size of a record (bytes)."""
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:

@@ -116,26 +116,16 @@ impl Column {
                 // begins and ends beside a quote, and `unescape` writes whole characters.
                 builder.append_value(unsafe { std::str::from_utf8_unchecked(bytes) });
             }
-            Column::Integers(numbers, validity) => match slot {
-                Slot::Integer(number) => {
-                    numbers.push(number);
-                    validity.append_non_null();
-                }
-                _ => {
-                    numbers.push(0);
-                    validity.append_null();
-                }
-            },
-            Column::Floats(numbers, validity) => match slot {
-                Slot::Float(number) => {
-                    numbers.push(number);
-                    validity.append_non_null();
-                }
-                _ => {
-                    numbers.push(0.0);
-                    validity.append_null();
-                }
-            },
+            Column::Integers(numbers, validity) => {
+                let number = if let Slot::Integer(number) = slot { Some(number) } else { None };
+                numbers.push(number.unwrap_or_default());
+                validity.append(number.is_some());
+            }
+            Column::Floats(numbers, validity) => {
+                let number = if let Slot::Float(number) = slot { Some(number) } else { None };
+                numbers.push(number.unwrap_or_default());
+                validity.append(number.is_some());
+            }
         }
     }
 

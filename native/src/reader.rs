@@ -154,6 +154,7 @@ type Place = (usize, i32);
 #[derive(Default)]
 struct Wanted {
     columns: Vec<String>,
+    has_times: bool,
     has_headers: bool,
     batch_bytes: usize,
     aborted: HashSet<Vec<u8>>,
@@ -401,7 +402,7 @@ impl Consumer {
                 topic: &range.name,
                 partition: message.partition,
                 offset,
-                timestamp: lent.timestamp(),
+                timestamp: if wanted.has_times { lent.timestamp() } else { (0, -1) },
                 headers: if has_headers { lent.headers() } else { Vec::new() },
             };
             let is_aborted = record.headers.iter().any(|(name, value)| {
@@ -465,7 +466,8 @@ impl Reader {
             };
             let ranges = ranges.into_iter().map(range).collect::<Result<_, String>>()?;
             let has_headers = columns.iter().any(|name| name == "headers");
-            let wanted = Wanted { columns, has_headers, batch_bytes, aborted };
+            let has_times = columns.iter().any(|name| name.starts_with("timestamp"));
+            let wanted = Wanted { columns, has_times, has_headers, batch_bytes, aborted };
             consumer.begin(ranges, wanted)
         })
     }

@@ -1,13 +1,14 @@
 """The native engine: an optional package, which reads and decodes faster than Python."""
 
 import logging
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from types import ModuleType
 from typing import Final
 
 from headrace import __version__
-from headrace.errors import OptionError
+from headrace.core.options import word
 
 ENGINE: Final = "headrace.engine"
 
@@ -22,18 +23,13 @@ class Engine(StrEnum):
     PYTHON = "python"
 
 
-def engine_of(text: str) -> Engine:
-    """Return the engine with this name, in upper or lower case.
+def engine_of(options: Mapping[str, str]) -> Engine:
+    """Return the engine in a source's options, the native one by default.
 
     Raises:
         OptionError: no engine has this name.
     """
-    try:
-        return Engine(text.strip().lower())
-    except ValueError:
-        raise OptionError(
-            f"The option {ENGINE} is {text!r}; it must be one of {', '.join(Engine)}."
-        ) from None
+    return word(ENGINE, options.get(ENGINE, Engine.NATIVE), Engine)
 
 
 @cache  # and so one line in the log of a process

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from headrace.core.ranges import OffsetRange, TopicPartition, flat, ranges_of_lists
@@ -95,6 +96,7 @@ def _shown(value: object, unit: str) -> str:
     return f"{value!r} {unit}" if unit else repr(value)
 
 
+_Word = TypeVar("_Word", bound=StrEnum)
 _Value = TypeVar("_Value")
 
 _UNITS_MS: Final = {
@@ -209,6 +211,14 @@ def boolean(option: str, text: str) -> bool:
             return False
         case _:
             raise OptionError(f"{option} is {text!r}; it must be true or false.")
+
+
+def word(option: str, text: str, words: type[_Word]) -> _Word:
+    """Parse one of these words, in upper or lower case; `OptionError` for any other text."""
+    for each in words:
+        if each.upper() == text.strip().upper():
+            return each
+    raise OptionError(f"The option {option} is {text!r}; it must be one of {', '.join(words)}.")
 
 
 def whole_number(option: str, text: str, *, at_least: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final
 
+from headrace.core.options import word
 from headrace.decoding.avro_format import AvroFormat
 from headrace.decoding.formats import Format, registry_with_secret
 from headrace.decoding.json_format import JsonFormat
@@ -56,12 +57,7 @@ def mode_of(text: str) -> Mode:
     Raises:
         OptionError: no mode has this name.
     """
-    try:
-        return Mode(text.strip().upper())
-    except ValueError:
-        raise OptionError(
-            f"The option {MODE} is {text!r}; it must be one of {', '.join(Mode)}."
-        ) from None
+    return word(MODE, text, Mode)
 
 
 def _json(schema: dict[str, Any]) -> JsonFormat:

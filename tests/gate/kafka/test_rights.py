@@ -98,7 +98,7 @@ def cluster(java: Java) -> Iterator[Cluster]:
 
 
 def read(cluster: Cluster, user: str, topic: Topic) -> list[int]:
-    """What a query does: look the topic up, then its offsets, then read."""
+    """Do what a query does: look the topic up, then its offsets, then read."""
     log = cluster.log(user, subscribe=topic.name)
     partitions = log.partitions(dict(log.topics()))
     assert log.earliest(partitions) == {TopicPartition(topic.name, 0): 0}

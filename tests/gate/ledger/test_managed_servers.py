@@ -1,4 +1,4 @@
-"""What a PostgreSQL of a cloud asks for: passwords of the moment, several hosts, TLS, poolers."""
+"""A PostgreSQL of a cloud: passwords of the moment, several hosts, TLS, poolers."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

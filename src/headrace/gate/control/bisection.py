@@ -302,8 +302,7 @@ class Bisection(Generic[Why]):
             record in the list may have failed alone before.
         shuffle: Function that shuffles a list in place.
         can_wait: Whether runs of other batches may serve as controls.
-        final: Whether remaining suspects are convicted without a test when the isolation ends. This
-            is so in the last backfill.
+        final: Whether the suspects left at the end are convicted untested, as in the last backfill.
         max_records: Largest number of offsets to run in total, and in one part. Default: no limit.
         kind: Function that returns the kind of a failure. A conviction reports a failure of the
             record's most frequent kind.

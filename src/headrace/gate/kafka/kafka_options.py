@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.core.native import ENGINE, Engine, engine_of
+from headrace.core.native import Engine, engine_of
 from headrace.core.options import partitions_by_topic
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
@@ -104,7 +104,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOption
         ),
         commit_group=_commit_group(raw),
         channel=raw.get("headrace.channel"),
-        engine=engine_of(raw.get(ENGINE, Engine.NATIVE)),
+        engine=engine_of(raw),
     )
 
 

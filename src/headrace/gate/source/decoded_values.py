@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from headrace.core.native import ENGINE, Engine, engine_of
+from headrace.core.native import Engine, engine_of
 from headrace.decoding import (
     HEADERS,
     MODE,
@@ -65,7 +65,7 @@ class DecodedValues:
             OptionError: An option is wrong, or contradicts another one.
             SetupError: The decoder of the format is not installed.
         """
-        engine = engine_of(options.get(ENGINE, Engine.NATIVE))
+        engine = engine_of(options)
         text, mode = options.get(OPTION), options.get(MODE)
         if mode is not None and (text is None or "headrace.gate" in options):
             why = "values are not decoded" if text is None else "a gate rejects what does not fit"
